@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what is needed and runs every check: format, lint, types, pytest, lit.
+#
+#   scripts/test.sh           everything
+#   scripts/test.sh --fast    without the tests marked slow
+#
+# Every check runs even when an earlier one fails. The last line is pytest's own summary;
+# the exit status is non-zero when anything failed.
+set -uo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+gflow_env test || exit 1
+cd "$GFLOW_ROOT"
+
+marks=()
+[ "${1:-}" = "--fast" ] && marks=(-m "not slow")
+failed=()
+
+check() { # check NAME COMMAND...
+    local name="$1" start=$SECONDS
+    shift
+    say "$name"
+    if "$@"; then
+        echo "-- $name: passed ($((SECONDS - start)) s)"
+    else
+        failed+=("$name")
+        echo "-- $name: FAILED ($((SECONDS - start)) s)"
+    fi
+}
+
+check "ruff format" ruff format --check .
+check "ruff lint" ruff check .
+check "types" python scripts/typecheck.py
+check "lit" lit -sv lit_tests
+
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+run_pytest() { python -m pytest --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
+check "pytest" run_pytest
+
+say "summary"
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[@]}"
+else
+    echo "all checks passed ($SECONDS s)"
+fi
+grep -E '^(=+ )?([0-9]+ [a-z]+(, )?)+.* in [0-9.]+s' "$log" | tail -1
+[ ${#failed[@]} -eq 0 ]
