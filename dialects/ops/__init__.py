@@ -1,0 +1,10 @@
+"""The table of all ops of the dialect; a file for each family."""
+
+from __future__ import annotations
+
+from ..opdef import OpDef
+from . import compute, elementwise, shape, structure
+
+OPS: dict[str, OpDef] = {
+    op.name: op for family in (elementwise, shape, compute, structure) for op in family.OPS
+}

@@ -1,0 +1,95 @@
+"""Attributes between MLIR and plain Python data, by the kind that an `Attr` declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .mlir import ir
+from .opdef import Attr, OpDef, VerifyError
+from .types import TensorType, try_tensor_type
+
+_KIND_NAMES = {
+    "i64": "an i64 integer", "f64": "an f64 float", "bool": "a bool", "str": "a string", "i64[]": "array<i64: ...>",
+    "str[]": "an array of strings", "elements": "a dense constant", "type": "a type", "any": "an attribute",
+}  # fmt: skip
+
+
+def to_mlir(spec: Attr, value: Any) -> ir.Attribute:
+    """`value` as an attribute of the declared kind; an `ir.Attribute` passes through."""
+    if isinstance(value, ir.Attribute):
+        return value
+    match spec.kind:
+        case "i64":
+            return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(value))
+        case "f64":
+            return ir.FloatAttr.get(ir.F64Type.get(), float(value))
+        case "bool":
+            return ir.BoolAttr.get(bool(value))
+        case "str":
+            return ir.StringAttr.get(value)
+        case "i64[]":
+            return ir.DenseI64ArrayAttr.get([int(v) for v in value])
+        case "str[]":
+            return ir.ArrayAttr.get([ir.StringAttr.get(v) for v in value])
+        case "type":
+            return ir.TypeAttr.get(value.mlir() if isinstance(value, TensorType) else value)
+    raise TypeError(
+        f"an attribute of kind {spec.kind} must be given as an ir.Attribute, found {value!r}"
+    )
+
+
+def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
+    """The attribute as plain data; an "elements" attribute gives its `TensorType`.
+
+    Raises:
+        VerifyError: the attribute is of another kind.
+    """
+    kind = spec.kind
+    if kind == "i64" and isinstance(attr, ir.IntegerAttr):
+        return attr.value
+    if kind == "f64" and isinstance(attr, ir.FloatAttr):
+        return attr.value
+    if kind == "bool" and isinstance(attr, ir.BoolAttr):
+        return attr.value
+    if kind == "str" and isinstance(attr, ir.StringAttr):
+        return attr.value
+    if kind == "i64[]" and isinstance(attr, ir.DenseI64ArrayAttr):
+        return tuple(attr)
+    if kind == "str[]" and isinstance(attr, ir.ArrayAttr):
+        items = list(attr)
+        if all(isinstance(a, ir.StringAttr) for a in items):
+            return tuple(a.value for a in items)
+    if kind == "elements" and isinstance(attr, ir.DenseElementsAttr | ir.DenseResourceElementsAttr):
+        found = try_tensor_type(attr.type)
+        if found is not None:
+            return found
+    if kind == "type" and isinstance(attr, ir.TypeAttr):
+        return attr.value
+    if kind == "any":
+        return attr
+    raise VerifyError(f"must be {_KIND_NAMES[kind]}, found {attr}")
+
+
+def read(definition: OpDef, attributes: Any) -> dict[str, Any]:
+    """All declared attributes of an op as plain data.
+
+    Raises:
+        VerifyError: one is missing, of another kind, or not among its choices.
+    """
+    values: dict[str, Any] = {}
+    for name, spec in definition.attrs.items():
+        if name not in attributes:
+            if spec.optional:
+                values[name] = None
+                continue
+            raise VerifyError(f"requires attribute '{name}' ({_KIND_NAMES[spec.kind]}: {spec.doc})")
+        try:
+            value = from_mlir(spec, attributes[name])
+        except VerifyError as error:
+            raise VerifyError(f"attribute '{name}' {error}") from None
+        if spec.choices and value not in spec.choices:
+            raise VerifyError(
+                f"attribute '{name}' must be one of {', '.join(spec.choices)}, found \"{value}\""
+            )
+        values[name] = value
+    return values

@@ -1,0 +1,105 @@
+"""Building ops: result types come from the shape rule, attributes from plain Python data.
+
+All functions work at the current MLIR context, location and insertion point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .attributes import to_mlir
+from .mlir import ir
+from .ops import OPS
+from .types import FLOATS, TensorType, tensor_type, type_of
+
+
+def build_op(
+    name: str,
+    operands: Sequence[ir.Value],
+    attrs: dict[str, Any] | None = None,
+    result_types: Sequence[TensorType] | None = None,
+) -> ir.Operation:
+    """Build `gflow.<name>`. `result_types` is needed only where the op has no shape rule.
+
+    Raises:
+        VerifyError: operands and attributes break the op's shape rule.
+    """
+    definition = OPS[name]
+    attrs = attrs or {}
+    if result_types is None:
+        assert definition.infer is not None, f"gflow.{name} has no shape rule; give result_types"
+        plain = {spec: attrs.get(spec) for spec in definition.attrs}
+        if name == "constant":
+            plain["value"] = tensor_type(attrs["value"].type)
+        result_types = definition.infer([type_of(v) for v in operands], plain)
+    return ir.Operation.create(
+        f"gflow.{name}",
+        results=[ty.mlir() for ty in result_types],
+        operands=list(operands),
+        attributes={
+            key: to_mlir(definition.attrs[key], value)
+            for key, value in attrs.items()
+            if value is not None
+        },
+        regions=definition.regions,
+    )
+
+
+def build(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None = None) -> ir.Value:
+    """Build an op of one result and return the result."""
+    return build_op(name, operands, attrs).results[0]
+
+
+def splat(value: float | int | bool, ty: TensorType) -> ir.Value:
+    """A constant of type `ty`, the same everywhere."""
+    element = ty.mlir().element_type
+    if ty.dtype in FLOATS:
+        scalar: ir.Attribute = ir.FloatAttr.get(element, float(value))
+    else:
+        scalar = ir.IntegerAttr.get(element, int(value))
+    return build("constant", [], {"value": ir.DenseElementsAttr.get_splat(ty.mlir(), scalar)})
+
+
+def dense(array: np.ndarray, ty: TensorType) -> ir.Value:
+    """A constant with the elements of `array`, which must hold `ty.dtype`'s bytes (bf16 as uint16, i1 as bool)."""
+    mlir_type = ty.mlir()
+    packed = np.ascontiguousarray(array)
+    if ty.dtype == "i1":
+        packed = np.packbits(packed.reshape(-1).astype(bool), bitorder="little")
+    attr = ir.DenseElementsAttr.get(packed, type=mlir_type)
+    return build("constant", [], {"value": attr})
+
+
+def convert(x: ir.Value, dtype: str) -> ir.Value:
+    """`x` in another element type; `x` itself where it has it already."""
+    return x if type_of(x).dtype == dtype else build("convert", [x], {"dtype": dtype})
+
+
+def broadcast(x: ir.Value, shape: Sequence[int], dims: Sequence[int] | None = None) -> ir.Value:
+    """`x` broadcast to `shape`, aligned at the last dimension (PyTorch's rule) unless `dims` is given."""
+    ty = type_of(x)
+    if ty.shape == tuple(shape) and dims is None:
+        return x
+    if dims is None:
+        dims = range(len(shape) - ty.rank, len(shape))
+    return build("broadcast", [x], {"shape": tuple(shape), "dims": tuple(dims)})
+
+
+def reshape(x: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """`x` reshaped; `x` itself where it has that shape already."""
+    return x if type_of(x).shape == tuple(shape) else build("reshape", [x], {"shape": tuple(shape)})
+
+
+def transpose(x: ir.Value, permutation: Sequence[int]) -> ir.Value:
+    """`x` with permuted dimensions; `x` itself where the permutation is the identity."""
+    if list(permutation) == list(range(len(permutation))):
+        return x
+    return build("transpose", [x], {"permutation": tuple(permutation)})
+
+
+def location(file: str, line: int, name: str) -> ir.Location:
+    """A source location: `name` is "phase:module.path"."""
+    return ir.Location.name(name, childLoc=ir.Location.file(file, line, 0))

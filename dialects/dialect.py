@@ -1,0 +1,106 @@
+"""The `gflow` dialect, made from the op table over the bindings' `ext` module (IRDL)."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from .mlir import ext, ir
+from .opdef import OpDef, VerifyError
+from .ops import OPS
+from .verify import check
+
+
+class Gflow(ext.Dialect, name="gflow"):
+    """The dialect class that the bindings know."""
+
+
+class _Effects:
+    """No memory effects, so upstream cse and dce work."""
+
+    class NoMemoryEffect(ir.MemoryEffectsOpInterface):
+        @staticmethod
+        def get_effects(op: Any, effects: Any) -> None:
+            pass
+
+    class AlwaysSpeculatable(ir.ConditionallySpeculatable):
+        @staticmethod
+        def get_speculatability(op: Any) -> Any:
+            return ir.Speculatability.Speculatable
+
+    @staticmethod
+    def attach(op_name: str) -> None:
+        _Effects.NoMemoryEffect.attach(op_name)
+        _Effects.AlwaysSpeculatable.attach(op_name)
+
+
+class _Isolated:
+    @staticmethod
+    def attach(op_name: str) -> None:
+        ir.IsIsolatedFromAboveTrait.attach(op_name)
+
+
+class _Terminator:
+    @staticmethod
+    def attach(op_name: str) -> None:
+        ir.IsTerminatorTrait.attach(op_name)
+
+
+def _verifier(definition: OpDef) -> Any:
+    def verify_invariants(op: Any) -> bool:
+        operation = op.operation
+        try:
+            check(definition, operation)
+        except VerifyError as error:
+            operation.location.emit_error(f"'gflow.{definition.name}' op {error}")
+            return False
+        return True
+
+    return staticmethod(verify_invariants)
+
+
+def _make_class(definition: OpDef) -> type:
+    annotations: dict[str, Any] = {}
+    for name in definition.operands:
+        if name.startswith("*"):
+            annotations[name[1:]] = Sequence[ext.Operand[Any]]
+        elif name.endswith("?"):
+            annotations[name[:-1]] = ext.Operand[Any] | None
+        else:
+            annotations[f"{name}_"] = ext.Operand[Any]
+    if definition.results is None:
+        annotations["outputs"] = Sequence[ext.Result[Any]]
+    else:
+        for i in range(definition.results):
+            annotations[f"result{i}"] = ext.Result[Any]
+    for i in range(definition.regions):
+        annotations[f"region{i}"] = ext.Region
+    traits: list[Any] = [_Effects] if definition.pure else []
+    if definition.name == "yield":
+        traits.append(_Terminator)
+    if definition.regions:
+        traits.append(_Isolated)
+    body = {
+        "__annotations__": annotations,
+        "verify_invariants": _verifier(definition),
+        "__doc__": definition.summary,
+    }
+    class_name = "".join(part.capitalize() for part in definition.name.split("_")) + "Op"
+    return types.new_class(
+        class_name,
+        (Gflow.Operation,),
+        {"name": definition.name, "traits": traits},
+        lambda ns: ns.update(body),
+    )
+
+
+OP_CLASSES: dict[str, type] = {name: _make_class(definition) for name, definition in OPS.items()}
+
+
+def make_context() -> ir.Context:
+    """A new MLIR context with the dialect (and all upstream ones) loaded."""
+    context = ir.Context()
+    with context:
+        Gflow.load()
+    return context

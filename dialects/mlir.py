@@ -1,0 +1,14 @@
+"""The one import of the MLIR Python bindings.
+
+LLVM's own wheels are not on the package index; `torch-mlir` carries the complete bindings.
+Moving to another distribution of them is a change of this file only.
+"""
+
+from __future__ import annotations
+
+from torch_mlir import ir, rewrite
+from torch_mlir.dialects import ext, func
+from torch_mlir.execution_engine import ExecutionEngine
+from torch_mlir.passmanager import PassManager
+
+__all__ = ["ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite"]

@@ -1,0 +1,75 @@
+"""How an op of the dialect is declared: once, as data.
+
+An `OpDef` holds all that the project knows of an op: its summary (for the docs), operands,
+attributes, the shape rule (which the builder uses to infer result types and the verifier to
+check them), and for elementwise ops the scalar expression of both code generators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .types import TensorType
+
+
+class VerifyError(ValueError):
+    """An op breaks its own rules; the message is shown to the user as an MLIR diagnostic."""
+
+
+#: operand types, attributes as plain Python data → result types. Raises VerifyError.
+ShapeRule = Callable[[Sequence[TensorType], dict[str, Any]], list[TensorType]]
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute: its kind (how it is read and written) and its meaning.
+
+    kind: "i64", "f64", "bool", "str", "i64[]", "str[]", "elements", "type" (a tensor type) or "any".
+    """
+
+    kind: str
+    doc: str = ""
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """One op.
+
+    operands: names; a leading `*` marks a variadic tail, a trailing `?` an optional last operand.
+    results: number of results, or None for variadic (result types are then given by the builder's caller).
+    infer: the shape rule; None for ops whose result types can't be inferred (`gflow.aten`, `gflow.fused`).
+    cpu: the scalar expression for the CPU generator: a `vmath` name, or an MLIR template with
+        {0}, {1}, … for operands and {t} for the type, by class of element type
+        ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
+    triton: the same in Triton's Python, `{0}`… for operands.
+    cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
+    """
+
+    name: str
+    category: str
+    summary: str
+    operands: tuple[str, ...]
+    attrs: dict[str, Attr] = field(default_factory=dict)
+    results: int | None = 1
+    infer: ShapeRule | None = None
+    dtypes: str = ""
+    cpu: dict[str, str] = field(default_factory=dict)
+    triton: str = ""
+    cost: int = 1
+    pure: bool = True
+    regions: int = 0
+    example: str = ""
+
+    @property
+    def min_operands(self) -> int:
+        return sum(not (o.startswith("*") or o.endswith("?")) for o in self.operands)
+
+    @property
+    def max_operands(self) -> int | None:
+        if any(o.startswith("*") for o in self.operands):
+            return None
+        return len(self.operands)

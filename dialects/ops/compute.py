@@ -1,0 +1,171 @@
+"""Reductions, contractions, convolutions and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..opdef import Attr, OpDef, VerifyError
+from ..types import FLOATS, TensorType
+from .shape import check_dim
+
+Types = Sequence[TensorType]
+Attrs = dict[str, Any]
+
+REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+RANDOM_KINDS = ("uniform", "normal", "bits")
+
+
+def _reduce(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (x,) = operands
+    dims, kind = attrs["dims"], attrs["kind"]
+    if list(dims) != sorted(set(dims)):
+        raise VerifyError(f"dims must be strictly increasing, found {list(dims)}")
+    for d in dims:
+        check_dim(d, x.rank)
+    if kind in ("any", "all") and x.dtype != "i1":
+        raise VerifyError(f"kind {kind} needs element type i1, found {x.dtype}")
+    if kind in ("max", "min", "argmax", "argmin") and any(x.shape[d] == 0 for d in dims):
+        raise VerifyError(f"kind {kind} has no value over zero elements")
+    if kind in ("argmax", "argmin") and len(dims) != 1:
+        raise VerifyError(f"kind {kind} reduces one dimension, found {list(dims)}")
+    dtype = "i64" if kind in ("argmax", "argmin") else x.dtype
+    return [TensorType(tuple(s for d, s in enumerate(x.shape) if d not in dims), dtype)]
+
+
+def _matmul(operands: Types, attrs: Attrs) -> list[TensorType]:
+    a, b = operands
+    if a.rank < 2 or a.rank != b.rank or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
+        raise VerifyError(
+            f"operands must be [..., M, K] and [..., K, N] with equal batch dimensions and types, found {a} and {b}"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise VerifyError(
+            f"the contracted dimensions differ: {a.shape[-1]} in {a}, {b.shape[-2]} in {b}"
+        )
+    return [TensorType((*a.shape[:-1], b.shape[-1]), a.dtype)]
+
+
+def conv_dims(layout: str, rank: int) -> tuple[int, int, tuple[int, ...]]:
+    """The batch, channel and spatial dimensions of an activation in `layout` ("NC*" or "N*C")."""
+    if layout == "NC*":
+        return 0, 1, tuple(range(2, rank))
+    return 0, rank - 1, tuple(range(1, rank - 1))
+
+
+def kernel_dims(layout: str, rank: int) -> tuple[int, int, tuple[int, ...]]:
+    """The output-channel, input-channel and spatial dimensions of a weight: OI* under "NC*", O*I under "N*C"."""
+    return conv_dims(layout, rank)
+
+
+def _conv_attrs(x: TensorType, attrs: Attrs) -> int:
+    spatial = x.rank - 2
+    if spatial < 1:
+        raise VerifyError(f"operands need at least one spatial dimension, found {x}")
+    for name in ("stride", "padding", "dilation"):
+        if len(attrs[name]) != spatial:
+            raise VerifyError(
+                f"{name} must have {spatial} entries for {x}, found {list(attrs[name])}"
+            )
+    if (
+        attrs["groups"] < 1
+        or min(attrs["stride"]) < 1
+        or min(attrs["dilation"]) < 1
+        or min(attrs["padding"]) < 0
+    ):
+        raise VerifyError("groups, stride and dilation must be at least 1 and padding at least 0")
+    return spatial
+
+
+def _activation(layout: str, n: int, c: int, spatial: Sequence[int], dtype: str) -> TensorType:
+    return TensorType((n, c, *spatial) if layout == "NC*" else (n, *spatial, c), dtype)
+
+
+def _conv_out(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _convolution(operands: Types, attrs: Attrs) -> list[TensorType]:
+    x, w = operands
+    _conv_attrs(x, attrs)
+    layout = attrs["layout"]
+    if w.rank != x.rank or w.dtype != x.dtype:
+        raise VerifyError(
+            f"input and weight must agree in rank and element type, found {x} and {w}"
+        )
+    n, c, sp = conv_dims(layout, x.rank)
+    o, i, ksp = kernel_dims(layout, w.rank)
+    if x.shape[c] != w.shape[i] * attrs["groups"] or w.shape[o] % attrs["groups"]:
+        raise VerifyError(
+            f"{x.shape[c]} input channels do not fit weight {w} with groups = {attrs['groups']}"
+        )
+    out = [
+        _conv_out(x.shape[d], w.shape[k], s, p, dl)
+        for d, k, s, p, dl in zip(sp, ksp, attrs["stride"], attrs["padding"], attrs["dilation"])
+    ]
+    if min(out) < 0:
+        raise VerifyError(f"the kernel of {w} is larger than the padded input {x}")
+    return [_activation(layout, x.shape[n], w.shape[o], out, x.dtype)]
+
+
+def _conv_input_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
+    dy, w = operands
+    _conv_attrs(dy, attrs)
+    shape = tuple(attrs["shape"])
+    if _convolution([TensorType(shape, dy.dtype), w], attrs)[0] != dy:
+        raise VerifyError(
+            f"a convolution of {TensorType(shape, dy.dtype)} with {w} does not give {dy}"
+        )
+    return [TensorType(shape, dy.dtype)]
+
+
+def _conv_weight_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
+    x, dy = operands
+    _conv_attrs(dy, attrs)
+    shape = tuple(attrs["shape"])
+    if _convolution([x, TensorType(shape, dy.dtype)], attrs)[0] != dy:
+        raise VerifyError(
+            f"a convolution of {x} with {TensorType(shape, dy.dtype)} does not give {dy}"
+        )
+    return [TensorType(shape, dy.dtype)]
+
+
+def _random(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (rng,) = operands
+    if rng != TensorType((2,), "i64"):
+        raise VerifyError(f"the generator state must be tensor<2xi64> (seed, offset), found {rng}")
+    kind, dtype = attrs["kind"], attrs["dtype"]
+    if (dtype in FLOATS) == (kind == "bits"):
+        raise VerifyError(f"kind {kind} does not give element type {dtype}")
+    return [TensorType(tuple(attrs["shape"]), dtype)]
+
+
+_CONV_ATTRS = {
+    "stride": Attr("i64[]", "one entry for each spatial dimension"),
+    "padding": Attr("i64[]", "zeros on both sides, one entry for each spatial dimension"),
+    "dilation": Attr("i64[]", "one entry for each spatial dimension"),
+    "groups": Attr("i64", "channel groups"),
+    "layout": Attr(
+        "str", "channels first (weights OI*) or last (weights O*I)", choices=("NC*", "N*C")
+    ),
+}
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("reduce", "reduction",
+          "x combined along `dims`, which disappear; over zero elements sum gives 0, prod 1, any false, all true; "
+          "max and min propagate NaN; argmax and argmin give the first position, as i64",
+          ("x",), {"kind": Attr("str", "the combiner", choices=REDUCE_KINDS), "dims": Attr("i64[]", "strictly increasing")},
+          infer=_reduce),
+    OpDef("matmul", "contraction", "[..., M, K] times [..., K, N]; halves accumulate in float32", ("a", "b"), infer=_matmul, cost=64),
+    OpDef("convolution", "convolution", "cross-correlation of an activation with a weight", ("x", "weight"), _CONV_ATTRS,
+          infer=_convolution, cost=64),
+    OpDef("convolution_input_grad", "convolution", "the gradient of `convolution` by its input of `shape`", ("dy", "weight"),
+          {**_CONV_ATTRS, "shape": Attr("i64[]", "the input's shape")}, infer=_conv_input_grad, cost=64),
+    OpDef("convolution_weight_grad", "convolution", "the gradient of `convolution` by its weight of `shape`", ("x", "dy"),
+          {**_CONV_ATTRS, "shape": Attr("i64[]", "the weight's shape")}, infer=_conv_weight_grad, cost=64),
+    OpDef("random", "random",
+          "stateless random numbers (Philox 4x32-10, Salmon et al. 2011): element i depends on (seed, offset, stream, i) only; "
+          "uniform in [0, 1), standard normal, or raw bits", ("rng",),
+          {"kind": Attr("str", "the distribution", choices=RANDOM_KINDS), "stream": Attr("i64", "tells apart draws of one step"),
+           "shape": Attr("i64[]", "the result's shape"), "dtype": Attr("str", "the element type")}, infer=_random, cost=32),
+)  # fmt: skip

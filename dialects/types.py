@@ -1,0 +1,103 @@
+"""Tensor types as plain data, and their way to and from MLIR types."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from .mlir import ir
+
+FLOATS = ("f64", "f32", "f16", "bf16")
+SIGNED = ("i64", "i32", "i16", "i8")
+UNSIGNED = ("ui8", "ui16", "ui32", "ui64")
+INTEGERS = SIGNED + UNSIGNED
+COMPLEX = ("complex<f32>", "complex<f64>", "complex<f16>")
+DTYPES = (*FLOATS, *INTEGERS, "i1", *COMPLEX)
+
+_ITEM_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1,
+    "ui64": 8, "ui32": 4, "ui16": 2, "ui8": 1,
+    "complex<f32>": 8, "complex<f64>": 16, "complex<f16>": 4,
+}  # fmt: skip
+
+
+class TensorType(NamedTuple):
+    """A ranked tensor with static shape: `shape` in elements, `dtype` as MLIR spells it (`f32`, `i1`, `ui8`)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense buffer; i1 is stored as one byte, as PyTorch stores bool."""
+        return prod(self.shape) * _ITEM_BYTES[self.dtype]
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEM_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype])}>"
+
+    def mlir(self) -> ir.Type:
+        """The MLIR type in the current context."""
+        return ir.RankedTensorType.get(list(self.shape), _element_type(self.dtype))
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, in elements, of a dense row-major buffer of `shape`."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)
+
+
+def _element_type(dtype: str) -> ir.Type:
+    return ir.Type.parse(dtype)
+
+
+# MLIR uniques types per context, and contexts are few: reading a shape through the bindings
+# costs microseconds per dimension, a dictionary look-up a tenth of one.
+_cache: dict[ir.Type, TensorType | None] = {}
+
+
+def type_of(value: ir.Value) -> TensorType:
+    """The tensor type of an SSA value.
+
+    Raises:
+        TypeError: the value isn't a ranked tensor of static shape and a known element type.
+    """
+    return tensor_type(value.type)
+
+
+def tensor_type(ty: ir.Type) -> TensorType:
+    """As `type_of`, from an MLIR type."""
+    found = try_tensor_type(ty)
+    if found is None:
+        raise TypeError(f"expected a tensor of static shape and a known element type, found {ty}")
+    return found
+
+
+def try_tensor_type(ty: ir.Type) -> TensorType | None:
+    """As `tensor_type`, with None where it isn't one."""
+    try:
+        return _cache[ty]
+    except KeyError:
+        pass
+    result = None
+    if isinstance(ty, ir.RankedTensorType) and ty.has_static_shape:
+        dtype = str(ty.element_type)
+        if dtype in _ITEM_BYTES:
+            result = TensorType(tuple(ty.shape), dtype)
+    if len(_cache) > 100_000:
+        _cache.clear()
+    _cache[ty] = result
+    return result

@@ -1,0 +1,55 @@
+"""The verifier of every op: operand count, attributes, then the shape rule against the result types."""
+
+from __future__ import annotations
+
+from .attributes import read
+from .mlir import ir
+from .opdef import OpDef, VerifyError
+from .types import try_tensor_type
+
+
+def check(definition: OpDef, op: ir.Operation) -> None:
+    """Raise VerifyError if `op` breaks the declaration of its kind."""
+    operands = op.operands
+    count = len(operands)
+    low, high = definition.min_operands, definition.max_operands
+    if count < low or (high is not None and count > high):
+        wanted = (
+            str(low) if low == high else f"{low} or more" if high is None else f"{low} to {high}"
+        )
+        raise VerifyError(
+            f"expects {wanted} operands ({', '.join(definition.operands)}), found {count}"
+        )
+    if definition.results is not None and len(op.results) != definition.results:
+        raise VerifyError(f"expects {definition.results} results, found {len(op.results)}")
+    if len(op.regions) != definition.regions:
+        raise VerifyError(f"expects {definition.regions} regions, found {len(op.regions)}")
+    types = []
+    for i, operand in enumerate(operands):
+        found = try_tensor_type(operand.type)
+        if found is None:
+            raise VerifyError(
+                f"operand #{i} must be a tensor of static shape, found {operand.type}"
+            )
+        types.append(found)
+    attrs = read(definition, op.attributes)
+    if definition.infer is not None:
+        for i, (result, want) in enumerate(zip(op.results, definition.infer(types, attrs))):
+            if try_tensor_type(result.type) != want:
+                raise VerifyError(f"result #{i} must be {want}, found {result.type}")
+    if definition.name == "fused":
+        _check_fused(op)
+
+
+def _check_fused(op: ir.Operation) -> None:
+    blocks = list(op.regions[0].blocks)
+    if len(blocks) != 1:
+        raise VerifyError(f"the region must have one block, found {len(blocks)}")
+    block = blocks[0]
+    if [a.type for a in block.arguments] != [o.type for o in op.operands]:
+        raise VerifyError("the block's arguments must have the operands' types, in their order")
+    body = list(block.operations)
+    if not body or body[-1].operation.name != "gflow.yield":
+        raise VerifyError("the block must end in gflow.yield")
+    if [v.type for v in body[-1].operands] != [r.type for r in op.results]:
+        raise VerifyError("gflow.yield must give values of the result types, in their order")
