@@ -1,0 +1,125 @@
+"""The trace: `build()`, its backward and the optimizers' updates as one list of ATen ops.
+
+A trace is plain data. Every tensor is a `TraceValue`, assigned once; ops are functional
+ATen overloads (no op mutates an argument; view ops stay, as pure ops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec
+
+
+@dataclass(eq=False, slots=True)
+class TraceValue:
+    """One tensor value. `is_number`: it stands for a Python number (shape (), float64 or
+    int64) and promotes dtypes as a Python number does."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+    device: torch.device = torch.device("cpu")
+    is_number: bool = False
+
+    def __repr__(self) -> str:
+        kind = "number" if self.is_number else str(self.dtype).removeprefix("torch.")
+        return f"%{self.id}:{kind}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoc:
+    """Where an op comes from: the user's file and line, the module that ran it, the phase
+    ("forward", "backward" or "optimizer")."""
+
+    file: str
+    line: int
+    module: str
+    phase: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        return f"{where} ({self.phase} of {self.module})" if self.module else where
+
+
+@dataclass(eq=False, slots=True)
+class TraceOp:
+    """One ATen call; tensors among the arguments are `TraceValue`s. `results` holds the
+    flattened tensor results, None for an undefined one."""
+
+    func: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[TraceValue | None]
+    loc: SourceLoc
+
+    def __repr__(self) -> str:
+        results = ", ".join(repr(r) for r in self.results)
+        args = ", ".join([repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()])
+        return f"{results} = {self.func}({args})  # {self.loc}"
+
+
+@dataclass(eq=False, slots=True)
+class TraceInput:
+    """An argument of the traced function. `tensor` is the real tensor whose storage is
+    read and updated (None for a graph input)."""
+
+    value: TraceValue
+    role: str
+    name: str
+    tensor: torch.Tensor | None
+
+
+@dataclass(eq=False, slots=True)
+class TraceOutput:
+    """A result. `alias`: index of the input whose storage takes the value, None for an
+    output of `build()`."""
+
+    value: TraceValue
+    alias: int | None
+    name: str
+
+
+@dataclass
+class Trace:
+    """A whole traced graph. `out_leaves` are the leaves of `out_spec`: an index into
+    `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`."""
+
+    name: str
+    inputs: list[TraceInput] = field(default_factory=list)
+    ops: list[TraceOp] = field(default_factory=list)
+    outputs: list[TraceOutput] = field(default_factory=list)
+    out_spec: TreeSpec | None = None
+    out_leaves: list[Any] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"trace {self.name}"]
+        lines += [f"  {i.value!r} = {i.role} {i.name}" for i in self.inputs]
+        lines += [f"  {op!r}" for op in self.ops]
+        for out in self.outputs:
+            target = "" if out.alias is None else f" -> {self.inputs[out.alias].name}"
+            lines.append(f"  return {out.value!r} {out.name}{target}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRef:
+    """A leaf of `Trace.out_leaves` that is the tensor `Trace.outputs[index]`."""
+
+    index: int
+
+
+def values_in(arg: Any) -> Iterator[TraceValue]:
+    """The trace values in nested call arguments, in order."""
+    if isinstance(arg, TraceValue):
+        yield arg
+    elif isinstance(arg, (list, tuple)):
+        for item in arg:
+            yield from values_in(item)
+    elif isinstance(arg, dict):
+        for item in arg.values():
+            yield from values_in(item)
