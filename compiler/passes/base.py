@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,14 @@ class NoOptions:
 
 
 class PassError(RuntimeError):
-    """A pass cannot do its work on this IR; the message says why, and is shown as a diagnostic."""
+    """A pass cannot do its work on this IR; the message says why, and is shown as a diagnostic.
+
+    op: the operation at whose location the diagnostic is shown; the function where it is None.
+    """
+
+    def __init__(self, message: str, op: ir.Operation | ir.OpView | None = None) -> None:
+        super().__init__(message)
+        self.op = op
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Pass:
     name: as the textual pipeline spells it, `gflow-fuse`.
     run: rewrites one function in place; gets the function and an instance of `options`.
     options: a frozen dataclass whose fields (with defaults, snake_case) are the pipeline's options
-        (`gflow-fuse{max-ops=64}` sets `max_ops`); fields are int, float, bool, str or tuples of them.
+        (`gflow-fuse{max-ops=64}` sets `max_ops`); fields are int, float, bool, str or tuples of
+        them. The metadata "doc" of a field is its line in the help and docs.
     doc: the module's docstring.
     """
 
@@ -37,3 +45,8 @@ class Pass:
     run: Callable[[func.FuncOp, Any], None]
     options: type = NoOptions
     doc: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the docstring."""
+        return self.doc.strip().split("\n\n")[0].replace("\n", " ").rstrip(".")

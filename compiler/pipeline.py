@@ -1,0 +1,7 @@
+"""The pass pipelines that the compile path runs, by target."""
+
+from __future__ import annotations
+
+DEFAULT_PIPELINES: dict[str, str] = {
+    "cpu": "builtin.module(func.func(canonicalize,cse))",
+}
