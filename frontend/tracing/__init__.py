@@ -1,0 +1,1 @@
+"""Tracing: `build()`, backward and optimizer updates as one list of functional ATen ops."""

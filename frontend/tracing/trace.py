@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import TreeSpec
+
+if TYPE_CHECKING:
+    from .numbers import Guard
+    from .optimizer import BakedValue, NumberSource
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +63,9 @@ class TraceOp:
 
     def __repr__(self) -> str:
         results = ", ".join(repr(r) for r in self.results)
-        args = ", ".join([repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()])
+        args = ", ".join(
+            [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
+        )
         return f"{results} = {self.func}({args})  # {self.loc}"
 
 
@@ -87,7 +93,9 @@ class TraceOutput:
 @dataclass
 class Trace:
     """A whole traced graph. `out_leaves` are the leaves of `out_spec`: an index into
-    `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`."""
+    `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`.
+    `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
+    values while all `guards` and `baked` values do."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -95,6 +103,9 @@ class Trace:
     outputs: list[TraceOutput] = field(default_factory=list)
     out_spec: TreeSpec | None = None
     out_leaves: list[Any] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    numbers: list[NumberSource] = field(default_factory=list)
+    baked: list[BakedValue] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]

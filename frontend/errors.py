@@ -1,0 +1,15 @@
+"""Errors a model author sees. Each message names the user's line and says what to do."""
+
+from __future__ import annotations
+
+
+class GraphError(RuntimeError):
+    """A graph was defined or called in a way that cannot work."""
+
+
+class GraphTraceError(GraphError):
+    """`build()` or an optimizer's `step()` does something a static graph cannot hold."""
+
+
+class GraphInputError(GraphError, TypeError):
+    """A graph was called with arguments it cannot take."""

@@ -1,0 +1,107 @@
+"""Source locations of recorded ops: user frame, module path, and the forward op that a
+backward op comes from (by the autograd node's sequence number)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
+
+import torch
+
+from .trace import SourceLoc
+
+_TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__))
+_GFLOW_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY_DIRS = (_TORCH_DIR + os.sep, _GFLOW_DIR + os.sep)
+_LIBRARY_FILES = {os.path.abspath(module.__file__) for module in (contextlib, functools)}
+_is_user_code: dict[CodeType, bool] = {}
+
+
+def _user_code(code: CodeType) -> bool:
+    known = _is_user_code.get(code)
+    if known is None:
+        file = code.co_filename
+        path = os.path.abspath(file)
+        known = not (
+            path.startswith(_LIBRARY_DIRS) or path in _LIBRARY_FILES or file.startswith("<frozen")
+        )
+        _is_user_code[code] = known
+    return known
+
+
+def user_frame(depth: int = 1) -> tuple[str, int]:
+    """File and line of the innermost frame outside torch and gflow."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if _user_code(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "<unknown>", 0
+
+
+class Locator:
+    """Answers "where does the op being dispatched come from?" while a trace is recorded."""
+
+    def __init__(self, module_names: Mapping[int, str]) -> None:
+        self.module_names = module_names
+        self.stack: list[str] = [""]
+        self.optimizer = False
+        self.backward_loc: SourceLoc | None = None
+        self._by_node: dict[int, SourceLoc] = {}
+        self._cache: dict[tuple[str, int, str, str], SourceLoc] = {}
+
+    def _loc(self, file: str, line: int, module: str, phase: str) -> SourceLoc:
+        key = (file, line, module, phase)
+        loc = self._cache.get(key)
+        if loc is None:
+            loc = self._cache[key] = SourceLoc(file, line, module, phase)
+        return loc
+
+    def here(self) -> SourceLoc:
+        """The location of the op being dispatched now."""
+        if self.optimizer:
+            file, line = user_frame(2)
+            return self._loc(file, line, self.stack[-1], "optimizer")
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            forward = self._by_node.get(node._sequence_nr())
+            if forward is not None:
+                loc = self._loc(forward.file, forward.line, forward.module, "backward")
+            elif self.backward_loc is not None:
+                loc = self.backward_loc
+            else:
+                file, line = user_frame(2)
+                loc = self._loc(file, line, "", "backward")
+            self.backward_loc = loc
+        else:
+            file, line = user_frame(2)
+            loc = self._loc(file, line, self.stack[-1], "forward")
+        self._by_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, loc)
+        return loc
+
+    @contextlib.contextmanager
+    def module_calls(self) -> Iterator[None]:
+        """Keep the path of the module that runs, by a patched `Module.__call__`."""
+        original = torch.nn.Module.__call__
+        owner = threading.get_ident()
+        names, stack = self.module_names, self.stack
+
+        def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+            if threading.get_ident() != owner:
+                return original(module, *args, **kwargs)
+            stack.append(names.get(id(module), stack[-1]))
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        torch.nn.Module.__call__ = call  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = original  # type: ignore[method-assign]

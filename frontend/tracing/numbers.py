@@ -1,0 +1,421 @@
+"""Traced numbers: Python numbers whose value may differ at the next call.
+
+Learning rates, betas, step counters and the like are `torch.SymFloat`/`torch.SymInt`
+objects with a node of our own, so PyTorch accepts them wherever it takes a number.
+Arithmetic records 0-d float64/int64 ATen ops. Where Python needs the value itself (an
+`if`, `float(x)`, `range(n)`), the value of this trace is used and a `Guard` is kept: when
+it no longer holds for new values, the graph is traced again. A number that comes out of a
+tensor (`.item()`) has no value while tracing, so asking for it raises `StateBranch`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from .trace import TraceValue
+
+aten = torch.ops.aten
+
+
+class StateBranch(Exception):
+    """Python asked for the value of a number that is only known on the device."""
+
+
+class ScalarRecorder(Protocol):
+    """What a traced number needs from the recorder."""
+
+    guards: list[Guard]
+
+    def record_number(
+        self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
+    ) -> TraceValue: ...
+
+
+Expr = Any
+"""A host expression: a constant, `Leaf`, or `(function, Expr, ...)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The current value of the trace's number `index`."""
+
+    index: int
+
+
+def evaluate(expr: Expr, leaves: Sequence[float]) -> Any:
+    """The value of a host expression for the given input numbers."""
+    if isinstance(expr, Leaf):
+        return leaves[expr.index]
+    if isinstance(expr, tuple):
+        return expr[0](*(evaluate(arg, leaves) for arg in expr[1:]))
+    return expr
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The trace holds only while `expr` evaluates to `expected`."""
+
+    expr: Expr
+    expected: Any
+
+    def holds(self, leaves: Sequence[float]) -> bool:
+        try:
+            return bool(evaluate(self.expr, leaves) == self.expected)
+        except (ArithmeticError, ValueError):
+            return False
+
+
+class Number:
+    """The node behind a traced number. `hint` is its value in this trace; `expr` is None
+    when the value comes out of a tensor."""
+
+    def __init__(
+        self, recorder: ScalarRecorder, value: TraceValue, hint: float, expr: Expr
+    ) -> None:
+        self.recorder, self.value, self.hint, self.expr = recorder, value, hint, expr
+        self.is_integer = value.dtype == torch.int64
+
+    def concrete(self, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+        """The value in this trace, guarded."""
+        if self.expr is None:
+            raise StateBranch
+        result = convert(self.hint)
+        expr = (convert, self.expr)
+        if not any(g.expr == expr for g in self.recorder.guards):
+            self.recorder.guards.append(Guard(expr, result))
+        return result
+
+    # the interface PyTorch's C++ asks of a symbolic node
+    def is_int(self) -> bool:
+        return self.is_integer
+
+    def is_float(self) -> bool:
+        return not self.is_integer
+
+    def is_bool(self) -> bool:
+        return False
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def has_hint(self) -> bool:
+        return self.expr is not None
+
+    def clone(self) -> Number:
+        return self
+
+    def guard_float(self, file: str = "", line: int = 0) -> float:
+        return self.concrete(float)
+
+    def guard_int(self, file: str = "", line: int = 0) -> int:
+        return self.concrete(int)
+
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        return self.concrete(bool)
+
+    def _graph_repr(self) -> str:
+        return f"traced({self.hint})"
+
+    def __str__(self) -> str:
+        return self._graph_repr()
+
+    str = __str__
+
+
+def number_of(obj: Any) -> Number | None:
+    """The node of a traced number, None for anything else."""
+    if isinstance(obj, (torch.SymFloat, torch.SymInt)):
+        node = obj.node
+        return node if isinstance(node, Number) else None
+    return None
+
+
+def wrap(node: Number) -> TracedFloat | TracedInt:
+    return TracedInt(node) if node.is_integer else TracedFloat(node)
+
+
+def _float_value(recorder: ScalarRecorder, x: Any) -> TraceValue | float:
+    node = number_of(x)
+    if node is None:
+        return float(x)
+    if node.is_integer:
+        return recorder.record_number(
+            aten._to_copy.default, (node.value,), torch.float64, {"dtype": torch.float64}
+        )
+    return node.value
+
+
+def _apply(
+    function: Callable[..., Any], func: Any, operands: tuple[Any, ...], integer: bool
+) -> Any:
+    """Record `func` (a 0-d ATen op) for the host `function` of `operands`."""
+    nodes = [number_of(x) for x in operands]
+    recorder = next(n.recorder for n in nodes if n is not None)
+    hints = [x if n is None else n.hint for x, n in zip(operands, nodes, strict=True)]
+    from_tensor = any(n is not None and n.expr is None for n in nodes)
+    expr: Expr = None
+    if not from_tensor:
+        expr = (
+            function,
+            *(x if n is None else n.expr for x, n in zip(operands, nodes, strict=True)),
+        )
+    try:
+        hint = function(*hints)
+    except (ArithmeticError, ValueError):
+        if not from_tensor:
+            raise
+        hint = math.nan
+    dtype = torch.int64 if integer else torch.float64
+    if integer:
+        values = [int(x) if n is None else n.value for x, n in zip(operands, nodes, strict=True)]
+    else:
+        values = [_float_value(recorder, x) for x in operands]
+    if len(values) == 2 and not isinstance(values[0], TraceValue):
+        values[0] = recorder.record_number(
+            aten.scalar_tensor.default, (values[0],), dtype, {"dtype": dtype}
+        )
+    return wrap(Number(recorder, recorder.record_number(func, tuple(values), dtype), hint, expr))
+
+
+_BINARY = {
+    "add": (operator.add, aten.add.Tensor),
+    "sub": (operator.sub, aten.sub.Tensor),
+    "mul": (operator.mul, aten.mul.Tensor),
+    "truediv": (operator.truediv, aten.div.Tensor),
+    "floordiv": (operator.floordiv, aten.floor_divide.default),
+    "mod": (operator.mod, aten.remainder.Tensor),
+    "pow": (operator.pow, aten.pow.Tensor_Tensor),
+}
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_ALWAYS_FLOAT = ("truediv",)
+
+
+def _is_int(x: Any) -> bool:
+    node = number_of(x)
+    return node.is_integer if node is not None else isinstance(x, int)
+
+
+def _binary(name: str, a: Any, b: Any) -> Any:
+    for x in (a, b):
+        if number_of(x) is None and not isinstance(x, (int, float)):
+            return NotImplemented
+    function, func = _BINARY[name]
+    integer = name not in _ALWAYS_FLOAT and _is_int(a) and _is_int(b)
+    if name == "pow":
+        if number_of(b) is None:
+            return _power(a, b, integer and b >= 0)
+        integer = False
+    return _apply(function, func, (a, b), integer)
+
+
+def _power(a: Any, exponent: float, integer: bool) -> Any:
+    if exponent == 0.5:
+        return _apply(math.sqrt, aten.sqrt.default, (a,), False)
+    return _apply(operator.pow, aten.pow.Tensor_Scalar, (a, exponent), integer)
+
+
+def _compare(name: str, a: Any, b: Any) -> Any:
+    if number_of(b) is None and not isinstance(b, (int, float)):
+        return NotImplemented
+    function = getattr(operator, name)
+    sides = [(x, number_of(x)) for x in (a, b)]
+    if any(n is not None and n.expr is None for _, n in sides):
+        raise StateBranch
+    expr = (function, *(x if n is None else n.expr for x, n in sides))
+    result = function(*(x if n is None else n.hint for x, n in sides))
+    recorder = next(n.recorder for _, n in sides if n is not None)
+    if not any(g.expr == expr for g in recorder.guards):
+        recorder.guards.append(Guard(expr, result))
+    return result
+
+
+class _Arithmetic:
+    """The operators of a traced number."""
+
+    node: Number
+
+    def __neg__(self) -> Any:
+        return _apply(operator.neg, aten.neg.default, (self,), self.node.is_integer)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _apply(operator.abs, aten.abs.default, (self,), self.node.is_integer)
+
+    def __bool__(self) -> bool:
+        return self.node.concrete(bool)
+
+    def __float__(self) -> float:
+        return self.node.concrete(float)
+
+    def __int__(self) -> int:
+        return self.node.concrete(int)
+
+    def __index__(self) -> int:
+        if not self.node.is_integer:
+            raise TypeError("'float' object cannot be interpreted as an integer")
+        return self.node.concrete(int)
+
+    def __hash__(self) -> int:
+        return hash(self.node.concrete())
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.node.concrete(), digits)
+
+    def __trunc__(self) -> int:
+        return self.node.concrete(int)
+
+    def __floor__(self) -> int:
+        return self.node.concrete(math.floor)
+
+    def __ceil__(self) -> int:
+        return self.node.concrete(math.ceil)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.node.hint, spec)
+
+    def __repr__(self) -> str:
+        return repr(self.node.hint)
+
+    __str__ = __repr__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __copy__(self) -> Any:
+        return self
+
+    def item(self) -> Any:
+        return self
+
+    def is_integer(self) -> bool:
+        return bool(self.node.concrete(lambda value: float(value).is_integer()))
+
+
+def _install() -> None:
+    for name in _BINARY:
+
+        def forward(self: Any, other: Any, name: str = name) -> Any:
+            return _binary(name, self, other)
+
+        def reverse(self: Any, other: Any, name: str = name) -> Any:
+            return _binary(name, other, self)
+
+        setattr(_Arithmetic, f"__{name}__", forward)
+        setattr(_Arithmetic, f"__r{name}__", reverse)
+    for name in _COMPARE:
+
+        def compare(self: Any, other: Any, name: str = name) -> Any:
+            return _compare(name, self, other)
+
+        setattr(_Arithmetic, f"__{name}__", compare)
+
+
+_install()
+
+
+class TracedFloat(_Arithmetic, torch.SymFloat):
+    """A traced Python float."""
+
+    __hash__ = _Arithmetic.__hash__
+
+    def __init__(self, node: Number) -> None:
+        self.node = node
+
+
+class TracedInt(_Arithmetic, torch.SymInt):
+    """A traced Python int."""
+
+    __hash__ = _Arithmetic.__hash__
+
+    def __init__(self, node: Number) -> None:
+        self.node = node
+
+
+_MATH = {
+    "sqrt": aten.sqrt.default,
+    "exp": aten.exp.default,
+    "log": aten.log.default,
+    "log2": aten.log2.default,
+    "log10": aten.log10.default,
+    "log1p": aten.log1p.default,
+    "expm1": aten.expm1.default,
+    "sin": aten.sin.default,
+    "cos": aten.cos.default,
+    "tan": aten.tan.default,
+    "tanh": aten.tanh.default,
+    "sinh": aten.sinh.default,
+    "cosh": aten.cosh.default,
+    "atan": aten.atan.default,
+    "fabs": aten.abs.default,
+    "pow": aten.pow.Tensor_Tensor,
+}
+_LOG = math.log
+_LIMITS = {"min": aten.minimum.default, "max": aten.maximum.default}
+
+
+@contextlib.contextmanager
+def traced_functions() -> Iterator[None]:
+    """While active, `math.sqrt` and the like, `min` and `max` take traced numbers."""
+    saved: list[tuple[Any, str, Any]] = []
+
+    def replace(module: Any, name: str, function: Callable[..., Any]) -> None:
+        saved.append((module, name, getattr(module, name)))
+        setattr(module, name, function)
+
+    for name, func in _MATH.items():
+        original = getattr(math, name)
+
+        def call(*args: Any, original: Any = original, func: Any = func) -> Any:
+            if not any(number_of(a) is not None for a in args):
+                return original(*args)
+            if original is _LOG and len(args) == 2:
+                return math.log(args[0]) / math.log(args[1])
+            return _apply(original, func, args, False)
+
+        replace(math, name, call)
+    for name, func in _LIMITS.items():
+        original = getattr(builtins, name)
+
+        def limit(*args: Any, original: Any = original, func: Any = func, **kwargs: Any) -> Any:
+            items = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+            if kwargs or len(items) < 2 or not any(number_of(a) is not None for a in items):
+                return original(*args, **kwargs)
+            if not all(number_of(a) is not None or type(a) in (int, float) for a in items):
+                return original(*args)
+            result = items[0]
+            for item in items[1:]:
+                if number_of(result) is None and number_of(item) is None:
+                    result = original(result, item)
+                else:
+                    integer = _is_int(result) and _is_int(item)
+                    result = _apply(original, func, (result, item), integer)
+            return result
+
+        replace(builtins, name, limit)
+    try:
+        yield
+    finally:
+        for module, name, original in reversed(saved):
+            setattr(module, name, original)

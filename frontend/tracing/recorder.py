@@ -1,0 +1,319 @@
+"""The recorder: a dispatch mode below autograd and functionalization.
+
+It sees functional ATen ops on fake tensors, appends a `TraceOp` for each and calls through
+to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow_value`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import GraphTraceError
+from .foreach import split_foreach
+from .location import Locator
+from .numbers import Guard, Number, number_of
+from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
+
+aten = torch.ops.aten
+_PRIM_DEVICE = torch.ops.prim.device.default
+_SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
+_LIFT_FRESH = aten.lift_fresh.default
+_ITEM = aten._local_scalar_dense.default
+
+
+def describe(loc: SourceLoc) -> str:
+    """`file:line (in model.head)` for messages."""
+    where = f"{loc.file}:{loc.line}"
+    return f"{where} (in module {loc.module!r})" if loc.module else where
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a recording had come."""
+
+    ops: int
+    inputs: int
+    guards: int
+    numbers: int
+    constants: dict[int, FakeTensor]
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Run PyTorch for real in the middle of a trace."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        guard = torch._C._ExcludeDispatchKeyGuard(keys)
+        try:
+            yield
+        finally:
+            del guard
+
+
+class Recorder(TorchDispatchMode):
+    """Records the ops of one trace."""
+
+    def __init__(self, fake_mode: FakeTensorMode, locator: Locator) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+        self.locator = locator
+        self.ops: list[TraceOp] = []
+        self.inputs: list[TraceInput] = []
+        self.guards: list[Guard] = []
+        self.numbers: list[Any] = []
+        self._next_id = 0
+        self._number_ops: dict[Any, tuple[int, TraceOp]] = {}
+        self._constants: dict[int, FakeTensor] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    # values
+
+    def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
+        value = TraceValue(
+            self._next_id,
+            tuple(tensor.shape),
+            tensor.dtype,
+            tuple(tensor.stride()) if tensor.layout == torch.strided else (),
+            tensor.device,
+            is_number,
+        )
+        self._next_id += 1
+        return value
+
+    def fake_like(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fake tensor with the metadata of a real one and a new value."""
+        with untraced():
+            meta = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+            fake = FakeTensor(self.fake_mode, meta, tensor.device)
+            fake._gflow_value = self.new_value(fake)
+        return fake
+
+    def add_input(
+        self, tensor: torch.Tensor, role: str, name: str, real: bool = True
+    ) -> FakeTensor:
+        """A new argument of the traced function, as a fake tensor."""
+        fake = self.fake_like(tensor)
+        self.inputs.append(TraceInput(fake._gflow_value, role, name, tensor if real else None))
+        return fake
+
+    def mark(self) -> Mark:
+        """A point to `rewind` to when an attempt fails."""
+        return Mark(
+            len(self.ops),
+            len(self.inputs),
+            len(self.guards),
+            len(self.numbers),
+            dict(self._constants),
+        )
+
+    def rewind(self, mark: Mark) -> None:
+        del self.ops[mark.ops :]
+        del self.inputs[mark.inputs :]
+        del self.guards[mark.guards :]
+        del self.numbers[mark.numbers :]
+        self._constants = mark.constants
+
+    def add_number(self, value: float, tensor: torch.Tensor, name: str, expr: Any) -> Number:
+        """A new scalar argument, as a traced number with value `value` in this trace."""
+        fake = self.add_input(tensor, "scalar", name)
+        fake._gflow_value.is_number = True
+        return Number(self, fake._gflow_value, value, expr)
+
+    def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
+        """The argument that stands for a real tensor from outside `build()`."""
+        fake = self._constants.get(id(tensor))
+        if fake is None:
+            if tensor.layout != torch.strided:
+                raise GraphTraceError(
+                    f"{describe(self.locator.here())}: a {tensor.layout} tensor is used in the "
+                    "graph; only dense (strided) tensors can be. Convert it with .to_dense()."
+                )
+            fake = self.add_input(tensor, "constant", name or f"constant.{len(self._constants)}")
+            self._constants[id(tensor)] = fake
+        return fake
+
+    def value_of(self, fake: torch.Tensor) -> TraceValue:
+        value = getattr(fake, "_gflow_value", None)
+        if value is None:
+            if isinstance(fake, FakeTensor):
+                raise GraphTraceError(
+                    f"{describe(self.locator.here())}: a tensor of another trace is used here. "
+                    "Tensors made in build() live in one call; keep state in buffers."
+                )
+            value = self.constant(fake)._gflow_value
+        return value
+
+    # numbers
+
+    def record_number(
+        self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
+    ) -> TraceValue:
+        """A 0-d op of traced numbers; the same op of the same numbers is recorded once."""
+        key = (func, *((a.id, "%") if isinstance(a, TraceValue) else (repr(a), "") for a in args))
+        known = self._number_ops.get(key)
+        if known is not None and known[0] < len(self.ops) and known[1] is self.ops[known[0]]:
+            return known[1].results[0]
+        value = TraceValue(self._next_id, (), dtype, (), torch.device("cpu"), True)
+        self._next_id += 1
+        op = TraceOp(func, args, words or {}, [value], self.locator.here())
+        self._number_ops[key] = (len(self.ops), op)
+        self.ops.append(op)
+        return value
+
+    def number_from(self, fake: FakeTensor) -> Number:
+        """`tensor.item()` of a one-element tensor as a traced number."""
+        value = self.value_of(fake)
+        if value.shape != ():
+            value = self.record_number(aten.view.default, (value, []), value.dtype)
+        dtype = torch.float64 if value.dtype.is_floating_point else torch.int64
+        value = self.record_number(aten._to_copy.default, (value,), dtype, {"dtype": dtype})
+        return Number(self, value, 1.0, None)
+
+    # dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _PRIM_DEVICE:
+            return args[0].fake_device
+        if func in _SAME_VALUE:
+            out = func(args[0])
+            out._gflow_value = self.value_of(args[0])
+            return out
+        kwargs = kwargs or {}
+        if func is _LIFT_FRESH:
+            return self._lift_fresh(args[0])
+        if func.namespace == "profiler":
+            return func(*args, **kwargs)
+        name = func._schema.name
+        if name.startswith("aten::_foreach_"):
+            with self:
+                parts = split_foreach(func, args, kwargs)
+            if parts is not None:
+                return parts
+        loc = self.locator.here()
+        if func is _ITEM:
+            constant = getattr(args[0], "constant", None)
+            if constant is not None:
+                return constant.item()
+            raise item_error(loc)
+        trace_args = tuple([self._trace_arg(a) for a in args])
+        trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}
+        call_args, call_kwargs = self._fakes(args), self._fakes(kwargs)
+        try:
+            out = func(*call_args, **call_kwargs)
+        except DataDependentOutputException as error:
+            raise item_error(loc) from error
+        except DynamicOutputShapeException as error:
+            raise GraphTraceError(
+                f"{describe(loc)}: the shape of the result of {func} depends on the values in a "
+                "tensor; a static graph needs shapes that follow from the input shapes. Use a "
+                "masked form (torch.where, multiplication by a mask) or do it outside build()."
+            ) from error
+        except UnsupportedOperatorException as error:
+            raise GraphTraceError(
+                f"{describe(loc)}: {func} has no shape rule (fake implementation) in PyTorch, so "
+                "it cannot be traced. For a custom op, add one with torch.library.register_fake."
+            ) from error
+        self._record(func, trace_args, trace_kwargs, out, loc)
+        return out
+
+    def _record(self, func: Any, args: Any, kwargs: Any, out: Any, loc: SourceLoc) -> None:
+        results: list[TraceValue | None] = []
+        fresh = False
+        for item in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(item, FakeTensor):
+                value = getattr(item, "_gflow_value", None)
+                if value is None:
+                    value = item._gflow_value = self.new_value(item)
+                    fresh = True
+                results.append(value)
+            elif isinstance(item, (list, tuple)):
+                for sub in item:
+                    sub._gflow_value = self.new_value(sub)
+                    results.append(sub._gflow_value)
+                    fresh = True
+            else:
+                results.append(None)
+        if fresh:
+            self.ops.append(TraceOp(func, args, kwargs, results, loc))
+
+    def _lift_fresh(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""
+        out = _LIFT_FRESH(tensor)
+        if getattr(out, "_gflow_value", None) is not None:
+            return out
+        if isinstance(tensor, FakeTensor):
+            out._gflow_value = self.value_of(tensor)
+        elif tensor.numel() == 1 and not tensor.is_complex():
+            out._gflow_value = self.new_value(out)
+            with untraced():
+                literal = tensor.item()
+            self.ops.append(
+                TraceOp(
+                    aten.full.default,
+                    (list(tensor.shape), literal),
+                    {"dtype": tensor.dtype, "device": tensor.device},
+                    [out._gflow_value],
+                    self.locator.here(),
+                )
+            )
+        else:
+            out._gflow_value = self.constant(tensor)._gflow_value
+        return out
+
+    def _trace_arg(self, arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            return self.value_of(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self._trace_arg(a) for a in arg]
+        if isinstance(arg, torch.Generator):
+            raise GraphTraceError(
+                f"{describe(self.locator.here())}: a torch.Generator is passed to a random op; "
+                "a graph has its own (seed, offset), seeded by torch.manual_seed. Leave it out."
+            )
+        node = number_of(arg)
+        return arg if node is None else node.value
+
+    def _fakes(self, arg: Any) -> Any:
+        """Arguments for the fake implementation: no real tensor, no traced number."""
+        kind = type(arg)
+        if kind is FakeTensor:
+            return arg
+        if kind is tuple or kind is list:
+            return kind([self._fakes(a) for a in arg])
+        if kind is dict:
+            return {k: self._fakes(a) for k, a in arg.items()}
+        if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor):
+            return self.constant(arg)
+        node = number_of(arg)
+        return arg if node is None else node.hint
+
+
+def item_error(loc: SourceLoc, what: str = "the value of a tensor") -> GraphTraceError:
+    """Python needs a tensor's value while the graph is traced."""
+    return GraphTraceError(
+        f"{describe(loc)}: Python asks for {what} (an `if`, `while`, `assert` or "
+        "comparison on a tensor, .item(), float(), int(), .tolist(), or a tensor as an index "
+        "or size). A graph is traced once, before values exist. Use torch.where or "
+        "torch.clamp for a choice by value, return the tensor and read it outside build(), or "
+        "pass the number to the graph as a Python argument (one trace for each value)."
+    )

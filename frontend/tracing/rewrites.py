@@ -1,0 +1,292 @@
+"""What happens above autograd while tracing: a function mode that
+
+- turns real tensors captured from outside into traced constants,
+- replaces functions that mutate without saying so (batch norm's running statistics) by
+  their functional kin,
+- turns requests for a tensor's value into clear errors, or traced numbers in an optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from ..errors import GraphTraceError
+from .numbers import number_of, wrap
+from .recorder import Recorder, describe, item_error, untraced
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """The traced tensor used for a real one, which is input `index` of the trace."""
+
+    real: Tensor
+    wrapper: Tensor
+    index: int
+
+
+class Rewrites(TorchFunctionMode):
+    """Active around `build()` and `optimizer.step()`."""
+
+    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.has_optimizer = has_optimizer
+        self.in_optimizer = False
+        self.stand_ins: dict[int, StandIn] = {}
+
+    def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
+        """Use `wrapper`, made for input `index`, wherever `real` is met."""
+        self.stand_ins[id(real)] = StandIn(real, wrapper, index)
+
+    def wrapper_of(self, real: Tensor) -> Tensor:
+        """The traced stand-in of a real tensor."""
+        known = self.stand_ins.get(id(real))
+        if known is not None:
+            return known.wrapper
+        index = len(self.recorder.inputs)
+        wrapper = functional(self.recorder.constant(real), real)
+        self.register(real, wrapper, index)
+        return wrapper
+
+    def lift(self, arg: Any) -> Any:
+        """`arg` with real tensors replaced by their stand-ins."""
+        if isinstance(arg, Tensor):
+            return arg if torch._is_functional_tensor(arg) else self.wrapper_of(arg)
+        kind = type(arg)
+        if kind is tuple or kind is list:
+            for a in arg:
+                if isinstance(a, (Tensor, list, tuple, dict)):
+                    return kind([self.lift(a) for a in arg])
+            return arg
+        if kind is dict:
+            return {k: self.lift(v) for k, v in arg.items()}
+        return arg
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        args = tuple([self.lift(a) for a in args])
+        kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def functional(fake: Tensor, like: Tensor) -> Tensor:
+    """A functional tensor around `fake` with the autograd leaf status of `like`."""
+    with untraced():
+        wrapper = torch._to_functional_tensor(fake)
+        if like.requires_grad:
+            wrapper.requires_grad_(True)
+        if isinstance(like, torch.nn.Parameter):
+            wrapper._is_param = True
+    return wrapper
+
+
+def unwrap(wrapper: Tensor) -> Tensor:
+    """The fake tensor that a functional tensor holds now."""
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+# handlers
+
+
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    if running_mean is None or running_var is None:
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)[
+            0
+        ]
+    if training:
+        return aten._native_batch_norm_legit.default(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten._native_batch_norm_legit_no_training.default(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )[0]
+
+
+def _f_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training:
+        F._verify_batch_size(input.size())
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _instance_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    batch, channels = input.shape[:2]
+
+    def spread(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.repeat(batch)
+
+    mean, var = spread(running_mean), spread(running_var)
+    flat = input.contiguous().view(1, batch * channels, *input.shape[2:])
+    out = _batch_norm(flat, spread(weight), spread(bias), mean, var, use_input_stats, momentum, eps)
+    with torch.no_grad():
+        for running, spread_stats in ((running_mean, mean), (running_var, var)):
+            if use_input_stats and running is not None and spread_stats is not None:
+                running.copy_(spread_stats.view(batch, channels).mean(0))
+    return out.view(input.shape)
+
+
+def _f_instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if use_input_stats:
+        F._verify_spatial_size(input.size())
+    return _instance_norm(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if p < 0.0 or p > 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0.0 or input.numel() == 0:
+        return input
+    out = torch.native_dropout(input, p, True)[0] if p < 1.0 else input * 0.0
+    return input.copy_(out) if inplace else out
+
+
+def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    return handler
+
+
+def _torch_dropout(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
+    return _dropout(names["input"], names["p"], names["train"])
+
+
+def _value(what: str) -> Callable[..., Any]:
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        fake = unwrap(tensor)
+        if getattr(fake, "constant", None) is not None:
+            return func(*args, **kwargs)
+        raise item_error(mode.recorder.locator.here(), what)
+
+    return handler
+
+
+def _item(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if mode.in_optimizer and tensor.numel() == 1 and not tensor.is_complex():
+        return wrap(mode.recorder.number_from(unwrap(tensor)))
+    return func(*args, **kwargs)
+
+
+def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    loss = args[0]
+    gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
+    where = describe(mode.recorder.locator.here())
+    if not mode.has_optimizer:
+        raise GraphTraceError(
+            f"{where}: build() calls backward() but the graph has no optimizer. Call "
+            "self.add_optimizer(optimizer) in __init__, or leave backward() out for inference."
+        )
+    if gradient is None and loss.numel() != 1:
+        raise GraphTraceError(
+            f"{where}: backward() is called on a tensor of shape {list(loss.shape)}; it needs a "
+            "scalar. Reduce the loss with .mean() or .sum(), or pass gradient=."
+        )
+    if not loss.requires_grad:
+        raise GraphTraceError(
+            f"{where}: backward() is called on a tensor that does not depend on any parameter "
+            "with requires_grad=True. Check for .detach(), torch.no_grad() or frozen parameters."
+        )
+    return func(*args, **kwargs)
+
+
+def _tensor_literal(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
+    data = args[0] if args else kwargs.get("data")
+    if number_of(data) is not None:
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.scalar_tensor(data, **words)
+    if isinstance(data, (list, tuple)) and any(
+        number_of(x) is not None or isinstance(x, Tensor) for x in data
+    ):
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.stack(
+            [
+                torch.as_tensor(x, **words)
+                if isinstance(x, Tensor)
+                else torch.scalar_tensor(x, **words)
+                for x in data
+            ]
+        )
+    return func(*args, **kwargs)
+
+
+def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor = args[0]
+    return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.batch_norm: _call(_batch_norm),
+    F.batch_norm: _call(_f_batch_norm),
+    torch.instance_norm: _call(_instance_norm),
+    F.instance_norm: _call(_f_instance_norm),
+    F.dropout: _call(_dropout),
+    torch.dropout: _torch_dropout,
+    Tensor.backward: _backward,
+    Tensor.item: _item,
+    Tensor.tolist: _value("a tensor's values (.tolist())"),
+    Tensor.numpy: _value("a tensor's memory (.numpy())"),
+    Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
+    Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
+    Tensor.__repr__: _repr,
+    torch.tensor: _tensor_literal,
+    torch.as_tensor: _tensor_literal,
+}

@@ -1,0 +1,162 @@
+"""Initial optimizer state, without a training step.
+
+Most optimizers create their state at their first step (zeros, a counter at 0). The step is
+run on copies of the parameters, and the first value assigned to each state entry is kept.
+That it really is the initial state is checked, not assumed: a step from it must give the
+same parameters and state as the first step from nothing, on the same random gradients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+
+from ..errors import GraphTraceError
+
+
+class _Entry(dict[Any, Any]):
+    """A state dict that remembers the first value of each key."""
+
+    def __init__(self, items: dict[Any, Any] | None = None) -> None:
+        super().__init__()
+        self.first: dict[Any, Any] = {}
+        for key, value in (items or {}).items():
+            self[key] = value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self.first:
+            self.first[key] = _copy(value)
+        super().__setitem__(key, value)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+
+class _State(defaultdict[Any, Any]):
+    """An optimizer state made of such entries."""
+
+    def __init__(self) -> None:
+        super().__init__(_Entry)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, dict) and not isinstance(value, _Entry):
+            value = _Entry(value)
+        super().__setitem__(key, value)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone(memory_format=torch.preserve_format)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copy(v) for v in value])
+    if isinstance(value, dict):
+        return {k: _copy(v) for k, v in value.items()}
+    return value
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        return bool(torch.equal(a, b)) or (
+            a.is_floating_point() and bool(torch.equal(a.nan_to_num(), b.nan_to_num()))
+        )
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def _probe(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    initial: list[dict[Any, Any]] | None,
+) -> tuple[list[torch.Tensor], list[dict[Any, Any]], list[dict[Any, Any]]]:
+    """One real step on copies: new parameters, new state, first values of the state."""
+    copies = {
+        id(p): p.detach().clone(memory_format=torch.preserve_format).requires_grad_(p.requires_grad)
+        for p in parameters
+    }
+    for p, grad in zip(parameters, gradients, strict=True):
+        copies[id(p)].grad = grad.clone()
+    state = _State()
+    for p, entry in zip(parameters, initial or [], strict=initial is not None):
+        state[copies[id(p)]] = _copy(entry)
+    groups = [
+        {
+            k: _copy(v) if k != "params" else [copies[id(p)] for p in v if id(p) in copies]
+            for k, v in g.items()
+        }
+        for g in optimizer.param_groups
+    ]
+    saved = dict(vars(optimizer))
+    rng = torch.get_rng_state()
+    vars(optimizer).update(param_groups=groups, state=state)
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        if hooks in saved:
+            vars(optimizer)[hooks] = type(saved[hooks])()
+    try:
+        optimizer.step()
+    except TypeError as error:
+        if "closure" in str(error):
+            raise GraphTraceError(
+                f"{type(optimizer).__name__}.step() needs a closure, so it runs the model "
+                "several times; a graph holds one update per call. Use an optimizer whose "
+                "step() takes no closure."
+            ) from error
+        raise
+    finally:
+        vars(optimizer).clear()
+        vars(optimizer).update(saved)
+        torch.set_rng_state(rng)
+    entries = [state[copies[id(p)]] for p in parameters]
+    return (
+        [copies[id(p)].detach() for p in parameters],
+        [dict(e) for e in entries],
+        [dict(e.first) for e in entries],
+    )
+
+
+def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
+    """Give the parameters that have none their initial state. False when the state can only
+    be made from real gradients."""
+    missing = [p for p in parameters if not optimizer.state.get(p)]
+    if not missing:
+        return True
+    zeros = [torch.zeros_like(p, requires_grad=False) for p in missing]
+    _, _, first = _probe(optimizer, missing, zeros, None)
+    if not any(first):
+        return True
+    generator = torch.Generator().manual_seed(0)
+    noise = [
+        torch.randn(p.shape, generator=generator).to(p.dtype).to(p.device)
+        if not p.is_complex()
+        else torch.zeros_like(p, requires_grad=False)
+        for p in missing
+    ]
+    after, state, _ = _probe(optimizer, missing, noise, None)
+    blank = [
+        {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
+        for entry in first
+    ]
+    for candidate in (first, blank):
+        try:
+            again, state_again, _ = _probe(optimizer, missing, noise, candidate)
+        except (KeyError, TypeError, AttributeError):
+            continue
+        if _equal(after, again) and _equal(state, state_again):
+            for p, entry in zip(missing, candidate, strict=True):
+                if entry:
+                    optimizer.state[p] = _copy(entry)
+            return True
+    return False

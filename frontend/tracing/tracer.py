@@ -1,0 +1,297 @@
+"""`trace_graph`: from `build()` and example arguments to a `Trace`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..errors import GraphTraceError
+from .location import Locator
+from .modules import ModuleTable, Slot, collect_modules, exchanged
+from .optimizer import NewState, trace_step
+from .recorder import Recorder
+from .rewrites import Rewrites, functional, unwrap
+from .state import prepare_state
+from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
+
+FirstStep = Callable[[Trace, list[torch.Tensor]], None]
+"""Runs `trace`, whose last outputs are the gradients of the given parameters, for real and
+lets the optimizers make their first step."""
+
+
+def trace_graph(
+    name: str,
+    build: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+    first_step: FirstStep | None = None,
+) -> Trace:
+    """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
+    changed; optimizers get their initial state. `first_step` is called when an optimizer
+    can make its state only from real gradients."""
+    return _Session(name, build, args, kwargs, modules, optimizers, first_step).run()
+
+
+@dataclass
+class _Session:
+    name: str
+    build: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    modules: Mapping[str, torch.nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+    first_step: FirstStep | None
+
+    def run(self) -> Trace:
+        self.table = collect_modules(self.modules)
+        self.locator = Locator(self.table.names)
+        self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
+        self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
+        self.rebound: dict[int, torch.Tensor] = {}
+        self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
+        leaves, spec = self._inputs()
+        training = bool(self.optimizers)
+        with (
+            exchanged(self.table, self._stand_in, self._rebound),
+            torch.set_grad_enabled(training or torch.is_grad_enabled()),
+        ):
+            self._optimizer_parameters()
+            with self._active(), self.locator.module_calls():
+                call_args, call_kwargs = tree_unflatten(leaves, spec)
+                result = self.build(*call_args, **call_kwargs)
+        trace = Trace(self.name)
+        trace.out_leaves, trace.out_spec = tree_flatten(result)
+        outputs = self._results(trace)
+        baked = []
+        for index, optimizer in enumerate(self.optimizers):
+            baked += self._optimizer(index, optimizer, trace, outputs)
+        self._finish(trace, outputs + self._updates())
+        trace.guards, trace.numbers, trace.baked = (
+            self.recorder.guards,
+            self.recorder.numbers,
+            baked,
+        )
+        _prune(trace)
+        return trace
+
+    @contextlib.contextmanager
+    def _active(self) -> Iterator[None]:
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        level = log.level
+        log.setLevel(logging.CRITICAL + 1)
+        try:
+            with self.recorder.fake_mode, self.recorder, self.rewrites:
+                torch._enable_functionalization(reapply_views=True)
+                try:
+                    yield
+                finally:
+                    torch._disable_functionalization()
+        finally:
+            log.setLevel(level)
+
+    # inputs
+
+    def _inputs(self) -> tuple[list[Any], Any]:
+        leaves, spec = tree_flatten((tuple(self.args), dict(self.kwargs)))
+        names = input_names(self.build, self.args, self.kwargs)
+        traced: list[Any] = []
+        for leaf, name in zip(leaves, names, strict=True):
+            if not isinstance(leaf, torch.Tensor):
+                traced.append(leaf)
+                continue
+            known = self.rewrites.stand_ins.get(id(leaf))
+            if known is None:
+                index = len(self.recorder.inputs)
+                fake = self.recorder.add_input(leaf, "input", name, real=False)
+                self.rewrites.register(leaf, functional(fake, leaf), index)
+                known = self.rewrites.stand_ins[id(leaf)]
+            traced.append(known.wrapper)
+        return traced, spec
+
+    def _stand_in(self, slot: Slot) -> torch.Tensor:
+        known = self.rewrites.stand_ins.get(id(slot.tensor))
+        if known is None:
+            index = len(self.recorder.inputs)
+            fake = self.recorder.add_input(slot.tensor, slot.role, slot.name)
+            wrapper = functional(fake, slot.tensor)
+            self.rewrites.register(slot.tensor, wrapper, index)
+            return wrapper
+        entry = self.recorder.inputs[known.index]
+        if entry.tensor is None:
+            entry.role, entry.name, entry.tensor = slot.role, slot.name, slot.tensor
+        return known.wrapper
+
+    def _optimizer_parameters(self) -> None:
+        for i, optimizer in enumerate(self.optimizers):
+            for g, group in enumerate(optimizer.param_groups):
+                for k, tensor in enumerate(group["params"]):
+                    if id(tensor) not in self.rewrites.stand_ins:
+                        name = f"optimizer.{i}.group{g}.param{k}"
+                        slot = Slot({}, "", tensor, name, "parameter")
+                        self.parameter_names[id(tensor)] = name
+                        self._stand_in(slot)
+
+    def _rebound(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """A buffer or tensor attribute `old` was rebound to the traced `new`."""
+        if not torch._is_functional_tensor(new):
+            return
+        with self._active():
+            self.rewrites.wrapper_of(old)
+        if new.shape == old.shape and new.dtype == old.dtype:
+            self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+
+    # optimizers
+
+    def _optimizer(
+        self, index: int, optimizer: torch.optim.Optimizer, trace: Trace, outputs: list[TraceOutput]
+    ) -> list[Any]:
+        parameters = [
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if self.rewrites.wrapper_of(p).grad is not None
+        ]
+        stepped = False
+        if not prepare_state(optimizer, parameters):
+            self._first_step(trace, outputs)
+            stepped = True
+        self.locator.optimizer = self.rewrites.in_optimizer = True
+        try:
+            for _ in range(2):
+                try:
+                    found = trace_step(
+                        self.recorder,
+                        self.rewrites,
+                        optimizer,
+                        f"optimizer.{index}",
+                        self.parameter_names,
+                        self._active,
+                    )
+                    self.rebound.update(found.replaced)
+                    return found.baked
+                except NewState as error:
+                    if stepped:
+                        raise GraphTraceError(
+                            f"optimizer.{index} ({type(optimizer).__name__}): step() creates state "
+                            f"({error}) at every call; create it once, when it is missing."
+                        ) from error
+                    self._first_step(trace, outputs)
+                    stepped = True
+        finally:
+            self.locator.optimizer = self.rewrites.in_optimizer = False
+        raise AssertionError("unreachable")
+
+    def _first_step(self, trace: Trace, outputs: list[TraceOutput]) -> None:
+        if self.first_step is None:
+            raise NewState("optimizer state")
+        parameters, grads = [], []
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    grad = self.rewrites.wrapper_of(p).grad
+                    if grad is not None:
+                        value = self.recorder.value_of(unwrap(grad))
+                        parameters.append(p)
+                        grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
+        partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+        self._finish(partial, outputs + self._updates() + grads)
+        self.first_step(partial, parameters)
+        self.first_step = None
+
+    # outputs
+
+    def _results(self, trace: Trace) -> list[TraceOutput]:
+        outputs: list[TraceOutput] = []
+        for i, leaf in enumerate(trace.out_leaves):
+            if isinstance(leaf, torch.Tensor):
+                wrapper = leaf
+                if not torch._is_functional_tensor(leaf):
+                    wrapper = self.rewrites.wrapper_of(leaf)
+                value = self.recorder.value_of(unwrap(wrapper))
+                trace.out_leaves[i] = OutputRef(len(outputs))
+                outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
+        return outputs
+
+    def _updates(self) -> list[TraceOutput]:
+        updates = []
+        for stand_in in list(self.rewrites.stand_ins.values()):
+            wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
+            entry = self.recorder.inputs[stand_in.index]
+            value = self.recorder.value_of(unwrap(wrapper))
+            if value is not entry.value:
+                updates.append(TraceOutput(value, stand_in.index, entry.name))
+        by_value = {entry.value: i for i, entry in enumerate(self.recorder.inputs)}
+        for number in self.recorder.numbers:
+            if number.final is not None:
+                updates.append(TraceOutput(number.final, by_value[number.value], number.name))
+        return updates
+
+    def _finish(self, trace: Trace, outputs: list[TraceOutput]) -> None:
+        trace.inputs = list(self.recorder.inputs)
+        trace.ops = list(self.recorder.ops)
+        trace.outputs = outputs
+
+
+def _prune(trace: Trace) -> None:
+    """Drop ops whose results nothing uses, and arguments (other than graph inputs) that no
+    op and no output uses."""
+    live: set[TraceValue] = {o.value for o in trace.outputs}
+    kept: list[TraceOp] = []
+    for op in reversed(trace.ops):
+        if any(r in live for r in op.results if r is not None):
+            live.update(values_in((op.args, op.kwargs)))
+            kept.append(op)
+    trace.ops = kept[::-1]
+    aliased = {o.alias for o in trace.outputs}
+    index: dict[int, int] = {}
+    inputs: list[TraceInput] = []
+    for i, entry in enumerate(trace.inputs):
+        if entry.role == "input" or entry.value in live or i in aliased:
+            index[i] = len(inputs)
+            inputs.append(entry)
+    trace.inputs = inputs
+    for out in trace.outputs:
+        if out.alias is not None:
+            out.alias = index[out.alias]
+
+
+def input_names(
+    build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """A dotted name for every leaf of the arguments: `x`, `batch.image`, `args.1`."""
+    try:
+        parameters = list(inspect.signature(build).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    names: list[str] = []
+    for i, arg in enumerate(args):
+        base = positional[i] if i < len(positional) else f"args.{i}"
+        names += _leaf_names(base, arg)
+    for key, arg in kwargs.items():
+        names += _leaf_names(key, arg)
+    return names
+
+
+def _leaf_names(base: str, arg: Any) -> list[str]:
+    paths, _ = torch.utils._pytree.tree_flatten_with_path(arg)
+    names = []
+    for path, _leaf in paths:
+        keys = [getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))) for k in path]
+        names.append(".".join([base, *(str(k) for k in keys)]))
+    return names
+
+
+__all__ = ["ModuleTable", "trace_graph"]
