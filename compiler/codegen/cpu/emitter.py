@@ -38,6 +38,7 @@ class Emitter:
         self._constants: dict[tuple[str, str], str] = {}
         self._counter = 0
         self._indent = 2
+        self.externals: set[str] = set()  # functions called, for `vmath.declarations`
 
     def fresh(self, prefix: str = "v") -> str:
         """A new SSA name, `%v12`."""
