@@ -1,0 +1,74 @@
+"""gflow, eager PyTorch and torch.compile on the same work: `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, report, scaling
+from benchmarks.items import ITEMS
+from benchmarks.measure import Plan, measure, note
+from benchmarks.peers import PEERS
+
+
+def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="gflow, eager PyTorch and torch.compile on the same work. "
+        "`python -m benchmarks scaling` measures compile time against depth.",
+        epilog="items: " + "; ".join(f"{item.name}: {item.description}" for item in ITEMS.values()),
+    )
+    add = parser.add_argument
+    add("--models", default="all", help="items by name, separated by commas; all, training, kernel")
+    add("--peers", default="eager,compile,gflow", help=f"of {', '.join(PEERS)}")
+    add("--rounds", type=int, default=15, help="samples of each peer, taken in turn")
+    add("--threads", type=int, help="PyTorch's threads (default: its own choice)")
+    add("--json", type=Path, help="write everything that was measured to this file")
+    add("--quick", action="store_true", help="small sizes and few rounds: does it run?")
+    add("--no-first-call", dest="first_call", action="store_false")
+    add("--no-memory", dest="memory", action="store_false")
+    add("--timeout", type=float, default=1800.0, help="seconds for one measurement")
+    args = parser.parse_args(argv)
+
+    names: list[str] = []
+    for name in args.models.split(","):
+        group = [i.name for i in ITEMS.values() if name in ("all", i.name, i.kind)]
+        if not group:
+            parser.error(f"no item {name!r}; there are {', '.join(ITEMS)}")
+        names += [found for found in group if found not in names]
+    peers = args.peers.split(",")
+    for peer in peers:
+        if peer not in PEERS:
+            parser.error(f"no peer {peer!r}; there are {', '.join(PEERS)}")
+    rounds = min(args.rounds, 3) if args.quick else args.rounds
+    plan = Plan(peers, rounds, args.quick, args.first_call, args.memory, args.threads, args.timeout)
+    return names, plan, args.json
+
+
+def main(argv: list[str]) -> int:
+    if argv[:1] == ["scaling"]:
+        return scaling.main(argv[1:])
+    names, plan, path = parse(argv)
+    result: dict[str, Any] = {"machine": machine.describe(), "quick": plan.quick}
+    result["rounds"], result["rows"] = plan.rounds, []
+    for number, name in enumerate(names, 1):
+        note(f"[{number}/{len(names)}] {ITEMS[name].description}")
+        result["rows"].append({**measure(name, plan), "description": ITEMS[name].description})
+        if path:  # after every item: a long run that is stopped keeps what it has
+            path.write_text(json.dumps(result, indent=1) + "\n")
+    found = result["machine"]
+    print(
+        f"{found['processor']}, {found['cores']} cores, {found['threads']} threads, "
+        f"{found['simd']}; torch {found['versions']['torch']}; {found['date']}"
+    )
+    if plan.quick:
+        print("--quick: small sizes, so these numbers compare nothing")
+    print(report.render(result["rows"]))
+    return 1 if report.failed(result["rows"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

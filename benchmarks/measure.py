@@ -1,0 +1,123 @@
+"""Runs the measurements of an item, each in a fresh process, and gathers what they answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE_VARIABLES = ("GFLOW_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@dataclass
+class Plan:
+    """What to measure, and how often."""
+
+    peers: list[str]
+    rounds: int
+    quick: bool = False
+    first_call: bool = True
+    memory: bool = True
+    threads: int | None = None
+    timeout: float = 1800.0
+
+
+class ChildError(Exception):
+    """A measurement's process failed; the message holds the end of its errors."""
+
+
+@contextmanager
+def empty_caches() -> Iterator[dict[str, str]]:
+    """Environment variables that point every compiler's cache at an empty folder."""
+    with tempfile.TemporaryDirectory(prefix="gflow-bench-", ignore_cleanup_errors=True) as folder:
+        yield {name: str(Path(folder, name.lower())) for name in CACHE_VARIABLES}
+
+
+def ask(request: dict[str, Any], environment: dict[str, str], timeout: float) -> dict[str, Any]:
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.child", json.dumps(request)],
+            env={**os.environ, **environment, "PYTHONPATH": path},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ChildError(f"no answer within {timeout:.0f} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        reason = f"signal {-done.returncode}" if done.returncode < 0 else "error"
+        raise ChildError(f"{reason}: {said[-1] if said else 'nothing on stderr'}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(item: str, plan: Plan) -> dict[str, Any]:
+    """One row: for each peer its numbers; failures stand in `errors`."""
+    row: dict[str, Any] = {"item": item, "peers": {peer: {} for peer in plan.peers}, "errors": {}}
+    base = {"item": item, "quick": plan.quick, "rounds": plan.rounds, "threads": plan.threads}
+
+    def attempt(mode: str, peers: list[str], environment: dict[str, str]) -> dict[str, Any]:
+        note(f"  {item}: {mode} {', '.join(peers)}")
+        try:
+            return ask({**base, "mode": mode, "peers": peers}, environment, plan.timeout)
+        except ChildError as error:
+            for peer in peers:
+                row["errors"].setdefault(peer, f"{mode}: {error}")
+            return {}
+
+    with empty_caches() as environment:
+        for peer in plan.peers:
+            found = row["peers"][peer]
+            if plan.first_call and peer != "eager":
+                for state in ("cold", "warm"):
+                    answer = attempt("first_call", [peer], environment)
+                    found[f"first_call_{state}_s"] = answer.get("seconds")
+            elif plan.first_call:
+                found["first_call_cold_s"] = attempt("first_call", [peer], environment).get(
+                    "seconds"
+                )
+            if plan.memory:
+                answer = attempt("memory", [peer], environment)
+                found["peak_first_mib"] = answer.get("first_mib")
+                found["peak_steady_mib"] = answer.get("steady_mib")
+        answer = attempt("steps", plan.peers, environment)
+    for peer, milliseconds in answer.get("step_ms", {}).items():
+        row["peers"][peer]["step_ms"] = milliseconds
+        row["peers"][peer]["step_best_ms"] = answer["best_ms"][peer]
+        row["peers"][peer]["samples_ms"] = answer["samples_ms"][peer]
+        row["peers"][peer]["difference_to_eager"] = answer["difference"].get(peer)
+    row["load"] = answer.get("load")
+    row["errors"].update(answer.get("errors", {}))
+    add_ratios(row)
+    return row
+
+
+def add_ratios(row: dict[str, Any]) -> None:
+    """Each peer's step, peak memory and cold first call over those of every other peer."""
+    for key, name in (
+        ("step_ms", "step"),
+        ("peak_steady_mib", "memory"),
+        ("first_call_cold_s", "first_call"),
+    ):
+        values = {peer: found.get(key) for peer, found in row["peers"].items()}
+        for peer, value in values.items():
+            row["peers"][peer][f"{name}_ratio_to"] = {
+                other: round(value / theirs, 4)
+                for other, theirs in values.items()
+                if other != peer and value and theirs
+            }

@@ -1,0 +1,79 @@
+"""Measurements as a table on the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LARGEST_DIFFERENCE = 1e-3  # of results to eager's, before a row is marked
+
+COLUMNS = (
+    "item",
+    "peer",
+    "step ms",
+    "x eager",
+    "x compile",
+    "first cold s",
+    "warm s",
+    "peak MiB",
+    "check",
+)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Columns as wide as needed: the first two to the left, numbers to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    text = [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    ]
+    text.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(text)
+
+
+def number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def cells(row: dict[str, Any], peer: str) -> tuple[str, ...]:
+    found = row["peers"][peer]
+    ratio = found.get("step_ratio_to", {})
+    milliseconds = found.get("step_ms")
+    return (
+        row["item"],
+        peer,
+        number(milliseconds, 3 if milliseconds is not None and milliseconds < 10 else 1),
+        number(ratio.get("eager"), 2),
+        number(ratio.get("compile"), 2),
+        number(found.get("first_call_cold_s"), 2),
+        number(found.get("first_call_warm_s"), 2),
+        number(found.get("peak_steady_mib"), 1),
+        check(row, peer),
+    )
+
+
+def check(row: dict[str, Any], peer: str) -> str:
+    """Whether the peer ran, and gave what eager gave."""
+    if peer in row["errors"]:
+        return "FAILED"
+    difference = row["peers"][peer].get("difference_to_eager")
+    if difference is None:
+        return ""
+    return f"{difference:.0e}" if difference <= LARGEST_DIFFERENCE else f"DIFFERS {difference:.0e}"
+
+
+def failed(rows: list[dict[str, Any]]) -> bool:
+    return any(
+        check(row, peer).startswith(("FAILED", "DIFFERS")) for row in rows for peer in row["peers"]
+    )
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    lines = [cells(row, peer) for row in rows for peer in row["peers"]]
+    text = [table(COLUMNS, lines)]
+    for row in rows:
+        text += [f"{row['item']}, {peer}: {error}" for peer, error in row["errors"].items()]
+    return "\n".join(text)
