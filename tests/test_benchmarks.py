@@ -1,0 +1,99 @@
+"""The benchmarks run, and their arithmetic is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import models, report
+from benchmarks.measure import add_ratios
+from benchmarks.scaling import exponent, exponents
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_exponent_is_the_slope() -> None:
+    assert exponent([1, 4, 16], [3, 12, 48]) == pytest.approx(1)
+    assert exponent([1, 4, 16], [1, 16, 256]) == pytest.approx(2)
+    points = [
+        {"ops": size, "depth": 0, "seconds": 1.0 + size, "phases": {"trace": size**2, "load": 0.0}}
+        for size in (6, 24, 96)
+    ]
+    found = exponents(points)
+    assert found["trace"]["fit"] == pytest.approx(2)
+    assert found["total"]["fit"] < found["total"]["last"] < 1  # the fixed second counts less
+    assert "load" not in found
+
+
+def test_ratios_and_marks() -> None:
+    row = {
+        "item": "x",
+        "peers": {
+            "eager": {"step_ms": 10.0, "peak_steady_mib": 8.0},
+            "gflow": {"step_ms": 5.0, "peak_steady_mib": 4.0, "difference_to_eager": 0.5},
+            "compile": {},
+        },
+        "errors": {"compile": "steps: error: it broke"},
+    }
+    add_ratios(row)
+    assert row["peers"]["gflow"]["step_ratio_to"] == {"eager": 0.5}
+    assert row["peers"]["gflow"]["memory_ratio_to"] == {"eager": 0.5}
+    text = report.render([row])
+    assert "DIFFERS" in text
+    assert "FAILED" in text
+    assert "it broke" in text
+    assert report.failed([row])
+
+
+def test_models_have_their_published_sizes() -> None:
+    """Parameters as in the literature: ResNet-18 with 1000 classes 11.7 M, MobileNetV2 3.5 M."""
+
+    def parameters(model: torch.nn.Module) -> int:
+        return sum(p.numel() for p in model.parameters())
+
+    from examples.mobilenet_v2 import MobileNetV2
+
+    assert parameters(models.ResNet18()) == 11_689_512
+    assert parameters(MobileNetV2()) == 3_504_872
+    out = models.Decoder(2, 32, 2, 64, 16)(torch.zeros(2, 16, dtype=torch.long))
+    assert out.shape == (2, 16, 64)
+
+
+@pytest.mark.slow
+def test_quick_run(tmp_path: Path) -> None:
+    """Eager and gflow through every kind of item, with results that agree."""
+    path = tmp_path / "out.json"
+    options = ["--quick", "--models", "mlp,relu_mul_add,layer_norm_grad", "--peers", "eager,gflow"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *options, "--json", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(path.read_text())
+    assert result["machine"]["cores"]
+    for row in result["rows"]:
+        assert not row["errors"]
+        assert row["peers"]["gflow"]["step_ms"] > 0
+        assert row["peers"]["gflow"]["first_call_cold_s"] > 0
+        assert row["peers"]["eager"]["peak_steady_mib"] >= 0
+
+
+def test_unknown_names_are_refused() -> None:
+    for options in (["--models", "vgg"], ["--peers", "tvm"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks", *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "there are" in done.stderr
