@@ -1,0 +1,43 @@
+"""gflow: static graphs for PyTorch programs.
+
+`import gflow as flow` gives all that an eager program uses: a name that gflow does not
+define is PyTorch's, and so are the submodules (`gflow.optim.lr_scheduler`,
+`gflow.nn.functional`, `gflow.utils.data`, ...). gflow's own is `gflow.nn.Graph`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._passthrough import install
+
+install(__name__, "torch", own=("compiler", "dialects", "runtime"))
+
+_OWN = {
+    "GraphError": "errors",
+    "GraphInputError": "errors",
+    "GraphTraceError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__version__":
+        raise AttributeError(name)
+    if name in _OWN:
+        value = getattr(importlib.import_module(f".{_OWN[name]}", __name__), name)
+    elif name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("gflow")
+    elif name in ("nn", "compiler", "dialects", "runtime"):
+        return importlib.import_module(f".{name}", __name__)
+    else:
+        try:
+            return getattr(importlib.import_module("torch"), name)
+        except AttributeError:
+            raise AttributeError(f"neither gflow nor torch has {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({"nn", *_OWN, *dir(importlib.import_module("torch"))})

@@ -30,6 +30,10 @@ class ModuleTable:
     modules: list[torch.nn.Module]
     slots: list[Slot]
 
+    def is_current(self) -> bool:
+        """Every parameter and buffer is still the tensor it was."""
+        return all([slot.holder.get(slot.key) is slot.tensor for slot in self.slots])
+
 
 def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
     """Walk the roots; a module or tensor reachable by two names keeps the first."""
@@ -54,11 +58,14 @@ def exchanged(
     table: ModuleTable,
     replace: Callable[[Slot], torch.Tensor],
     changed: Callable[[torch.Tensor, torch.Tensor], None],
+    owner: object = None,
 ) -> Iterator[None]:
     """Put `replace(slot)` in every slot, restore all on exit. `changed(old, new)` is called
-    for a tensor attribute or buffer of a module that was rebound to a traced tensor."""
+    for a buffer, or a tensor attribute of a module or `owner`, that was rebound to a traced
+    tensor."""
     stand_ins = [replace(slot) for slot in table.slots]
-    attributes = [dict(module.__dict__) for module in table.modules]
+    objects: list[Any] = [*table.modules, *([owner] if hasattr(owner, "__dict__") else [])]
+    attributes = [dict(vars(obj)) for obj in objects]
     for slot, stand_in in zip(table.slots, stand_ins, strict=True):
         slot.holder[slot.key] = stand_in
     completed = False
@@ -71,21 +78,22 @@ def exchanged(
             slot.holder[slot.key] = slot.tensor
             if completed and current is not stand_in and isinstance(current, torch.Tensor):
                 changed(slot.tensor, current)
-        for module, before in zip(table.modules, attributes, strict=True):
-            for key, value in list(module.__dict__.items()):
+        for obj, before in zip(objects, attributes, strict=True):
+            for key, value in list(vars(obj).items()):
                 if not (isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)):
                     continue
                 old = before.get(key)
                 if completed and isinstance(old, torch.Tensor):
                     changed(old, value)
                 if key in before:
-                    module.__dict__[key] = old
+                    vars(obj)[key] = old
                 else:
-                    del module.__dict__[key]
-            _drop_new_slots(module, table)
+                    del vars(obj)[key]
+            if isinstance(obj, torch.nn.Module):
+                _drop_new_slots(obj)
 
 
-def _drop_new_slots(module: torch.nn.Module, table: ModuleTable) -> None:
+def _drop_new_slots(module: torch.nn.Module) -> None:
     """Buffers registered inside build() hold traced tensors: they go."""
     for holder in (module._parameters, module._buffers):
         for key, value in list(holder.items()):

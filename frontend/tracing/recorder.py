@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import GraphTraceError
 from .foreach import split_foreach
 from .location import Locator
-from .numbers import Guard, Number, number_of
+from .numbers import Guard, Number, number_of, wrap
 from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
 
 aten = torch.ops.aten
@@ -214,6 +214,8 @@ class Recorder(TorchDispatchMode):
             constant = getattr(args[0], "constant", None)
             if constant is not None:
                 return constant.item()
+            if self.locator.optimizer:
+                return wrap(self.number_from(args[0]))
             raise item_error(loc)
         trace_args = tuple([self._trace_arg(a) for a in args])
         trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}

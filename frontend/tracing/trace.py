@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .numbers import Guard
     from .optimizer import BakedValue, NumberSource
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(eq=False, slots=True)
 class TraceValue:
@@ -27,7 +29,7 @@ class TraceValue:
     shape: tuple[int, ...]
     dtype: torch.dtype
     strides: tuple[int, ...]
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     is_number: bool = False
 
     def __repr__(self) -> str:
@@ -94,6 +96,7 @@ class TraceOutput:
 class Trace:
     """A whole traced graph. `out_leaves` are the leaves of `out_spec`: an index into
     `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`.
+    `input_leaves` gives for a graph input its place among the flattened arguments.
     `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
     values while all `guards` and `baked` values do."""
 
@@ -103,6 +106,7 @@ class Trace:
     outputs: list[TraceOutput] = field(default_factory=list)
     out_spec: TreeSpec | None = None
     out_leaves: list[Any] = field(default_factory=list)
+    input_leaves: dict[TraceValue, int] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     numbers: list[NumberSource] = field(default_factory=list)
     baked: list[BakedValue] = field(default_factory=list)

@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import GraphTraceError
 from .location import Locator
-from .modules import ModuleTable, Slot, collect_modules, exchanged
-from .optimizer import NewState, trace_step
+from .modules import Slot, collect_modules, exchanged
+from .optimizer import BakedValue, NewState, trace_step
 from .recorder import Recorder
-from .rewrites import Rewrites, functional, unwrap
+from .rewrites import Rewrites, StandIn, functional, unwrap
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
 
@@ -58,6 +58,8 @@ class _Session:
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rebound: dict[int, torch.Tensor] = {}
+        self.leaves: list[StandIn] = []
+        self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         leaves, spec = self._inputs()
         training = bool(self.optimizers)
@@ -72,9 +74,11 @@ class _Session:
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         outputs = self._results(trace)
-        baked = []
-        for index, optimizer in enumerate(self.optimizers):
-            baked += self._optimizer(index, optimizer, trace, outputs)
+        self.partial = self._partial(trace, outputs)
+        ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
+        if not all(ready):
+            self._take_first_step()
+        baked = [b for i, o in enumerate(self.optimizers) for b in self._optimizer(i, o)]
         self._finish(trace, outputs + self._updates())
         trace.guards, trace.numbers, trace.baked = (
             self.recorder.guards,
@@ -105,16 +109,20 @@ class _Session:
         leaves, spec = tree_flatten((tuple(self.args), dict(self.kwargs)))
         names = input_names(self.build, self.args, self.kwargs)
         traced: list[Any] = []
-        for leaf, name in zip(leaves, names, strict=True):
+        seen: dict[int, StandIn] = {}
+        for position, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
             if not isinstance(leaf, torch.Tensor):
                 traced.append(leaf)
                 continue
-            known = self.rewrites.stand_ins.get(id(leaf))
+            known = seen.get(id(leaf))
             if known is None:
                 index = len(self.recorder.inputs)
-                fake = self.recorder.add_input(leaf, "input", name, real=False)
-                self.rewrites.register(leaf, functional(fake, leaf), index)
-                known = self.rewrites.stand_ins[id(leaf)]
+                wrapper = functional(self.recorder.add_input(leaf, "input", name, False), leaf)
+                known = seen[id(leaf)] = StandIn(leaf, wrapper, index)
+                self.leaves.append(known)
+                self.input_leaves[self.recorder.inputs[index].value] = position
+                if isinstance(leaf, torch.nn.Parameter):
+                    self.rewrites.stand_ins[id(leaf)] = known
             traced.append(known.wrapper)
         return traced, spec
 
@@ -152,20 +160,35 @@ class _Session:
 
     # optimizers
 
-    def _optimizer(
-        self, index: int, optimizer: torch.optim.Optimizer, trace: Trace, outputs: list[TraceOutput]
-    ) -> list[Any]:
-        parameters = [
+    def _with_grad(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """The parameters that the optimizer will update."""
+        return [
             p
             for group in optimizer.param_groups
             for p in group["params"]
             if self.rewrites.wrapper_of(p).grad is not None
         ]
-        stepped = False
-        if not prepare_state(optimizer, parameters):
-            self._first_step(trace, outputs)
-            stepped = True
+
+    def _partial(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
+        """The trace up to the optimizers; its last outputs are the gradients."""
+        grads = []
+        for optimizer in self.optimizers:
+            for p in self._with_grad(optimizer):
+                value = self.recorder.value_of(unwrap(self.rewrites.wrapper_of(p).grad))
+                grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
+        partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+        self._finish(partial, outputs + self._updates() + grads)
+        return partial
+
+    def _take_first_step(self) -> None:
+        if self.first_step is None:
+            raise NewState("optimizer state")
+        self.first_step(self.partial, [p for o in self.optimizers for p in self._with_grad(o)])
+        self.first_step = None
+
+    def _optimizer(self, index: int, optimizer: torch.optim.Optimizer) -> list[BakedValue]:
         self.locator.optimizer = self.rewrites.in_optimizer = True
+        prefix = f"optimizer.{index}"
         try:
             for _ in range(2):
                 try:
@@ -173,40 +196,22 @@ class _Session:
                         self.recorder,
                         self.rewrites,
                         optimizer,
-                        f"optimizer.{index}",
+                        prefix,
                         self.parameter_names,
                         self._active,
                     )
                     self.rebound.update(found.replaced)
                     return found.baked
                 except NewState as error:
-                    if stepped:
+                    if self.first_step is None:
                         raise GraphTraceError(
-                            f"optimizer.{index} ({type(optimizer).__name__}): step() creates state "
+                            f"{prefix} ({type(optimizer).__name__}): step() creates state "
                             f"({error}) at every call; create it once, when it is missing."
                         ) from error
-                    self._first_step(trace, outputs)
-                    stepped = True
+                    self._take_first_step()
         finally:
             self.locator.optimizer = self.rewrites.in_optimizer = False
         raise AssertionError("unreachable")
-
-    def _first_step(self, trace: Trace, outputs: list[TraceOutput]) -> None:
-        if self.first_step is None:
-            raise NewState("optimizer state")
-        parameters, grads = [], []
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    grad = self.rewrites.wrapper_of(p).grad
-                    if grad is not None:
-                        value = self.recorder.value_of(unwrap(grad))
-                        parameters.append(p)
-                        grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
-        partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
-        self._finish(partial, outputs + self._updates() + grads)
-        self.first_step(partial, parameters)
-        self.first_step = None
 
     # outputs
 
@@ -224,7 +229,8 @@ class _Session:
 
     def _updates(self) -> list[TraceOutput]:
         updates = []
-        for stand_in in list(self.rewrites.stand_ins.values()):
+        stand_ins = {s.index: s for s in (*self.leaves, *self.rewrites.stand_ins.values())}
+        for stand_in in stand_ins.values():
             wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
             entry = self.recorder.inputs[stand_in.index]
             value = self.recorder.value_of(unwrap(wrapper))
@@ -240,6 +246,7 @@ class _Session:
         trace.inputs = list(self.recorder.inputs)
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
+        trace.input_leaves = self.input_leaves
 
 
 def _prune(trace: Trace) -> None:
@@ -293,5 +300,3 @@ def _leaf_names(base: str, arg: Any) -> list[str]:
         names.append(".".join([base, *(str(k) for k in keys)]))
     return names
 
-
-__all__ = ["ModuleTable", "trace_graph"]

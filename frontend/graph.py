@@ -1,0 +1,227 @@
+"""`gflow.nn.Graph`: a `build()` that is traced and compiled once per input signature."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from .errors import GraphError
+from .plan import Plan, compile_plan
+from .signature import flatten_call
+from .tracing.location import user_frame
+from .tracing.modules import ModuleTable, collect_modules
+
+_names: Counter[str] = Counter()
+_MAX_VARIANTS = 16
+
+
+@dataclass
+class GraphConfig:
+    """Settings of one graph. `compile_options` go to the compiler as they are."""
+
+    compile_options: Any = None
+
+
+@dataclass
+class _State:
+    name: str
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    plans: dict[Any, list[Plan]] = field(default_factory=dict)
+    table: ModuleTable | None = None
+    rng: torch.Tensor | None = None
+    building: bool = False
+
+
+class Graph:
+    """Subclass it, call `super().__init__()`, keep modules as attributes, and write
+    `build()`. Calling the graph runs `build()` as one compiled program: forward, and with
+    `loss.backward()` inside and an optimizer added, the whole training step. Parameters,
+    buffers and optimizer state stay the author's own tensors and are updated in place.
+
+    `build()` runs once per signature: shapes, dtypes, strides and devices of the input
+    tensors, values of other inputs, train or eval mode of the modules. Graphs are not
+    thread-safe: call one from one thread at a time.
+    """
+
+    config: GraphConfig
+
+    def __init__(self) -> None:
+        kind = type(self).__name__
+        self.__dict__["_state"] = _State(f"{kind}_{_names[kind]}")
+        self.config = GraphConfig()
+        _names[kind] += 1
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        object.__setattr__(self, key, value)
+        state = self.__dict__.get("_state")
+        if state is not None and state.table is not None and isinstance(value, torch.nn.Module):
+            state.table = None
+            state.plans.clear()
+
+    @property
+    def name(self) -> str:
+        return self._checked().name
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """The program to compile; subclasses define it."""
+        raise NotImplementedError
+
+    def add_optimizer(self, optim: torch.optim.Optimizer, lr_sch: Any = None) -> None:
+        """Make the graph a training graph: each call runs `optim`'s update on the
+        gradients of `backward()`, then steps `lr_sch`."""
+        state = self._checked()
+        if not isinstance(optim, torch.optim.Optimizer):
+            raise GraphError(
+                f"{_here()}: add_optimizer() takes a torch.optim.Optimizer, "
+                f"got {type(optim).__name__}"
+            )
+        if lr_sch is not None and not hasattr(lr_sch, "step"):
+            raise GraphError(
+                f"{_here()}: add_optimizer() takes a learning rate scheduler as lr_sch, "
+                f"got {type(lr_sch).__name__}"
+            )
+        state.optimizers.append(optim)
+        if lr_sch is not None:
+            state.schedulers.append(lr_sch)
+        state.plans.clear()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = self.__dict__.get("_state")
+        if state is None or state.table is None:
+            state = self._first_call()
+        if state.building or _is_traced(args):
+            return self.build(*args, **kwargs)
+        leaves, key, spec = flatten_call(self.build, args, kwargs)
+        plan = None
+        if not state.table.is_current():
+            self._forget()
+        key = (key, *_modes(state))
+        for candidate in state.plans.get(key, ()):
+            if candidate.refresh():
+                plan = candidate
+                break
+        if plan is None:
+            plan = self._compile(key, args, kwargs)
+            outputs = plan.first_outputs
+            if outputs is not None:
+                plan.first_outputs = None
+                self._after_step()
+                return outputs[0]
+        result = plan.run(leaves, state)
+        if state.schedulers:
+            self._after_step()
+        return result
+
+    # the slow path
+
+    def _checked(self) -> _State:
+        state = self.__dict__.get("_state")
+        if state is None:
+            kind = type(self)
+            raise GraphError(
+                f"{_here()}: {kind.__name__}.__init__ does not call super().__init__(); call it "
+                "first, before attributes are set and optimizers are added."
+            )
+        return state
+
+    def _first_call(self) -> _State:
+        state = self._checked()
+        if type(self).build is Graph.build:
+            raise GraphError(
+                f"{_here()}: {type(self).__name__} does not define build(); define "
+                "`def build(self, ...)` with the program to compile, and call the graph itself."
+            )
+        state.table = collect_modules(self._roots())
+        return state
+
+    def _roots(self) -> dict[str, torch.nn.Module]:
+        roots: dict[str, torch.nn.Module] = {}
+
+        def visit(name: str, value: Any) -> None:
+            if isinstance(value, torch.nn.Module):
+                roots[name] = value
+            elif isinstance(value, (list, tuple)):
+                for i, item in enumerate(value):
+                    visit(f"{name}.{i}", item)
+            elif isinstance(value, Mapping):
+                for key, item in value.items():
+                    visit(f"{name}.{key}", item)
+
+        for name, value in vars(self).items():
+            visit(name, value)
+        return roots
+
+    def _forget(self) -> None:
+        """Modules changed (a parameter was replaced, ...): start over."""
+        state = self._checked()
+        state.table = collect_modules(self._roots())
+        state.plans.clear()
+
+    def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+        state = self._checked()
+        state.building = True
+        try:
+            plan = compile_plan(
+                state.name,
+                self.build,
+                args,
+                kwargs,
+                self._roots(),
+                state.optimizers,
+                self.config.compile_options,
+            )
+        finally:
+            state.building = False
+        for optimizer in state.optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+        variants = state.plans.setdefault(key, [])
+        variants.insert(0, plan)
+        del variants[_MAX_VARIANTS:]
+        return plan
+
+    def _after_step(self) -> None:
+        state = self._checked()
+        for scheduler in state.schedulers:
+            scheduler.step()
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__}("]
+        for name, module in self._roots().items():
+            text = repr(module).replace("\n", "\n  ")
+            lines.append(f"  ({name}): {text}")
+        return "\n".join([*lines, ")"]) if len(lines) > 1 else f"{type(self).__name__}()"
+
+
+def _modes(state: _State) -> tuple[Any, ...]:
+    """What outside of the arguments changes a trace."""
+    assert state.table is not None
+    return (
+        tuple([m.training for m in state.table.modules]),
+        bool(state.optimizers) or torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+    )
+
+
+def _is_traced(args: tuple[Any, ...]) -> bool:
+    """The graph is called inside another graph's `build()`."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            return torch._is_functional_tensor(arg)
+    return any(
+        isinstance(leaf, torch.Tensor) and torch._is_functional_tensor(leaf)
+        for arg in args
+        if isinstance(arg, (list, tuple, dict))
+        for leaf in tree_flatten(arg)[0]
+    )
+
+
+def _here() -> str:
+    file, line = user_frame(2)
+    return f"{file}:{line}"

@@ -1,0 +1,34 @@
+"""`torch.nn` with `Graph`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch.nn
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Graph":
+        from ..graph import Graph
+
+        globals()[name] = Graph
+        return Graph
+    try:
+        value = getattr(torch.nn, name)
+    except AttributeError:
+        try:
+            return importlib.import_module(f"torch.nn.{name}")
+        except ModuleNotFoundError:
+            raise AttributeError(f"neither gflow.nn nor torch.nn has {name!r}") from None
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({"Graph", *dir(torch.nn)})
+
+
+__all__ = [
+    "Graph",
+    *[n for n in getattr(torch.nn, "__all__", dir(torch.nn)) if not n.startswith("_")],
+]

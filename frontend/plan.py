@@ -1,0 +1,194 @@
+"""A plan: one compiled trace with the real tensors and numbers it reads and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from . import executor
+from .errors import GraphInputError
+from .executor import Compiled
+from .signature import check_call, check_devices
+from .tracing.interpreter import apply_aliases, run_trace
+from .tracing.location import user_frame
+from .tracing.modules import collect_modules
+from .tracing.numbers import Leaf
+from .tracing.trace import OutputRef, Trace
+from .tracing.tracer import trace_graph
+
+
+class Plan:
+    """Runs one compiled trace. `first_outputs` holds the result of a first step that ran
+    while tracing (its optimizer made its state from the gradients)."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        compiled: Compiled,
+        optimizers: Sequence[torch.optim.Optimizer],
+        first_outputs: tuple[Any] | None,
+    ) -> None:
+        self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
+        self.arguments: list[Any] = [i.tensor for i in trace.inputs]
+        self.input_slots = [
+            (position, leaf)
+            for position, entry in enumerate(trace.inputs)
+            if (leaf := trace.input_leaves.get(entry.value)) is not None
+        ]
+        self.fixed = [i.tensor for i in trace.inputs if i.tensor is not None and i.role != "scalar"]
+        self.places = [t.data_ptr() for t in self.fixed]
+        self.metadata = [(t.shape, t.stride(), t.dtype, t.device) for t in self.fixed]
+        self.optimizers = [(o, o.state, o.param_groups, len(o.param_groups)) for o in optimizers]
+        live = {i.value for i in trace.inputs}
+        guarded = {leaf.index for g in trace.guards for leaf in _leaves(g.expr)}
+        self.numbers = [
+            n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded
+        ]
+        self.mutated = [
+            (position, leaf)
+            for position, leaf in self.input_slots
+            if any(o.alias == position for o in trace.outputs)
+        ]
+        self.written = [n for n in trace.numbers if n.final is not None]
+        spec = trace.out_spec
+        self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
+
+    def refresh(self) -> bool:
+        """Bring changed hyperparameters into the arguments. False: trace anew."""
+        for optimizer, state, groups, count in self.optimizers:
+            if (
+                optimizer.state is not state
+                or optimizer.param_groups is not groups
+                or len(groups) != count
+            ):
+                return False
+        changed = False
+        for number in self.numbers:
+            value = number.read()
+            if value is not number.last and value != number.last:
+                if type(value) is not type(number.last):
+                    return False
+                number.last = value
+                number.tensor.fill_(value)
+                changed = True
+        trace = self.trace
+        if changed and trace.guards:
+            values = [n.last for n in trace.numbers]
+            if not all(g.holds(values) for g in trace.guards):
+                return False
+        if not all(b.holds() for b in trace.baked):
+            return False
+        places = [t.data_ptr() for t in self.fixed]
+        if places != self.places:
+            if [(t.shape, t.stride(), t.dtype, t.device) for t in self.fixed] != self.metadata:
+                return False
+            self.places = places
+        return True
+
+    def run(self, leaves: Sequence[Any], state: Any) -> Any:
+        arguments = self.arguments.copy()
+        for position, leaf in self.input_slots:
+            arguments[position] = leaves[leaf]
+        if self.mutated:
+            self._check_overlap(leaves)
+        if self.compiled.takes_rng:
+            rng = state.rng
+            if rng is None:
+                rng = state.rng = torch.zeros(2, dtype=torch.int64)
+                rng[0].random_()
+            arguments.append(rng)
+        results = self.compiled.run(arguments)
+        if self.compiled.takes_rng:
+            rng[1] += 1
+        for number in self.written:
+            number.write(type(number.last)(number.tensor.item()))
+        return self.results(results)
+
+    def _check_overlap(self, leaves: Sequence[Any]) -> None:
+        """An input that `build()` changes in place shares no memory with another argument."""
+        for position, leaf in self.mutated:
+            mine = leaves[leaf].untyped_storage().data_ptr()
+            for other, tensor in [
+                *((p, leaves[x]) for p, x in self.input_slots if p != position),
+                *((p, t) for p, t in enumerate(self.arguments) if t is not None),
+            ]:
+                if mine and tensor.untyped_storage().data_ptr() == mine:
+                    file, line = user_frame(2)
+                    names = [self.trace.inputs[i].name for i in (position, other)]
+                    raise GraphInputError(
+                        f"{file}:{line}: build() changes input {names[0]!r} in place, and it shares "
+                        f"memory with {names[1]!r}; pass a copy (.clone()) of one of them."
+                    )
+
+    def results(self, results: Sequence[torch.Tensor]) -> Any:
+        if self.single:
+            leaf = self.trace.out_leaves[0]
+            return results[leaf.index] if isinstance(leaf, OutputRef) else leaf
+        return unflatten(self.trace, results)
+
+
+def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
+    """What `build()` returned, with tensors for the outputs."""
+    assert trace.out_spec is not None
+    leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
+    return tree_unflatten(leaves, trace.out_spec)
+
+
+def _leaves(expr: Any) -> list[Leaf]:
+    if isinstance(expr, Leaf):
+        return [expr]
+    if isinstance(expr, tuple):
+        return [leaf for arg in expr[1:] for leaf in _leaves(arg)]
+    return []
+
+
+def compile_plan(
+    name: str,
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    options: Any,
+) -> Plan:
+    """Trace and compile one signature."""
+    check_call(build, args, kwargs)
+    slots = collect_modules(modules).slots
+    check_devices(build, args, kwargs, [(s.name, s.tensor) for s in slots])
+    first_outputs: list[Any] = []
+
+    def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
+        first_outputs.append(_first_step(trace, parameters, args, kwargs, optimizers))
+
+    trace = trace_graph(name, build, args, kwargs, modules, optimizers, first_step)
+    compiled = executor.compile_trace(trace, options)
+    return Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
+
+
+def _first_step(
+    trace: Trace,
+    parameters: list[torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> Any:
+    """Forward and backward op by op, then the optimizers' own first step."""
+    leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
+    inputs = [
+        leaves[trace.input_leaves[i.value]] if i.tensor is None else i.tensor for i in trace.inputs
+    ]
+    results = run_trace(trace, inputs)
+    apply_aliases(trace, inputs, results)
+    saved = [p.grad for p in parameters]
+    try:
+        for p, grad in zip(parameters, results[len(results) - len(parameters) :]):
+            p.grad = grad
+        for optimizer in optimizers:
+            optimizer.step()
+    finally:
+        for p, grad in zip(parameters, saved):
+            p.grad = grad
+    return unflatten(trace, results)
