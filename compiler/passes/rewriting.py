@@ -1,0 +1,218 @@
+"""The sweep under `gflow-simplify`: rules over ops in program order, each op visited once.
+
+A rule looks at an op and at the ops that make its operands, and gives the value that takes the
+place of the op's result, or None. Since operands come first in program order and are simple by
+then, and since a rule builds ops through the same sweep, one pass over the function reaches the
+fixed point of all rules; the time is linear in the number of ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gflow.dialects import builder
+from gflow.dialects.attributes import from_mlir
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.opdef import OpDef
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import COMPLEX, TensorType, type_of
+
+#: A value of a constant that is the same everywhere: Python's number, exact in the element type.
+Scalar = float | int | bool
+
+Rule = Callable[["Node", "Rewriter"], "ir.Value | None"]
+
+#: Rules by op name, in the order they are tried.
+Rules = dict[str, list[Rule]]
+
+_MAX_CHAIN = 100
+
+
+class Node:
+    """An op as plain data, read once: name without `gflow.`, operands, result type, attributes."""
+
+    __slots__ = ("_attrs", "definition", "name", "op", "operands", "result", "rewriter", "type")
+
+    def __init__(
+        self, op: ir.Operation, definition: OpDef, operands: list[ir.Value], rewriter: Rewriter
+    ) -> None:
+        self.op = op
+        self.definition = definition
+        self.name = definition.name
+        self.operands = operands
+        self.result: ir.Value = op.results[0]
+        self.type: TensorType = rewriter.type(self.result)
+        self.rewriter = rewriter
+        self._attrs: dict[str, Any] | None = None
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes as plain Python data, as the builder takes them."""
+        if self._attrs is None:
+            self._attrs = self.rewriter.read_attributes(self.op, self.definition)
+        return self._attrs
+
+
+class Rewriter:
+    """What rules build with, and what they ask about values."""
+
+    def __init__(self, function: func.FuncOp, rules: Rules) -> None:
+        self.rules = rules
+        self.block = function.regions[0].blocks[0]
+        self.rewrites = 0
+        self._nodes: dict[ir.Value, Node] = {}
+        self._types: dict[ir.Value, TensorType] = {}
+        self._splats: dict[ir.Value, Scalar] = {}
+        self._constants: dict[tuple[TensorType, str, bytes], ir.Value] = {}
+        self._arrays: dict[ir.Attribute, Any] = {}
+        self._anchor: ir.Operation | None = None
+        self._depth = 0
+
+    # -- questions
+
+    def node(self, value: ir.Value, name: str | None = None) -> Node | None:
+        """The op that makes `value`, if it is one of ours (and is called `name`)."""
+        found = self._nodes.get(value)
+        return found if found is not None and (name is None or found.name == name) else None
+
+    def type(self, value: ir.Value) -> TensorType:
+        """The type of `value`."""
+        found = self._types.get(value)
+        if found is None:
+            found = self._types[value] = type_of(value)
+        return found
+
+    def splat(self, value: ir.Value) -> Scalar | None:
+        """The number that `value` holds everywhere, if it is a constant like that."""
+        return self._splats.get(value)
+
+    def read_attributes(self, op: ir.Operation, definition: OpDef) -> dict[str, Any]:
+        """Attributes of an op as plain data; arrays are read once per distinct attribute."""
+        found: dict[str, Any] = {}
+        attributes = op.attributes
+        for name, spec in definition.attrs.items():
+            if spec.optional and name not in attributes:
+                continue
+            attribute = attributes[name]
+            if spec.kind == "elements":
+                found[name] = attribute
+                continue
+            if attribute not in self._arrays:
+                self._arrays[attribute] = from_mlir(spec, attribute)
+            found[name] = self._arrays[attribute]
+        return found
+
+    # -- building
+
+    def build(
+        self, name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None = None
+    ) -> ir.Value:
+        """A new op in front of the one at hand, simplified; its result."""
+        anchor = self._anchor
+        assert anchor is not None
+        with ir.InsertionPoint(anchor), anchor.location:
+            op = builder.build_op(name, operands, attrs)
+        return self._visit(Node(op, OPS[name], list(operands), self))
+
+    def constant(self, value: Scalar, ty: TensorType) -> ir.Value:
+        """The constant of type `ty` that is `value` everywhere; one op for each distinct one."""
+        key = (ty, type(value).__name__, np.float64(value).tobytes() + repr(value).encode())
+        if key not in self._constants:
+            assert self._anchor is not None
+            with ir.InsertionPoint.at_block_begin(self.block), self._anchor.location:
+                made = builder.splat(value, ty)
+            self._constants[key] = made
+            self._note(Node(made.owner.operation, OPS["constant"], [], self))
+        return self._constants[key]
+
+    # -- the sweep
+
+    def sweep(self) -> None:
+        """Visit every op of the function once, then erase those without a use."""
+        ops = [op.operation for op in self.block.operations]
+        for op in ops:
+            name = op.name
+            if not name.startswith("gflow.") or len(op.results) != 1 or len(op.regions):
+                continue
+            definition = OPS.get(name[6:])
+            if definition is None:
+                continue
+            node = Node(op, definition, list(op.operands), self)
+            self._anchor = op
+            replacement = self._visit(node)
+            if replacement is not node.result:
+                node.result.replace_all_uses_with(replacement)
+        self._nodes.clear()
+        self._types.clear()
+        self._splats.clear()
+        self._constants.clear()
+        erase_dead(self.block)
+
+    def _note(self, node: Node) -> None:
+        self._nodes[node.result] = node
+        if node.name == "constant" and node.type.dtype not in COMPLEX:
+            value = splat_of(node.op.attributes["value"])
+            if value is not None:
+                self._splats[node.result] = value
+
+    def _visit(self, node: Node) -> ir.Value:
+        self._note(node)
+        rules = self.rules.get(node.name)
+        if not rules or self._depth > _MAX_CHAIN:
+            return node.result
+        self._depth += 1
+        try:
+            for rule in rules:
+                replacement = rule(node, self)
+                if replacement is not None:
+                    self.rewrites += 1
+                    return replacement
+        finally:
+            self._depth -= 1
+        return node.result
+
+
+def splat_of(attribute: ir.Attribute) -> Scalar | None:
+    """The one number of a dense constant that has one."""
+    if isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat:
+        element = attribute.get_splat_value()
+        if isinstance(element, ir.FloatAttr | ir.IntegerAttr | ir.BoolAttr):
+            return element.value
+    return None
+
+
+def erase_dead(block: ir.Block) -> None:
+    """Erase ops of ours that are pure and whose results nobody uses, from the last to the first."""
+    for op in reversed([op.operation for op in block.operations]):
+        name = op.name
+        if not name.startswith("gflow."):
+            continue
+        definition = OPS.get(name[6:])
+        if definition is None or not definition.pure:
+            continue
+        if all(_unused(result) for result in op.results):
+            op.erase()
+
+
+def _unused(value: ir.Value) -> bool:
+    return next(iter(value.uses), None) is None
+
+
+def rule(rules: Rules, *names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for the ops `names`."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            assert name in OPS, name
+            rules.setdefault(name, []).append(function)
+        return function
+
+    return add
+
+
+def all_rules(rules: Rules) -> Iterator[Rule]:
+    """Each rule once."""
+    yield from dict.fromkeys(r for group in rules.values() for r in group)
