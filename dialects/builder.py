@@ -6,12 +6,14 @@ All functions work at the current MLIR context, location and insertion point.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from .attributes import to_mlir
 from .mlir import ir
+from .opdef import MIXED_GROUPS, VerifyError
 from .ops import OPS
 from .types import FLOATS, TensorType, tensor_type, type_of
 
@@ -35,17 +37,35 @@ def build_op(
         if name == "constant":
             plain["value"] = tensor_type(attrs["value"].type)
         result_types = definition.infer([type_of(v) for v in operands], plain)
+    attributes = {
+        key: to_mlir(definition.attrs[key], value)
+        for key, value in attrs.items()
+        if value is not None
+    }
+    types = [ty.mlir() for ty in result_types]
+    if definition.mixed:
+        attributes["operandSegmentSizes"] = segment_sizes([v.type for v in operands])
+        if definition.results is None:
+            attributes["resultSegmentSizes"] = segment_sizes(types)
     return ir.Operation.create(
         f"gflow.{name}",
-        results=[ty.mlir() for ty in result_types],
+        results=types,
         operands=list(operands),
-        attributes={
-            key: to_mlir(definition.attrs[key], value)
-            for key, value in attrs.items()
-            if value is not None
-        },
+        attributes=attributes,
         regions=definition.regions,
     )
+
+
+def segment_sizes(types: Sequence[ir.Type]) -> ir.Attribute:
+    """The lengths of the runs of equal types, for a `mixed` op.
+
+    Raises:
+        VerifyError: there are more runs than such an op has groups; order operands by type.
+    """
+    runs = [len(list(run)) for _, run in groupby(types)]
+    if len(runs) > MIXED_GROUPS:
+        raise VerifyError(f"{len(runs)} runs of equal types, at most {MIXED_GROUPS} are possible")
+    return ir.DenseI32ArrayAttr.get(runs + [0] * (MIXED_GROUPS - len(runs)))
 
 
 def build(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None = None) -> ir.Value:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .mlir import ext, ir
-from .opdef import OpDef, VerifyError
+from .opdef import MIXED_GROUPS, OpDef, VerifyError
 from .ops import OPS
 from .verify import check
 
@@ -62,15 +62,20 @@ def _verifier(definition: OpDef) -> Any:
 
 def _make_class(definition: OpDef) -> type:
     annotations: dict[str, Any] = {}
+    groups = MIXED_GROUPS if definition.mixed else 1
     for name in definition.operands:
-        if name.startswith("*"):
+        if name.startswith("*") and definition.mixed:
+            for i in range(groups):
+                annotations[f"{name[1:]}{i}"] = Sequence[ext.Operand[Any]]
+        elif name.startswith("*"):
             annotations[name[1:]] = Sequence[ext.Operand[Any]]
         elif name.endswith("?"):
             annotations[name[:-1]] = ext.Operand[Any] | None
         else:
             annotations[f"{name}_"] = ext.Operand[Any]
     if definition.results is None:
-        annotations["outputs"] = Sequence[ext.Result[Any]]
+        for i in range(groups):
+            annotations[f"outputs{i}"] = Sequence[ext.Result[Any]]
     else:
         for i in range(definition.results):
             annotations[f"result{i}"] = ext.Result[Any]

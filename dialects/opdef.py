@@ -22,6 +22,10 @@ class VerifyError(ValueError):
 ShapeRule = Callable[[Sequence[TensorType], dict[str, Any]], list[TensorType]]
 
 
+#: runs of neighbouring operands (or results) of one type that a `mixed` op may have
+MIXED_GROUPS = 8
+
+
 @dataclass(frozen=True)
 class Attr:
     """An attribute: its kind (how it is read and written) and its meaning.
@@ -46,6 +50,9 @@ class OpDef:
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
     triton: the same in Triton's Python, `{0}`… for operands.
+    mixed: variadic operands and results differ in type. IRDL binds one type to a variadic group, so such an op
+        has `MIXED_GROUPS` groups, each a run of neighbours of one type, and attributes with their lengths
+        (`operandSegmentSizes`, `resultSegmentSizes`), which the builder writes.
     cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
     """
 
@@ -61,6 +68,7 @@ class OpDef:
     triton: str = ""
     cost: int = 1
     pure: bool = True
+    mixed: bool = False
     regions: int = 0
     example: str = ""
 

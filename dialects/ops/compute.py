@@ -164,7 +164,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("convolution_weight_grad", "convolution", "the gradient of `convolution` by its weight of `shape`", ("x", "dy"),
           {**_CONV_ATTRS, "shape": Attr("i64[]", "the weight's shape")}, infer=_conv_weight_grad, cost=64),
     OpDef("random", "random",
-          "stateless random numbers (Philox 4x32-10, Salmon et al. 2011): element i depends on (seed, offset, stream, i) only; "
+          "stateless random numbers (Philox 4x32-10, docs/random.md): element i depends on (seed, offset, stream, i) only; "
           "uniform in [0, 1), standard normal, or raw bits", ("rng",),
           {"kind": Attr("str", "the distribution", choices=RANDOM_KINDS), "stream": Attr("i64", "tells apart draws of one step"),
            "shape": Attr("i64[]", "the result's shape"), "dtype": Attr("str", "the element type")}, infer=_random, cost=32),

@@ -5,14 +5,47 @@ from __future__ import annotations
 from ..opdef import Attr, OpDef
 
 OPS: tuple[OpDef, ...] = (
-    OpDef("fused", "structure",
-          "a group of ops that becomes one kernel; the region sees its operands only as block arguments", ("*inputs",),
-          {"kind": Attr("str", "how the kernel walks its index space", choices=("pointwise", "row", "column"), optional=True)},
-          results=None, regions=1),
-    OpDef("yield", "structure", "ends a region and gives its results", ("*values",), results=0, pure=False),
-    OpDef("aten", "structure",
-          "any ATen overload, run through PyTorch; `args` holds the call as JSON, with {\"t\": i} for operand i", ("*inputs",),
-          {"overload": Attr("str", "as `aten.topk.default`"), "args": Attr("str", "JSON [positional, keyword]"),
-           "unique": Attr("i64", "tells apart calls that draw random numbers, so that cse does not merge them", optional=True)},
-          results=None),
-)  # fmt: skip
+    OpDef(
+        "fused",
+        "structure",
+        "a group of ops that becomes one kernel; the region sees its operands only as block arguments",
+        ("*inputs",),
+        {
+            "kind": Attr(
+                "str",
+                "how the kernel walks its index space; chosen by the code generator if missing",
+                optional=True,
+                choices=("pointwise", "row", "column"),
+            )
+        },
+        results=None,
+        mixed=True,
+        regions=1,
+    ),
+    OpDef(
+        "yield",
+        "structure",
+        "ends a region and gives its results",
+        ("*values",),
+        results=0,
+        mixed=True,
+        pure=False,
+    ),
+    OpDef(
+        "aten",
+        "structure",
+        "any ATen overload, run through PyTorch; `args` holds the call as JSON, with {\"t\": i} for operand i",
+        ("*inputs",),
+        {
+            "overload": Attr("str", "as `aten.topk.default`"),
+            "args": Attr("str", "JSON [positional, keyword]"),
+            "unique": Attr(
+                "i64",
+                "tells apart calls that draw random numbers, so that cse does not merge them",
+                optional=True,
+            ),
+        },
+        results=None,
+        mixed=True,
+    ),
+)

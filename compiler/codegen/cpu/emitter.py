@@ -76,6 +76,11 @@ class Emitter:
             self._constants[key] = self.fresh("c")
         return self._constants[key]
 
+    def steps(self, lanes: int, scalar: str) -> str:
+        """The vector 0, 1, 2, … of integer type `scalar`."""
+        literal = f"[{', '.join(map(str, range(lanes)))}]"
+        return self._constants.setdefault((literal, f"vector<{lanes}x{scalar}>"), self.fresh("c"))
+
     def constant_lines(self) -> list[str]:
         """The definitions of all constants asked for so far, to stand at the function's entry."""
         lines = []

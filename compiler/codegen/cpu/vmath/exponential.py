@@ -88,12 +88,15 @@ def sigmoid(m: Arith, x: str) -> str:
 
 
 def tanh(m: Arith, x: str) -> str:
-    """t / (t + 2) with t = expm1(2|x|); 1 from 9.1 on."""
+    """q = t / (t + 2) with t = expm1(2|x|); near 0, t/2 - t/2*q rounds better. 1 from 9.1 on."""
     a = m.at_most(m.abs(x), m.c(9.1))
     _, bits, r = _reduce(m, m.add(a, a), 127)
     power = _power_of_two(m, bits)
     t = m.fma(power, _expm1_poly(m, r), m.sub(power, m.c(1.0)))
-    return m.copysign(m.div(t, m.add(t, m.c(2.0))), x)
+    q = m.div(t, m.add(t, m.c(2.0)))
+    half = m.mul(t, m.c(0.5))
+    near = m.fma(m.neg(half), q, half)
+    return m.copysign(m.select(m.cmp("olt", half, m.c(0.35)), near, q), x)
 
 
 def _half_exp_and_inverse(m: Arith, a: str) -> tuple[str, str]:

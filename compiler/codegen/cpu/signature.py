@@ -1,0 +1,179 @@
+"""Which numbers a CPU kernel takes at run time, and how it walks its index space.
+
+A kernel function takes one pointer to 64-bit words: addresses first, then sizes, strides and constants. What is
+in words is not in the code, so layers that differ in size only share one function; `structure` is what must agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from gflow.dialects.types import FLOATS
+
+from ..kernel import Access, Kernel
+
+#: constants that stay in the code, where they may fold
+_PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
+
+#: with fewer independent pieces than this, threads share the work inside a piece
+_FEW = 8
+
+#: reductions longer than this keep a second level of partial sums, for accuracy
+_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Word:
+    """One 64-bit argument: an operand's or result's address, or a number.
+
+    kind: "load", "store" (value: the access's position in the kernel), "scratch", "int" or "float".
+    """
+
+    kind: str
+    value: Any = 0
+
+    def bits(self) -> int:
+        """A number as the 64 bits of an i64; a float as those of an f64."""
+        if self.kind == "float":
+            return struct.unpack("<q", struct.pack("<d", float(self.value)))[0]
+        return int(self.value) - (1 << 64 if int(self.value) >= 1 << 63 else 0)
+
+
+@dataclass
+class Plan:
+    """How a kernel runs.
+
+    mode: "scalar" (no dimensions), "pointwise", "row" (the vector runs along a reduced dimension), "column"
+        (along a kept one).
+    outer: kept dimensions but the vector's, in loop order.
+    reduced: reduced dimensions but the vector's.
+    vector: the dimension that vectors run along, or -1.
+    split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
+    blocked: sums are kept in two levels.
+    lanes: elements a vector.
+    words: the kernel's arguments, in order.
+    index: where to find a word: ("load", i), ("store", i), ("size", d), ("lstride", i, d), ("istride", i, d),
+        ("sstride", i, d), ("const", node), ("scratch",).
+    scratch_rows: values a thread keeps in scratch for each kept element, in "split" reductions.
+    """
+
+    mode: str
+    outer: tuple[int, ...]
+    reduced: tuple[int, ...]
+    vector: int
+    split: bool
+    blocked: bool
+    lanes: int
+    words: list[Word] = field(default_factory=list)
+    index: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    scratch_rows: int = 0
+    scratch_width: int = 0
+
+
+def plan(k: Kernel) -> Plan:
+    """Choose the loop order of a kernel and list its words."""
+    has_reduce = any(n.op == "reduce" for n in k.nodes)
+    vector = _vector_dim(k)
+    if vector < 0:
+        mode = "scalar"
+    elif not has_reduce:
+        mode = "pointwise"
+    else:
+        mode = "row" if vector in k.reduced else "column"
+    outer = tuple(d for d in range(len(k.sizes)) if d not in k.reduced and d != vector)
+    reduced = tuple(d for d in sorted(k.reduced) if d != vector)
+    pieces = prod(k.sizes[d] for d in outer)
+    wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims)
+    p = Plan(mode, outer, reduced, vector, False, False, 8 if wide else 16)
+    reduced_numel = prod(k.sizes[d] for d in k.reduced)
+    if mode == "pointwise":
+        p.split = pieces < _FEW and k.sizes[vector] >= 1024
+    elif mode == "row":
+        depths = {n.depth for n in k.nodes if n.op == "reduce"}
+        final = any(s.node >= 0 and _spans(k, s) and k.nodes[s.node].depth > 0 for s in k.stores)
+        p.split = pieces < _FEW and depths == {1} and not final and reduced_numel >= 4096
+        p.blocked = k.sizes[vector] > _BLOCK * p.lanes
+    elif mode == "column":
+        tiles = pieces * -(-k.sizes[vector] // (4 * p.lanes))
+        p.split = tiles < 2 * _FEW and reduced_numel >= 64
+        p.blocked = reduced_numel > _BLOCK
+    if p.split and mode != "pointwise":
+        p.scratch_rows = sum(n.op == "reduce" for n in k.nodes)
+        p.scratch_width = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
+    for key, word in _list_words(k, p):
+        p.index[key] = len(p.words)
+        p.words.append(word)
+    return p
+
+
+def _spans(k: Kernel, store: Access) -> bool:
+    """Whether a store writes the whole index space, reduced dimensions included."""
+    return bool(k.nodes[store.node].dims & k.reduced) or any(store.strides[d] for d in k.reduced)
+
+
+def _vector_dim(k: Kernel) -> int:
+    """The dimension with the most contiguous traffic; on a tie the innermost."""
+    best, best_score = -1, float("-inf")
+    for d, size in enumerate(k.sizes):
+        score = 0.0
+        for access in [*k.loads, *k.stores]:
+            weight = 2 if access.node >= 0 else 1
+            stride = access.strides[d]
+            score += weight if stride == 1 else -weight if stride else 0
+        if size < 4:
+            score -= 100
+        if score >= best_score:
+            best, best_score = d, score
+    return best
+
+
+def stride_class(stride: int) -> str:
+    """What the code knows of a stride: 0, 1 or "n"."""
+    return str(stride) if stride in (0, 1) else "n"
+
+
+def is_plain(value: Any, dtype: str) -> bool:
+    """Whether a constant stays in the code."""
+    return dtype == "i1" or float(value) in _PLAIN or value != value or value in (float("inf"), float("-inf"))
+
+
+def _list_words(k: Kernel, p: Plan) -> Iterator[tuple[tuple[Any, ...], Word]]:
+    for i in range(len(k.loads)):
+        yield ("load", i), Word("load", i)
+    for i in range(len(k.stores)):
+        yield ("store", i), Word("store", i)
+    if p.scratch_rows:
+        yield ("scratch",), Word("scratch", 0)
+    for d, size in enumerate(k.sizes):
+        yield ("size", d), Word("int", size)
+    for name, walks in (
+        ("lstride", [a.strides for a in k.loads]),
+        ("istride", k.indices),
+        ("sstride", [a.strides for a in k.stores]),
+    ):
+        for i, strides in enumerate(walks):
+            for d, stride in enumerate(strides):
+                if stride not in (0, 1):
+                    yield (name, i, d), Word("int", stride)
+    for i, node in enumerate(k.nodes):
+        if node.op == "const" and not is_plain(node.attrs["value"], node.dtype):
+            yield ("const", i), Word("float" if node.dtype in FLOATS else "int", node.attrs["value"])
+
+
+def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
+    """A key: kernels with equal keys have the same code."""
+    nodes = tuple(
+        (n.op, n.dtype, n.args, n.slot, "?" if ("const", i) in p.index else tuple((a, str(v)) for a, v in sorted(n.attrs.items())))
+        for i, n in enumerate(k.nodes)
+    )
+    walks = tuple(
+        (a.dtype, a.node, a.offset, tuple(stride_class(s) for s in a.strides)) for a in [*k.loads, *k.stores]
+    )
+    indices = tuple(tuple(stride_class(s) for s in strides) for strides in k.indices)
+    small = p.vector >= 0 and k.sizes[p.vector] < 4 * p.lanes
+    return (nodes, walks, indices, len(k.sizes), tuple(sorted(k.reduced)), p.mode, p.outer, p.reduced, p.vector,
+            p.split, p.blocked, p.lanes, small)  # fmt: skip
