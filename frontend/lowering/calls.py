@@ -1,0 +1,91 @@
+"""Lowering one call: its rule, else its decomposition, else `gflow.aten`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from gflow.dialects.opdef import VerifyError
+
+from ..tracing.trace import SourceLoc, TraceValue
+from .decompose import decompose
+from .dtypes import TO_MLIR, Unsupported, is_complex
+from .emitter import Emitter, Value
+from .escape import emit_aten
+from .registry import find_rule
+
+_log = logging.getLogger("gflow")
+
+
+class LoweringError(RuntimeError):
+    """A trace that cannot be lowered; names the author's line."""
+
+
+def lower_call(
+    em: Emitter,
+    func: torch._ops.OpOverload,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    results: list[TraceValue | None],
+) -> list[Value | None]:
+    """One call: its rule, else its decomposition, else `gflow.aten`."""
+    lowered = try_lower(em, func, args, kwargs, results)
+    if lowered is not None:
+        return lowered
+    loc = em.current.loc if em.current else SourceLoc("<unknown>", 0)
+    _log.debug("%s:%d: %s runs through PyTorch (gflow.aten)", loc.file, loc.line, func)
+    return emit_aten(em, func, args, kwargs, results)
+
+
+def try_lower(
+    em: Emitter, func: Any, args: list[Any], kwargs: dict[str, Any], results: list[Any]
+) -> list[Value | None] | None:
+    """As `lower_call`, with None where the call would have to become `gflow.aten`."""
+    if _any_complex(args) or any(r is not None and r.dtype.is_complex for r in results):
+        return None
+    rule = find_rule(func)
+    if rule is not None:
+        before = em.current_results
+        em.current_results = results
+        try:
+            lowered = rule(em, *args, **kwargs)
+            found = lowered if isinstance(lowered, list | tuple) else [lowered]
+            return [conform(em, func, w, g) for w, g in zip(results, found, strict=True)]
+        except (Unsupported, VerifyError):
+            pass
+        finally:
+            em.current_results = before
+    found = decompose(em, func, args, kwargs, try_lower)
+    if found is None:
+        return None
+    return [conform(em, func, w, g) for w, g in zip(results, found, strict=True)]
+
+
+def _any_complex(args: Any) -> bool:
+    for a in args:
+        if isinstance(a, Value):
+            if is_complex(a.dtype):
+                return True
+        elif isinstance(a, complex) or (isinstance(a, list) and _any_complex(a)):
+            return True
+    return False
+
+
+def conform(em: Emitter, func: Any, want: TraceValue | None, got: Value | None) -> Value | None:
+    """A rule's result in the type that PyTorch gives."""
+    if want is None:
+        return None
+    if got is None or got.shape != tuple(want.shape):
+        found = None if got is None else list(got.shape)
+        raise LoweringError(
+            f"the lowering of {func} gave shape {found}, PyTorch gives {list(want.shape)}; "
+            "this is a bug of gflow, please report it"
+        )
+    dtype = TO_MLIR.get(want.dtype)
+    if dtype is not None and got.dtype != dtype:
+        got = em.convert(got, dtype)
+    if got.number != want.is_number:
+        got = Value(em, got.ir, got.shape, got.dtype, want.is_number, got.const)
+    return got

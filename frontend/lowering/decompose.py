@@ -1,0 +1,187 @@
+"""PyTorch's own decompositions, lowered op by op.
+
+A decomposition is recorded once for each kind of call on fake tensors. It is used only where every
+op in it can be lowered: a call that runs through PyTorch anyway stays one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..tracing.trace import TraceValue
+from .dtypes import TO_TORCH
+from .emitter import Emitter, Value
+
+_MAX_OPS = 160
+#: PyTorch's kernels beat these decompositions, or they depend on memory layout.
+_KEEP = frozenset({
+    "aten.as_strided.default", "aten.as_strided_scatter.default", "aten.linalg_svd.default",
+    "aten.max_pool2d_with_indices.default", "aten.grid_sampler_2d.default",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Ref:
+    """A tensor of a recording, by number."""
+
+    number: int
+
+
+@dataclass
+class _Step:
+    func: Any
+    args: Any
+    kwargs: Any
+    results: list[TraceValue | None]
+
+
+@dataclass
+class _Recording:
+    steps: list[_Step]
+    results: list[_Ref | None]
+
+
+class _Abort(Exception):
+    pass
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[_Step] = []
+        self.numbers: dict[int, int] = {}
+        self.alive: list[torch.Tensor] = []  # ids stay unique while tensors live
+
+    def add(self, tensor: torch.Tensor) -> _Ref:
+        number = len(self.alive)
+        self.numbers[id(tensor)] = number
+        self.alive.append(tensor)
+        return _Ref(number)
+
+    def ref(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            number = self.numbers.get(id(item))
+            if number is None:
+                raise _Abort(f"a tensor from elsewhere: {item}")
+            return _Ref(number)
+        if isinstance(item, list | tuple):
+            return [self.ref(i) for i in item]
+        return item
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable or len(self.steps) >= _MAX_OPS:
+            raise _Abort(str(func))
+        if func.namespace not in ("aten", "prims"):
+            raise _Abort(str(func))
+        out = func(*args, **kwargs)
+        step_args = self.ref(list(args))
+        step_kwargs = {k: self.ref(v) for k, v in kwargs.items()}
+        results: list[TraceValue | None] = []
+        for leaf in out if isinstance(out, list | tuple) else [out]:
+            if isinstance(leaf, torch.Tensor):
+                ref = self.add(leaf)
+                results.append(
+                    TraceValue(ref.number, tuple(leaf.shape), leaf.dtype, tuple(leaf.stride()))
+                )
+            elif leaf is None:
+                results.append(None)
+            else:
+                raise _Abort(f"{func} gives a {type(leaf).__name__}")
+        self.steps.append(_Step(func, step_args, step_kwargs, results))
+        return out
+
+
+_recordings: dict[Any, _Recording | None] = {}
+
+
+def _key(item: Any) -> Any:
+    if isinstance(item, Value):
+        return ("value", item.shape, item.dtype, item.number)
+    if isinstance(item, list | tuple):
+        return tuple(_key(i) for i in item)
+    return (type(item).__name__, repr(item))
+
+
+def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | None:
+    recorder = _Recorder()
+
+    def fake(item: Any) -> Any:
+        if isinstance(item, Value):
+            if item.number:
+                raise _Abort("a traced number")
+            tensor = torch.empty(item.shape, dtype=TO_TORCH[item.dtype])
+            recorder.add(tensor)
+            return tensor
+        if isinstance(item, list):
+            return [fake(i) for i in item]
+        return item
+
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=False):
+            fake_args = fake(list(args))
+            fake_kwargs = {k: fake(v) for k, v in kwargs.items()}
+            with recorder:
+                out = decomposition_table[func](*fake_args, **fake_kwargs)
+            leaves = list(out) if isinstance(out, list | tuple) else [out]
+            results = [None if leaf is None else recorder.ref(leaf) for leaf in leaves]
+    except Exception:
+        return None  # a decomposition that does not fit these arguments is simply not used
+    if any(r is not None and not isinstance(r, _Ref) for r in results):
+        return None
+    return _Recording(recorder.steps, results)
+
+
+def decompose(
+    em: Emitter,
+    func: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    lower_one: Callable[..., list[Value | None] | None],
+) -> list[Value | None] | None:
+    """The call through its decomposition, or None where it has none that can be lowered."""
+    if func not in decomposition_table or str(func) in _KEEP:
+        return None
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return None
+    key = (func, _key(args), tuple(sorted((k, _key(v)) for k, v in kwargs.items())),
+           torch.get_default_dtype())  # fmt: skip
+    if key not in _recordings:
+        _recordings[key] = _record(func, args, kwargs)
+    recording = _recordings[key]
+    if recording is None:
+        return None
+    values: dict[int, Value] = {}
+    for leaf in pytree.arg_tree_leaves(*args, **kwargs):
+        if isinstance(leaf, Value):
+            values[len(values)] = leaf
+
+    def substitute(item: Any) -> Any:
+        if isinstance(item, _Ref):
+            return values[item.number]
+        if isinstance(item, list):
+            return [substitute(i) for i in item]
+        return item
+
+    outer, em.current = em.current, None
+    try:
+        for step in recording.steps:
+            step_kwargs = {k: substitute(v) for k, v in step.kwargs.items()}
+            lowered = lower_one(em, step.func, substitute(step.args), step_kwargs, step.results)
+            if lowered is None:
+                _recordings[key] = None
+                return None
+            for want, got in zip(step.results, lowered):
+                if want is not None and got is not None:
+                    values[want.id] = got
+    finally:
+        em.current = outer
+    return [None if r is None else values[r.number] for r in recording.results]

@@ -1,0 +1,195 @@
+"""`lower`: the walk over a trace, and the function around it."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import func as func_dialect
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import row_major_strides
+
+from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
+from .calls import LoweringError, lower_call
+from .dtypes import TO_MLIR, Unsupported
+from .emitter import Emitter, Value
+
+# Importing a family registers its rules.
+_FAMILIES = (
+    "elementwise", "activations", "reductions", "shape", "creation", "indexing", "contraction",
+    "convolution", "normalization", "softmax", "losses", "randomness", "foreach", "pooling",
+)  # fmt: skip
+for _family in _FAMILIES:
+    importlib.import_module(f"{__name__.rpartition('.')[0]}.{_family}")
+
+_NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
+
+
+def lower(trace: Trace) -> ir.Module:
+    """The trace as a module with one function, in a context of its own."""
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        types = [_input_type(i) for i in trace.inputs]
+        with ir.InsertionPoint(module.body):
+            function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
+        block = ir.Block.create_at_start(function.operation.regions[0], types)
+        em = Emitter(block)
+        values: dict[int, Value] = {}
+        for argument, given in zip(block.arguments, trace.inputs):
+            value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])
+            value.number = given.value.is_number
+            values[given.value.id] = value
+        for op in _live(trace):
+            _lower_op(em, op, values)
+        results = [values[o.value.id] for o in trace.outputs]
+        func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))
+        _finish(function, block, trace, em)
+    return module
+
+
+def _input_type(given: TraceInput) -> ir.Type:
+    dtype = TO_MLIR.get(given.value.dtype)
+    if dtype is None:
+        raise LoweringError(
+            f"{given.role} {given.name!r} has dtype {given.value.dtype}, which a graph cannot "
+            f"take; convert it first (supported: {', '.join(str(d) for d in TO_MLIR)})"
+        )
+    return ir.RankedTensorType.get(list(given.value.shape), ir.Type.parse(dtype))
+
+
+def _symbol(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
+
+
+def _live(trace: Trace) -> list[TraceOp]:
+    """The ops that the outputs need, in order."""
+    needed = {o.value.id for o in trace.outputs}
+    kept = []
+    for op in reversed(trace.ops):
+        if any(r is not None and r.id in needed for r in op.results):
+            kept.append(op)
+            _collect(op.args, needed)
+            _collect(tuple(op.kwargs.values()), needed)
+    kept.reverse()
+    return kept
+
+
+def _collect(items: Any, ids: set[int]) -> None:
+    for item in items:
+        if isinstance(item, TraceValue):
+            ids.add(item.id)
+        elif isinstance(item, list | tuple):
+            _collect(item, ids)
+
+
+def _substitute(item: Any, values: dict[int, Value]) -> Any:
+    if isinstance(item, TraceValue):
+        return values[item.id]
+    if isinstance(item, list | tuple):
+        return [_substitute(i, values) for i in item]
+    return item
+
+
+def _as_number(value: Value) -> Value:
+    if value.number:
+        return value
+    return Value(value.em, value.ir, value.shape, value.dtype, True, value.const)
+
+
+def _arguments(op: TraceOp, values: dict[int, Value]) -> tuple[list[Any], dict[str, Any]]:
+    """The call's arguments; values where the schema wants a number are marked as numbers."""
+    args = [_substitute(a, values) for a in op.args]
+    kwargs = {k: _substitute(v, values) for k, v in op.kwargs.items()}
+    schema = None
+    for i, a in enumerate(args):
+        if isinstance(a, Value) and not a.shape:
+            schema = schema or op.func._schema.arguments
+            if schema[i].type.kind() in _NUMBER_TYPES:
+                args[i] = _as_number(a)
+    for k, v in kwargs.items():
+        if isinstance(v, Value) and not v.shape:
+            spec = next(s for s in op.func._schema.arguments if s.name == k)
+            if spec.type.kind() in _NUMBER_TYPES:
+                kwargs[k] = _as_number(v)
+    return args, kwargs
+
+
+def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
+    em.at(op.loc)
+    em.current = op
+    args, kwargs = _arguments(op, values)
+    try:
+        results = lower_call(em, op.func, args, kwargs, op.results)
+    except (Unsupported, TypeError) as error:
+        where = f"{op.loc.file}:{op.loc.line}"
+        raise LoweringError(f"{where}: cannot compile a call of {op.func}: {error}") from error
+    for want, got in zip(op.results, results):
+        if want is not None:
+            values[want.id] = got
+
+
+def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
+    """Types and attributes of arguments and results."""
+    arguments = []
+    for given in trace.inputs:
+        attrs: dict[str, ir.Attribute] = {
+            "gflow.role": ir.StringAttr.get(given.role),
+            "gflow.name": ir.StringAttr.get(given.name),
+        }
+        shape, strides = tuple(given.value.shape), tuple(given.value.strides)
+        if not _same_layout(shape, strides):
+            attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))
+        arguments.append(ir.DictAttr.get(attrs))
+    if em.rng is not None:
+        arguments.append(
+            ir.DictAttr.get(
+                {"gflow.role": ir.StringAttr.get("rng"), "gflow.name": ir.StringAttr.get("rng")}
+            )
+        )
+    results = []
+    i64 = ir.IntegerType.get_signless(64)
+    for out in trace.outputs:
+        attrs = {"gflow.name": ir.StringAttr.get(out.name)}
+        if out.alias is not None:
+            attrs["gflow.alias"] = ir.IntegerAttr.get(i64, out.alias)
+        results.append(ir.DictAttr.get(attrs))
+    terminator = list(block.operations)[-1]
+    function.attributes["function_type"] = ir.TypeAttr.get(
+        ir.FunctionType.get(
+            [a.type for a in block.arguments], [v.type for v in terminator.operands]
+        )
+    )
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
+    function.attributes["res_attrs"] = ir.ArrayAttr.get(results)
+
+
+def _same_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are row-major, dimensions of size 1 and empty tensors aside."""
+    if 0 in shape:
+        return True
+    dense = row_major_strides(shape)
+    return all(s == d or size == 1 for s, d, size in zip(strides, dense, shape))
+
+
+@dataclass(frozen=True)
+class Escaped:
+    """A call that runs through PyTorch: its overload and where it comes from."""
+
+    overload: str
+    location: str
+
+
+def escaped(module: ir.Module) -> list[Escaped]:
+    """All `gflow.aten` calls of a module, with the source locations that the IR holds."""
+    found: list[Escaped] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "gflow.aten":
+            found.append(Escaped(op.attributes["overload"].value, str(op.location)))
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(visit)
+    return found

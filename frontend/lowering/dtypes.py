@@ -1,0 +1,106 @@
+"""Element types between torch and the dialect, and PyTorch's type promotion over lowered values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+TO_MLIR: dict[torch.dtype, str] = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
+    torch.uint8: "ui8", torch.uint16: "ui16", torch.uint32: "ui32", torch.uint64: "ui64",
+    torch.bool: "i1",
+    torch.complex64: "complex<f32>", torch.complex128: "complex<f64>",
+    torch.complex32: "complex<f16>",
+}  # fmt: skip
+TO_TORCH: dict[str, torch.dtype] = {name: dtype for dtype, name in TO_MLIR.items()}
+
+HALVES = ("f16", "bf16")
+
+
+class Unsupported(Exception):
+    """A lowering can't express this call; it goes through a decomposition or `gflow.aten`."""
+
+
+def mlir_dtype(dtype: torch.dtype) -> str:
+    """The dialect's name of a torch dtype.
+
+    Raises:
+        Unsupported: the dialect has no such element type (float8, quantized, …).
+    """
+    found = TO_MLIR.get(dtype)
+    if found is None:
+        raise Unsupported(f"element type {dtype}")
+    return found
+
+
+def opmath(dtype: str) -> str:
+    """The type that arithmetic on `dtype` runs in: float32 for halves."""
+    return "f32" if dtype in HALVES else dtype
+
+
+def is_float(dtype: str) -> bool:
+    return dtype in ("f32", "f64", "f16", "bf16")
+
+
+def is_complex(dtype: str) -> bool:
+    return dtype.startswith("complex")
+
+
+def default_float() -> str:
+    return TO_MLIR[torch.get_default_dtype()]
+
+
+def _scalar_dtype(value: bool | int | float | complex) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    if isinstance(value, int):
+        return torch.int64
+    if isinstance(value, float):
+        return torch.get_default_dtype()
+    raise Unsupported("complex numbers")
+
+
+def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    """ATen's `combine_categories`: the lower priority counts only if its category is higher."""
+    if higher is None or lower is None:
+        return higher or lower
+    if higher.is_floating_point:
+        return higher
+    if higher is torch.bool or lower.is_floating_point:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def result_dtype(operands: Iterable[Any]) -> str:
+    """`torch.result_type` of values and Python numbers."""
+    operands = list(operands)
+    python = (bool, int, float, complex)
+    has_tensor = any(not isinstance(x, python) and not x.number for x in operands)
+    by_rank: list[torch.dtype | None] = [None, None, None]  # tensors, 0-d tensors, numbers
+    for operand in operands:
+        if isinstance(operand, python):
+            rank, dtype = 2, _scalar_dtype(operand)
+        else:
+            dtype = TO_TORCH[operand.dtype]
+            if dtype.is_complex:
+                raise Unsupported("complex tensors")
+            rank = 0 if operand.shape else 1
+            if operand.number and has_tensor:
+                rank = 2
+                if dtype.is_floating_point:
+                    dtype = torch.get_default_dtype()
+        known = by_rank[rank]
+        by_rank[rank] = dtype if known is None else _promote(known, dtype)
+    found = _combine(by_rank[0], _combine(by_rank[1], by_rank[2]))
+    assert found is not None
+    return TO_MLIR[found]
+
+
+def _promote(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    try:
+        return torch.promote_types(a, b)
+    except RuntimeError as error:
+        raise Unsupported(str(error)) from None

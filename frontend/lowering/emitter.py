@@ -1,0 +1,406 @@
+"""Writing gflow ops: values with operators, constants, and caches that make it cheap.
+
+Everything here keeps to the dialect's rules by itself: operands are broadcast and Python numbers
+become splat constants of the full shape. Element types are never mixed silently.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gflow.dialects.attributes import to_mlir
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import FLOATS, TensorType
+
+from ..tracing.trace import SourceLoc, TraceOp
+from .dtypes import Unsupported, is_complex, opmath
+
+Number = bool | int | float
+
+
+class Value:
+    """A tensor in the IR. Operators broadcast; a Python number takes the tensor's element type.
+
+    number: a traced Python number (a learning rate): it takes part in type promotion as one.
+    const: the number that fills the tensor, where it is a known splat.
+    """
+
+    __slots__ = ("const", "dtype", "em", "ir", "number", "shape")
+
+    def __init__(
+        self,
+        em: Emitter,
+        value: ir.Value,
+        shape: tuple[int, ...],
+        dtype: str,
+        number: bool = False,
+        const: Number | None = None,
+    ) -> None:
+        self.em = em
+        self.ir = value
+        self.shape = shape
+        self.dtype = dtype
+        self.number = number
+        self.const = const
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.shape, self.dtype)
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> int:
+        return TensorType(self.shape, self.dtype).numel
+
+    def __repr__(self) -> str:
+        return f"Value({self.type})"
+
+    def __add__(self, other: Any) -> Value:
+        return self.em.binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.em.binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self.em.binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.em.binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self.em.binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self.em.binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.em.binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.em.binary("div", other, self)
+
+    def __neg__(self) -> Value:
+        return self.em("neg", self)
+
+    def __and__(self, other: Value) -> Value:
+        return self.em.binary("and", self, other)
+
+    def __or__(self, other: Value) -> Value:
+        return self.em.binary("or", self, other)
+
+    def __invert__(self) -> Value:
+        return self.em("not", self)
+
+    def eq(self, other: Any) -> Value:
+        return self.em.compare("eq", self, other)
+
+    def ne(self, other: Any) -> Value:
+        return self.em.compare("ne", self, other)
+
+    def lt(self, other: Any) -> Value:
+        return self.em.compare("lt", self, other)
+
+    def le(self, other: Any) -> Value:
+        return self.em.compare("le", self, other)
+
+    def gt(self, other: Any) -> Value:
+        return self.em.compare("gt", self, other)
+
+    def ge(self, other: Any) -> Value:
+        return self.em.compare("ge", self, other)
+
+    def to(self, dtype: str) -> Value:
+        return self.em.convert(self, dtype)
+
+    def compute(self) -> Value:
+        """The value in the type that arithmetic on it runs in (float32 for halves)."""
+        return self.em.convert(self, opmath(self.dtype))
+
+    def reshape(self, shape: Sequence[int]) -> Value:
+        return self.em.reshape(self, shape)
+
+    def sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
+        return self.em.reduce(self, "sum", dims, keepdim)
+
+
+class Emitter:
+    """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
+
+    def __init__(self, block: ir.Block) -> None:
+        self.block = block
+        self.current: TraceOp | None = None  # the call that is being lowered
+        self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
+        self.rng: Value | None = None
+        self.streams = 0
+        self.uniques = 0
+        self._ip = ir.InsertionPoint(block)
+        self._loc = ir.Location.unknown()
+        self._locs: dict[SourceLoc, ir.Location] = {}
+        self._types: dict[tuple[tuple[int, ...], str], ir.Type] = {}
+        self._elements: dict[str, ir.Type] = {}
+        self._attrs: dict[Any, ir.Attribute] = {}
+        self._constants: dict[Any, Value] = {}
+
+    # -- locations and types
+
+    def at(self, loc: SourceLoc) -> None:
+        """Ops emitted from now on come from `loc`."""
+        found = self._locs.get(loc)
+        if found is None:
+            found = self._locs[loc] = ir.Location.name(
+                f"{loc.phase}:{loc.module}", childLoc=ir.Location.file(loc.file, loc.line, 0)
+            )
+        self._loc = found
+
+    def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
+        key = (shape, dtype)
+        found = self._types.get(key)
+        if found is None:
+            element = self._elements.get(dtype)
+            if element is None:
+                element = self._elements[dtype] = ir.Type.parse(dtype)
+            found = self._types[key] = ir.RankedTensorType.get(list(shape), element)
+        return found
+
+    def _attr(self, name: str, key: str, value: Any) -> ir.Attribute:
+        spec = OPS[name].attrs[key]
+        if isinstance(value, ir.Attribute):
+            return value
+        if isinstance(value, list):
+            value = tuple(value)
+        cache_key = (spec.kind, value)
+        found = self._attrs.get(cache_key)
+        if found is None:
+            found = self._attrs[cache_key] = to_mlir(spec, value)
+        return found
+
+    def wrap(self, value: ir.Value, shape: tuple[int, ...], dtype: str) -> Value:
+        return Value(self, value, shape, dtype)
+
+    # -- ops
+
+    def create(
+        self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Any]
+    ) -> list[Value]:
+        """Append `gflow.<name>` with given result types."""
+        op = ir.Operation.create(
+            f"gflow.{name}",
+            results=[self.mlir_type(tuple(shape), dtype) for shape, dtype in types],
+            operands=[v.ir for v in operands],
+            attributes={k: self._attr(name, k, v) for k, v in attrs.items() if v is not None},
+            loc=self._loc,
+            ip=self._ip,
+        )
+        return [Value(self, r, tuple(ty[0]), ty[1]) for r, ty in zip(op.results, types)]
+
+    def __call__(self, name: str, *operands: Value, **attrs: Any) -> Value:
+        """Append `gflow.<name>`; the result type follows from the op's shape rule."""
+        infer = OPS[name].infer
+        assert infer is not None
+        types = infer([TensorType(v.shape, v.dtype) for v in operands], attrs)
+        return self.create(name, operands, attrs, types)[0]
+
+    def full(self, value: Number, shape: Sequence[int], dtype: str) -> Value:
+        """A splat constant."""
+        shape = tuple(shape)
+        if dtype in FLOATS:
+            try:
+                value = float(value)
+            except OverflowError:
+                value = float("inf") if value > 0 else float("-inf")
+            key: Any = (struct.pack("d", value), shape, dtype)
+        elif dtype == "i1":
+            value = bool(value)
+            key = (value, shape, dtype)
+        elif is_complex(dtype):
+            raise Unsupported("complex constants")
+        else:
+            value = _wrap_integer(value, dtype)
+            key = (value, shape, dtype)
+        found = self._constants.get(key)
+        if found is None:
+            ty = self.mlir_type(shape, dtype)
+            element = self._elements[dtype]
+            if dtype in FLOATS:
+                scalar: ir.Attribute = ir.FloatAttr.get(element, value)
+            else:
+                scalar = ir.IntegerAttr.get(element, int(value))
+            attr = ir.DenseElementsAttr.get_splat(ty, scalar)
+            found = self.create("constant", [], {"value": attr}, [(shape, dtype)])[0]
+            found.const = value
+            self._constants[key] = found
+        return found
+
+    def dense(self, array: np.ndarray, dtype: str) -> Value:
+        """A constant with the elements of `array` (which holds `dtype`'s bytes)."""
+        ty = self.mlir_type(array.shape, dtype)
+        packed = np.ascontiguousarray(array)
+        if dtype == "i1":
+            packed = np.packbits(packed.reshape(-1).astype(bool), bitorder="little")
+        attr = ir.DenseElementsAttr.get(packed, type=ty)
+        return self.create("constant", [], {"value": attr}, [(array.shape, dtype)])[0]
+
+    def iota(self, shape: Sequence[int], dim: int, dtype: str) -> Value:
+        shape = tuple(shape)
+        key = ("iota", shape, dim, dtype)
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self("iota", shape=shape, dim=dim, dtype=dtype)
+        return found
+
+    # -- elementwise
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        if x.dtype == dtype:
+            return x
+        if is_complex(dtype) or is_complex(x.dtype):
+            raise Unsupported("complex tensors")
+        if x.const is not None and x.dtype not in ("f16", "bf16") and dtype != "ui8":
+            value = x.const
+            if dtype in FLOATS or abs(value) < 2**31:
+                if dtype not in FLOATS and dtype != "i1":
+                    value = int(value)
+                return self.full(value != 0 if dtype == "i1" else value, x.shape, dtype)
+        result = self("convert", x, dtype=dtype)
+        result.number = x.number
+        return result
+
+    def pair(self, a: Any, b: Any) -> tuple[Value, Value]:
+        """Two operands (one may be a Python number) in one shape and type."""
+        if not isinstance(a, Value):
+            return self.full(a, b.shape, b.dtype), b
+        if not isinstance(b, Value):
+            return a, self.full(b, a.shape, a.dtype)
+        if a.dtype != b.dtype:
+            if a.number:
+                a = self.convert(a, b.dtype)
+            elif b.number:
+                b = self.convert(b, a.dtype)
+            else:
+                raise AssertionError(f"mixed element types {a.dtype} and {b.dtype}")
+        if a.shape != b.shape:
+            shape = broadcast_shapes(a.shape, b.shape)
+            a, b = self.broadcast(a, shape), self.broadcast(b, shape)
+        return a, b
+
+    def binary(self, name: str, a: Any, b: Any) -> Value:
+        return self(name, *self.pair(a, b))
+
+    def compare(self, predicate: str, a: Any, b: Any) -> Value:
+        return self("compare", *self.pair(a, b), predicate=predicate)
+
+    def select(self, pred: Value, a: Any, b: Any) -> Value:
+        """`a` where `pred`, else `b`; numbers and shapes adapt."""
+        if isinstance(a, Value) or isinstance(b, Value):
+            a, b = self.pair(a, b)
+        else:
+            raise AssertionError("select needs a tensor")
+        shape = broadcast_shapes(pred.shape, a.shape)
+        return self("select", self.broadcast(pred, shape), self.broadcast(a, shape),
+                    self.broadcast(b, shape))  # fmt: skip
+
+    def maximum(self, a: Any, b: Any) -> Value:
+        return self.binary("maximum", a, b)
+
+    def minimum(self, a: Any, b: Any) -> Value:
+        return self.binary("minimum", a, b)
+
+    # -- shape
+
+    def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int] | None = None) -> Value:
+        shape = tuple(shape)
+        if x.shape == shape and (dims is None or tuple(dims) == tuple(range(len(shape)))):
+            return x
+        if x.const is not None:
+            return self.full(x.const, shape, x.dtype)
+        if dims is None:
+            dims = range(len(shape) - len(x.shape), len(shape))
+        return self("broadcast", x, shape=shape, dims=tuple(dims))
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        if x.const is not None:
+            return self.full(x.const, shape, x.dtype)
+        return self("reshape", x, shape=shape)
+
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        permutation = tuple(permutation)
+        if permutation == tuple(range(len(permutation))):
+            return x
+        if x.const is not None:
+            return self.full(x.const, [x.shape[p] for p in permutation], x.dtype)
+        return self("transpose", x, permutation=permutation)
+
+    def slice(self, x: Value, dim: int, start: int, limit: int, step: int = 1) -> Value:
+        """x[start:limit:step] along one dimension."""
+        limit = max(start, limit)
+        if start == 0 and limit == x.shape[dim] and step == 1:
+            return x
+        starts, limits, strides = [0] * x.rank, list(x.shape), [1] * x.rank
+        starts[dim], limits[dim], strides[dim] = start, limit, step
+        return self("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
+
+    def pad(self, x: Value, low: Sequence[int], high: Sequence[int], value: Number = 0) -> Value:
+        if not any(low) and not any(high):
+            return x
+        return self("pad", x, self.full(value, (), x.dtype), low=tuple(low), high=tuple(high))
+
+    def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
+        xs = [x for x in xs if x.shape[dim] != 0] or [xs[0]]
+        return xs[0] if len(xs) == 1 else self("concatenate", *xs, dim=dim)
+
+    def unsqueeze(self, x: Value, dim: int) -> Value:
+        return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
+
+    def keep(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+        """A value reduced over `dims` of `shape`, with those dimensions back as 1."""
+        return self.reshape(x, tuple(1 if d in dims else s for d, s in enumerate(shape)))
+
+    # -- reductions
+
+    def reduce(self, x: Value, kind: str, dims: Sequence[int], keepdim: bool = False) -> Value:
+        """`dims` must be non-negative."""
+        dims = tuple(sorted(set(dims)))
+        if kind in ("max", "min", "argmax", "argmin") and any(x.shape[d] == 0 for d in dims):
+            raise Unsupported(f"{kind} over zero elements")
+        result = x if not dims else self("reduce", x, kind=kind, dims=dims)
+        return self.keep(result, x.shape, dims) if keepdim else result
+
+    def mean(self, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
+        count = 1
+        for d in dims:
+            count *= x.shape[d]
+        return self.reduce(x, "sum", dims, keepdim) / count
+
+
+def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The joint shape of two shapes, aligned at the last dimension."""
+    if len(a) < len(b):
+        a = (1,) * (len(b) - len(a)) + a
+    elif len(b) < len(a):
+        b = (1,) * (len(a) - len(b)) + b
+    return tuple(y if x == 1 else x for x, y in zip(a, b))
+
+
+_BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "ui8": 8, "ui16": 16, "ui32": 32, "ui64": 64}
+
+
+def _wrap_integer(value: Number, dtype: str) -> int:
+    """The number as an element of `dtype`, wrapping around as a C cast does."""
+    if value != value or value in (float("inf"), float("-inf")):
+        raise Unsupported("an infinity or NaN as an integer")
+    bits = _BITS[dtype]
+    wrapped = int(value) & ((1 << bits) - 1)
+    if not dtype.startswith("u") and wrapped >> (bits - 1):
+        wrapped -= 1 << bits
+    return wrapped

@@ -1,0 +1,323 @@
+"""A reference interpreter: runs a module of the `gflow` dialect on real tensors, op by op.
+
+It is the oracle for everything that changes IR: slow, plain, apart from the code generators.
+Understands modules before and after fusion (a `gflow.fused` runs its region).
+
+    results = run_module(module, [x, weight, ...])      # in the order of the function's results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gflow.dialects import aten
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import conv_dims
+from gflow.dialects.types import tensor_type
+
+Tensor = torch.Tensor
+Attrs = dict[str, Any]
+
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
+    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
+    "i1": torch.bool, "complex<f32>": torch.complex64, "complex<f64>": torch.complex128,
+    "complex<f16>": torch.complex32,
+}  # fmt: skip
+
+
+def run_module(module: ir.Module, args: Sequence[Tensor]) -> list[Tensor]:
+    """The results of the module's function for `args`, which are not changed."""
+    with module.context:
+        (function,) = [op for op in module.body.operations if op.operation.name == "func.func"]
+        return _run_block(function.operation.regions[0].blocks[0], args)
+
+
+def _run_block(block: ir.Block, args: Sequence[Tensor]) -> list[Tensor]:
+    values: dict[ir.Value, Tensor] = {}
+    for argument, given in zip(block.arguments, args, strict=True):
+        _check(argument, given)
+        values[argument] = given
+    for op in block.operations:
+        operation = op.operation
+        operands = [values[v] for v in operation.operands]
+        if operation.name in ("func.return", "gflow.yield"):
+            return operands
+        for result, value in zip(operation.results, run_op(operation, operands), strict=True):
+            _check(result, value)
+            values[result] = value
+    raise ValueError("a block without a terminator")
+
+
+def _check(value: ir.Value, tensor: Tensor) -> None:
+    want = tensor_type(value.type)
+    if tuple(tensor.shape) != want.shape or tensor.dtype != DTYPES[want.dtype]:
+        raise TypeError(f"{value} holds {tensor.dtype}{list(tensor.shape)}")
+
+
+def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
+    """One op on real tensors."""
+    name = operation.name.removeprefix("gflow.")
+    if name == "fused":
+        return _run_block(operation.regions[0].blocks[0], operands)
+    attrs = read(OPS[name], operation.attributes)
+    if name == "aten":
+        return _aten(operands, attrs)
+    if name == "constant":
+        return [_constant(operation.attributes["value"])]
+    if name in _RULES:
+        return [_RULES[name](operands, attrs)]
+    return [_DIRECT[name](*operands)]
+
+
+def _aten(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
+    func = aten.find_overload(attrs["overload"])
+    args, kwargs = aten.decode_call(attrs["args"], operands, lambda t: t.item())
+    return aten.call_results(func(*args, **kwargs))
+
+
+def _constant(attr: Any) -> Tensor:
+    ty = tensor_type(attr.type)
+    if attr.is_splat:
+        value = attr.get_splat_value().value
+        return torch.full(ty.shape, value, dtype=DTYPES[ty.dtype])
+    if ty.dtype == "bf16":
+        return torch.from_numpy(np.array(attr).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.array(attr).astype(_NUMPY[ty.dtype])).reshape(ty.shape)
+
+
+_NUMPY = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32,
+    "i16": np.int16, "i8": np.int8, "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32,
+    "ui64": np.uint64, "i1": np.bool_,
+}  # fmt: skip
+
+
+# -- elementwise
+
+
+def _integer_safe(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Integer division by zero gives 0."""
+
+    def guarded(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype.is_floating_point:
+            return function(a, b)
+        zero = b == 0
+        return torch.where(zero, 0, function(a, torch.where(zero, 1, b))).to(a.dtype)
+
+    return guarded
+
+
+def _div(a: Tensor, b: Tensor) -> Tensor:
+    return a / b if a.dtype.is_floating_point else torch.div(a, b, rounding_mode="trunc")
+
+
+def _shift_left(a: Tensor, b: Tensor) -> Tensor:
+    bits = a.element_size() * 8
+    inside = (b >= 0) & (b < bits)
+    return torch.where(inside, a << torch.where(inside, b, 0), 0).to(a.dtype)
+
+
+def _shift_right(a: Tensor, b: Tensor) -> Tensor:
+    bits = a.element_size() * 8
+    return a >> torch.where((b >= 0) & (b < bits), b, bits - 1)
+
+
+_COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
+            "ge": torch.ge}  # fmt: skip
+
+_DIRECT: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _integer_safe(_div),
+    "remainder": _integer_safe(torch.remainder), "fmod": _integer_safe(torch.fmod),
+    "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2,
+    "copysign": torch.copysign, "and": torch.bitwise_and, "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor, "not": torch.bitwise_not, "shift_left": _shift_left,
+    "shift_right": _shift_right, "select": torch.where, "neg": torch.neg, "abs": torch.abs,
+    "sign": torch.sgn, "is_nan": torch.isnan, "is_inf": torch.isinf, "matmul": torch.matmul,
+} | {
+    name: getattr(torch, name)
+    for name in (
+        "floor", "ceil", "trunc", "round", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1",
+        "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+        "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "sigmoid",
+    )
+}  # fmt: skip
+
+
+def _sign(x: Tensor) -> Tensor:
+    if not x.dtype.is_floating_point:
+        return torch.sign(x)
+    return torch.where(torch.isnan(x), x, torch.sign(x))
+
+
+_DIRECT["sign"] = _sign
+
+
+# -- shape and indexing
+
+
+def _iota(_: list[Tensor], a: Attrs) -> Tensor:
+    shape, dim = a["shape"], a["dim"]
+    line = torch.arange(shape[dim]).to(DTYPES[a["dtype"]])
+    return line.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape).clone()
+
+
+def _broadcast(xs: list[Tensor], a: Attrs) -> Tensor:
+    inner = [1] * len(a["shape"])
+    for size, d in zip(xs[0].shape, a["dims"]):
+        inner[d] = size
+    return xs[0].reshape(inner).expand(a["shape"])
+
+
+def _slice(xs: list[Tensor], a: Attrs) -> Tensor:
+    index = tuple(slice(*s) for s in zip(a["starts"], a["limits"], a["strides"]))
+    return xs[0][index] if index else xs[0]
+
+
+def _pad(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, value = xs
+    shape = [lo + s + hi for lo, s, hi in zip(a["low"], x.shape, a["high"])]
+    out = torch.full(shape, value.item(), dtype=x.dtype)
+    out[tuple(slice(lo, lo + s) for lo, s in zip(a["low"], x.shape))] = x
+    return out
+
+
+def _take(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, index = xs
+    taken = torch.index_select(x, a["dim"], index.reshape(-1))
+    return taken.reshape(*x.shape[: a["dim"]], *index.shape, *x.shape[a["dim"] + 1 :])
+
+
+def _index_add(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, index, source = xs
+    flat = source.reshape(*x.shape[: a["dim"]], index.numel(), *x.shape[a["dim"] + 1 :])
+    return torch.index_add(x, a["dim"], index.reshape(-1), flat)
+
+
+# -- reductions and convolutions
+
+
+def _reduce(xs: list[Tensor], a: Attrs) -> Tensor:
+    (x,), kind, dims = xs, a["kind"], list(a["dims"])
+    if not dims:
+        return x
+    if kind in ("argmax", "argmin"):
+        return getattr(torch, kind)(x, dims[0])
+    if kind in ("any", "all", "prod"):
+        for d in reversed(dims):
+            x = torch.prod(x, d, dtype=x.dtype) if kind == "prod" else getattr(torch, kind)(x, d)
+        return x
+    if kind == "sum":
+        return torch.sum(x, dims, dtype=x.dtype)
+    return torch.amax(x, dims) if kind == "max" else torch.amin(x, dims)
+
+
+def _first(layout: str, t: Tensor) -> Tensor:
+    """Channels first."""
+    return t if layout == "NC*" else t.movedim(-1, 1)
+
+
+def _last(layout: str, t: Tensor) -> Tensor:
+    return t if layout == "NC*" else t.movedim(1, -1)
+
+
+def _conv_call(a: Attrs) -> dict[str, Any]:
+    spatial = len(a["stride"])
+    return {"stride": a["stride"], "padding": a["padding"], "dilation": a["dilation"],
+            "transposed": False, "output_padding": [0] * spatial,
+            "groups": a["groups"]}  # fmt: skip
+
+
+def _convolution(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, w = (_first(a["layout"], t) for t in xs)
+    return _last(a["layout"], torch.ops.aten.convolution(x, w, None, **_conv_call(a)))
+
+
+def _conv_grad(which: int) -> Callable[[list[Tensor], Attrs], Tensor]:
+    def run(xs: list[Tensor], a: Attrs) -> Tensor:
+        n, c, spatial = conv_dims(a["layout"], len(a["shape"]))
+        missing = torch.zeros([a["shape"][d] for d in (n, c, *spatial)], dtype=xs[0].dtype)
+        one, two = (_first(a["layout"], t) for t in xs)
+        dy, x, w = (one, missing, two) if which == 0 else (two, one, missing)
+        mask = [which == 0, which == 1, False]
+        grads = torch.ops.aten.convolution_backward(
+            dy, x, w, None, **_conv_call(a), output_mask=mask
+        )
+        return _last(a["layout"], grads[which])
+
+    return run
+
+
+# -- random numbers (docs/random.md)
+
+
+def philox(seed: int, offset: int, stream: int, count: int) -> np.ndarray:
+    """The words of elements 0 … count - 1 as uint64[blocks, 4]."""
+    mask = np.uint64(0xFFFFFFFF)
+    high = np.uint64(32)
+    block = np.arange((count + 3) // 4, dtype=np.uint64)
+    c = [block & mask, block >> high,
+         np.full_like(block, stream & 0xFFFFFFFF),
+         np.full_like(block, offset & 0xFFFFFFFF)]  # fmt: skip
+    k0, k1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    for step in range(10):
+        if step:
+            k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+        p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [(p1 >> high) ^ c[1] ^ np.uint64(k0), p1 & mask,
+             (p0 >> high) ^ c[3] ^ np.uint64(k1), p0 & mask]  # fmt: skip
+    return np.stack(c, 1)
+
+
+def random_numbers(
+    kind: str, seed: int, offset: int, stream: int, shape: Sequence[int], dtype: str
+) -> Tensor:
+    """What `gflow.random` gives."""
+    count = int(np.prod(shape, dtype=np.int64))
+    words = philox(seed, offset, stream, count)
+    if kind == "bits":
+        flat = torch.from_numpy(words.reshape(-1)[:count].astype(np.int64))
+        return flat.to(DTYPES[dtype]).reshape(*shape)
+    unit = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
+    if kind == "normal":
+        u = torch.from_numpy(unit).reshape(-1, 2)
+        radius = torch.sqrt(torch.log(1 - u[:, 0]) * -2)
+        angle = u[:, 1] * 6.283185307179586
+        numbers = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], 1)
+    else:
+        numbers = torch.from_numpy(unit)
+    return numbers.reshape(-1)[:count].to(DTYPES[dtype]).reshape(*shape)
+
+
+def _random(xs: list[Tensor], a: Attrs) -> Tensor:
+    seed, offset = xs[0].tolist()
+    return random_numbers(a["kind"], seed, offset, a["stream"], a["shape"], a["dtype"])
+
+
+_RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {
+    "compare": lambda xs, a: _COMPARE[a["predicate"]](*xs),
+    "convert": lambda xs, a: xs[0].to(DTYPES[a["dtype"]]),
+    "iota": _iota,
+    "reshape": lambda xs, a: xs[0].reshape(a["shape"]),
+    "transpose": lambda xs, a: xs[0].permute(a["permutation"]),
+    "broadcast": _broadcast,
+    "slice": _slice,
+    "pad": _pad,
+    "concatenate": lambda xs, a: torch.cat(xs, a["dim"]),
+    "reverse": lambda xs, a: torch.flip(xs[0], a["dims"]),
+    "take": _take,
+    "gather": lambda xs, a: torch.gather(xs[0], a["dim"], xs[1].long()),
+    "index_add": _index_add,
+    "reduce": _reduce,
+    "convolution": _convolution,
+    "convolution_input_grad": _conv_grad(0),
+    "convolution_weight_grad": _conv_grad(1),
+    "random": _random,
+}
