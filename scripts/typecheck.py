@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VIEW = ROOT / ".typing"
 PACKAGES = ("dialects", "compiler", "runtime")
 BESIDE = ("benchmarks",)
+SEEN = ("examples",)  # imported by those, not checked themselves
 
 
 def make_view() -> None:
@@ -29,7 +30,7 @@ def make_view() -> None:
             (gflow / entry.name).symlink_to(entry)
     for name in PACKAGES:
         (gflow / name).symlink_to(ROOT / name)
-    for name in BESIDE:
+    for name in BESIDE + SEEN:
         (VIEW / name).symlink_to(ROOT / name)
 
 

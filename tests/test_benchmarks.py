@@ -69,6 +69,7 @@ def test_quick_run(tmp_path: Path) -> None:
     """Eager and gflow through every kind of item, with results that agree."""
     path = tmp_path / "out.json"
     options = ["--quick", "--models", "mlp,relu_mul_add,layer_norm_grad", "--peers", "eager,gflow"]
+    options += ["--threads", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *options, "--json", str(path)],
         cwd=ROOT,
