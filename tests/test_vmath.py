@@ -10,6 +10,7 @@ import ctypes
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,27 +30,27 @@ PIPELINE = (
 MAX_ULP = {
     "exp": 1.0,
     "exp2": 1.0,
-    "expm1": 1.5,
+    "expm1": 1.6,
     "sigmoid": 2.5,
-    "sinh": 2.0,
+    "sinh": 1.75,
     "cosh": 1.5,
-    "tanh": 2.5,
-    "log": 1.5,
-    "log2": 1.5,
-    "log10": 1.5,
-    "log1p": 1.5,
-    "sin": 2.0,
-    "cos": 2.0,
-    "tan": 2.5,
-    "asin": 2.5,
-    "acos": 2.0,
-    "atan": 2.0,
-    "asinh": 1.0,
-    "acosh": 1.0,
-    "atanh": 1.0,
-    "erf": 1.5,
-    "erfc": 1.0,
-    "erfinv": 1.0,
+    "tanh": 2.0,
+    "log": 1.0,
+    "log2": 1.1,
+    "log10": 1.0,
+    "log1p": 1.6,
+    "sin": 1.6,
+    "cos": 1.6,
+    "tan": 2.4,
+    "asin": 2.0,
+    "acos": 1.5,
+    "atan": 1.5,
+    "asinh": 0.51,
+    "acosh": 0.51,
+    "atanh": 0.51,
+    "erf": 1.1,
+    "erfc": 0.55,
+    "erfinv": 0.6,
     "rsqrt": 1.5,
     "sqrt": 0.501,
     "reciprocal": 0.501,
@@ -59,8 +60,8 @@ MAX_ULP = {
     "round": 0.0,
     "sign": 0.0,
     "abs": 0.0,
-    "pow": 1.0,
-    "atan2": 2.0,
+    "pow": 0.51,
+    "atan2": 1.6,
     "fmod": 0.0,
     "remainder": 0.0,
     "copysign": 0.0,
@@ -181,10 +182,10 @@ def library() -> Library:
 def report() -> Iterator[dict[str, tuple[float, float, float]]]:
     rows: dict[str, tuple[float, float, float]] = {}
     yield rows
-    print("\n\nlargest error in float32, ulp of the true result; difference to PyTorch, in steps")
-    print(f"{'function':<12}{'gflow':>8}{'PyTorch':>10}{'difference':>12}")
+    print("\n\nlargest error in float32, ulp of the true result; steps from PyTorch's")
+    print(f"{'function':<12}{'gflow':>8}{'PyTorch':>10}{'apart':>8}")
     for name, (ours, theirs, apart) in rows.items():
-        print(f"{name:<12}{ours:>8.3f}{theirs:>10.3f}{apart:>12.0f}")
+        print(f"{name:<12}{ours:>8.3f}{theirs:>10.3f}{apart:>8.0f}")
 
 
 def sweep() -> torch.Tensor:
@@ -210,10 +211,10 @@ SWEEP = sweep()
 
 
 def ulp_error(got: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """|got - exact| in the spacing of `got.dtype` at `exact` (float64, so for float32 only)."""
+    """|got - exact| in the spacing of float32 at `exact`, which is float64."""
     rounded = exact.to(torch.float32)
-    _, exponent = torch.frexp(exact)
-    spacing = torch.ldexp(torch.ones_like(exact), exponent.clamp(min=-125) - 24)
+    exponent = (exact.view(torch.int64) >> 52 & 0x7FF).clamp(min=1023 - 126)
+    spacing = (exponent - 23 << 52).view(torch.float64)
     error = (got.double() - exact).abs() / spacing
     same = (got == rounded) & torch.isinf(rounded) | (got.isnan() & exact.isnan())
     wrong_kind = (got.isnan() != exact.isnan()) | (torch.isinf(got) & ~torch.isinf(rounded))
@@ -246,9 +247,13 @@ def check(name: str, got: torch.Tensor, *args: torch.Tensor) -> tuple[float, flo
     assert worst <= MAX_ULP[name], f"{name}: {worst} ulp {describe(got, exact, error, *args)}"
     zero = (exact == 0) & (got == 0)
     assert torch.equal(torch.signbit(got[zero]), torch.signbit(exact[zero])), f"{name}: sign of 0"
+    # Apart from where PyTorch's float32 overflows early (sinh, cosh) or flushes denormals
+    # (sigmoid), both are close to the true result, and so to each other.
     theirs = REFERENCE[name](*args)
-    apart = steps_apart(got, theirs)
-    return worst, float(ulp_error(theirs, exact).max()), float(apart.max())
+    their_error = ulp_error(theirs, exact)
+    apart = int(steps_apart(got, theirs)[their_error < 2].max())
+    assert apart <= 3, f"{name}: {apart} float32 steps from PyTorch's result"
+    return worst, float(their_error.max()), apart
 
 
 @pytest.mark.parametrize("name", sorted(vmath.UNARY))
@@ -264,12 +269,13 @@ SPECIAL += [3.4e38, -3.4e38, 0.1, -0.1, 1 + 2.0**-23, 1 - 2.0**-24, -1 - 2.0**-2
 SPECIAL += [INF, -INF, NAN]
 
 
+@cache
 def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Every pair of special values, and random pairs of similar and of any magnitude."""
     special = torch.tensor(SPECIAL, dtype=torch.float64).to(dtype)
     a, b = (grid.reshape(-1) for grid in torch.meshgrid(special, special, indexing="ij"))
     generator = torch.Generator().manual_seed(7)
-    n = 1 << 18
+    n = 1 << 17
     near = torch.randn(2, n, generator=generator, dtype=torch.float64) * 3
     bits = torch.randint(0, 2**32, (2, n), generator=generator, dtype=torch.int64)
     wild = bits.to(torch.int32).view(torch.float32).double()
@@ -320,15 +326,6 @@ def test_sin_and_cos_stay_within_one(library):
         assert float(got.nan_to_num().abs().max()) <= 1.0
 
 
-@pytest.mark.parametrize("name", ["exp", "exp2", "sigmoid", "tanh", "erf"])
-def test_monotonic_enough(name, library):
-    """Neighbouring results never step back by more than the error allowed."""
-    x = torch.linspace(-20, 20, 1 << 18)
-    got = library(_symbol(name, "vector<16xf32>"), x)
-    back = steps_apart(got[1:], got[:-1])[got[1:] < got[:-1]]
-    assert back.numel() == 0 or int(back.max()) <= 2
-
-
 @pytest.mark.parametrize("name", sorted(vmath.NAMES))
 def test_a_scalar_and_a_lane_agree(name, library):
     """Bit for bit: no lane's result depends on the type or on its neighbours."""
@@ -339,6 +336,30 @@ def test_a_scalar_and_a_lane_agree(name, library):
     assert torch.equal(vector.nan_to_num(nan=12345.0), scalar.nan_to_num(nan=12345.0))
 
 
+@pytest.mark.parametrize("lanes", [1, 4, 8, 32])
+def test_other_widths(lanes, library):
+    ty = f"vector<{lanes}xf32>"
+    names = ["exp", "log", "tanh", "sin", "erfc", "fmod"]
+    other = Library(
+        {
+            name: kernel(
+                name,
+                ty,
+                lambda e, args, n=name: vmath.emit(e, n, args, ty),
+                2 if name in vmath.BINARY else 1,
+            )
+            for name in names
+        }
+    )
+    for name in names:
+        args = pairs(torch.float32) if name in vmath.BINARY else (SWEEP[::16].contiguous(),)
+        args = tuple(a[: a.numel() // 32 * 32] for a in args)
+        expected = library(_symbol(name, "vector<16xf32>"), *args)
+        got = other(name, *args)
+        assert torch.equal(got.nan_to_num(nan=12345.0), expected.nan_to_num(nan=12345.0)), name
+
+
+@cache
 def _float64_inputs() -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
     near = torch.randn(1 << 14, generator=generator, dtype=torch.float64) * 2
