@@ -309,6 +309,12 @@ class _Arithmetic:
     def item(self) -> Any:
         return self
 
+    def __sym_float__(self) -> Any:
+        return _binary("mul", self, 1.0) if self.node.is_integer else self
+
+    def __sym_int__(self) -> Any:
+        return self if self.node.is_integer else self.node.concrete(int)
+
     def is_integer(self) -> bool:
         return bool(self.node.concrete(lambda value: float(value).is_integer()))
 

@@ -97,6 +97,7 @@ class _Tracer:
         active: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self.active = active
+        self.widen = False
         self.recorder, self.rewrites, self.optimizer = recorder, rewrites, optimizer
         self.prefix, self.param_names, self.capturable = prefix, param_names, capturable
         self.result = OptimizerTrace()
@@ -142,7 +143,7 @@ class _Tracer:
             index = len(self.recorder.inputs)
             wrapper = functional(self.recorder.add_input(real, "optimizer_state", name), real)
             self.rewrites.register(real, wrapper, index)
-        if self.capturable and wrapper.ndim == 0 and wrapper.dtype == torch.float32:
+        if self.widen and wrapper.ndim == 0 and wrapper.dtype == torch.float32:
             with self.active():
                 return wrapper.to(torch.float64)
         return wrapper
@@ -181,6 +182,8 @@ class _Tracer:
         for key, entry in self.optimizer.state.items():
             if isinstance(key, torch.Tensor):
                 name = self.param_names.get(id(key), f"param{len(state)}")
+                # Counters in float64: bias corrections then are what eager's doubles give.
+                self.widen = self.capturable and key.ndim > 0
                 key = self.parameter(key)
             else:
                 name = str(key)
@@ -191,6 +194,7 @@ class _Tracer:
                 }
             else:
                 state[key] = self.value(self.optimizer.state, key, entry, f"{self.prefix}.{name}")
+        self.widen = False
         return state
 
     # values out

@@ -268,6 +268,12 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
+def _clamp_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    # In place and with traced numbers, PyTorch takes its slow Python reference apart.
+    tensor = args[0]
+    return tensor.copy_(torch.clamp(*args, **kwargs))
+
+
 def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
@@ -287,6 +293,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
     Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
     Tensor.__repr__: _repr,
+    Tensor.clamp_: _clamp_,
+    torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,
     torch.as_tensor: _tensor_literal,
 }
