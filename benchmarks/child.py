@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.items import decoder, make_work
 from benchmarks.peers import Step, gflow_step, import_libraries, make_step
-from examples import peak_memory
+from examples.peak_memory import MIB, peak, release_unused, reset_peak, resident
 
 WARM_UP_STEPS = 3
 SAMPLE_SECONDS = 0.03  # a sample repeats a short step until it takes about this long
@@ -43,19 +43,19 @@ def memory(request: dict[str, Any]) -> dict[str, Any]:
     peer = request["peers"][0]
     work = make_work(request["item"], request["quick"])
     import_libraries(peer)
-    peak_memory.release_unused()
-    peak_memory.reset_peak()
-    before = peak_memory.resident()
+    release_unused()
+    reset_peak()
+    before = resident()
     step = make_step(peer, work)
     for _ in range(WARM_UP_STEPS):
         step()
-    first = peak_memory.peak() - before
-    peak_memory.release_unused()
-    peak_memory.reset_peak()
+    first = peak() - before
+    release_unused()
+    reset_peak()
     for _ in range(MEMORY_STEPS):
         step()
-    steady = peak_memory.peak() - before
-    return {"first_mib": first / peak_memory.MIB, "steady_mib": steady / peak_memory.MIB}
+    steady = peak() - before
+    return {"first_mib": first / MIB, "steady_mib": steady / MIB}
 
 
 def steps(request: dict[str, Any]) -> dict[str, Any]:
