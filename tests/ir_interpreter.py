@@ -284,7 +284,7 @@ def random_numbers(
     words = philox(seed, offset, stream, count)
     if kind == "bits":
         flat = torch.from_numpy(words.reshape(-1)[:count].astype(np.int64))
-        return flat.to(DTYPES[dtype]).reshape(*shape)
+        return flat.to(DTYPES[dtype]).reshape(tuple(shape))
     unit = (words >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
     if kind == "normal":
         u = torch.from_numpy(unit).reshape(-1, 2)
@@ -293,7 +293,7 @@ def random_numbers(
         numbers = torch.stack([radius * torch.cos(angle), radius * torch.sin(angle)], 1)
     else:
         numbers = torch.from_numpy(unit)
-    return numbers.reshape(-1)[:count].to(DTYPES[dtype]).reshape(*shape)
+    return numbers.reshape(-1)[:count].to(DTYPES[dtype]).reshape(tuple(shape))
 
 
 def _random(xs: list[Tensor], a: Attrs) -> Tensor:

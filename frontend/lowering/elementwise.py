@@ -311,13 +311,22 @@ def _logaddexp(em: Emitter, x: Value, y: Value, exp: str, scale: float) -> Value
 
 @lowers("aten.lerp")
 def lerp(em: Emitter, start: Value, end: Value, weight: Any) -> Value:
-    def body(a: Value, b: Value, w: Value) -> Value:
-        if isinstance(weight, int | float):  # the side is known: half the work
-            return a + (b - a) * w if abs(weight) < 0.5 else b - (b - a) * (1.0 - w)
-        near = em("abs", w).lt(0.5)  # a + gap * w, or b - gap * (1 - w): exact at both ends
-        return em.select(near, a, b) + (b - a) * em.select(near, w, w - 1.0)
+    """a + gap * w for small weights, b - gap * (1 - w) for large ones: exact at both ends."""
+    dtype = result_dtype([start, end])
+    if isinstance(weight, Value) and weight.shape:
+        return pointwise(em, [start, end, weight], lambda a, b, w: _lerp(em, a, b, w), dtype=dtype)
 
-    return pointwise(em, [start, end, weight], body, dtype=result_dtype([start, end]))
+    def body(a: Value, b: Value) -> Value:
+        if isinstance(weight, Value):
+            return _lerp(em, a, b, weight.to(a.dtype))
+        return a + (b - a) * weight if abs(weight) < 0.5 else b - (b - a) * (1.0 - weight)
+
+    return pointwise(em, [start, end], body, dtype=dtype)
+
+
+def _lerp(em: Emitter, a: Value, b: Value, w: Value) -> Value:
+    near = em("abs", w).lt(0.5)
+    return em.select(near, a, b) + (b - a) * em.select(near, w, w - 1.0)
 
 
 @lowers("aten.addcmul")

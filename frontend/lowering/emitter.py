@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from gflow.dialects.attributes import to_mlir
+from gflow.dialects.builder import segment_sizes
 from gflow.dialects.mlir import ir
+from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
 
@@ -191,11 +193,19 @@ class Emitter:
         self, name: str, operands: Sequence[Value], attrs: dict[str, Any], types: Sequence[Any]
     ) -> list[Value]:
         """Append `gflow.<name>` with given result types."""
+        definition = OPS[name]
+        attributes = {k: self._attr(name, k, v) for k, v in attrs.items() if v is not None}
+        results = [self.mlir_type(tuple(shape), dtype) for shape, dtype in types]
+        if definition.mixed:
+            operand_types = [self.mlir_type(v.shape, v.dtype) for v in operands]
+            attributes["operandSegmentSizes"] = segment_sizes(operand_types)
+            if definition.results is None:
+                attributes["resultSegmentSizes"] = segment_sizes(results)
         op = ir.Operation.create(
             f"gflow.{name}",
-            results=[self.mlir_type(tuple(shape), dtype) for shape, dtype in types],
+            results=results,
             operands=[v.ir for v in operands],
-            attributes={k: self._attr(name, k, v) for k, v in attrs.items() if v is not None},
+            attributes=attributes,
             loc=self._loc,
             ip=self._ip,
         )
@@ -357,7 +367,14 @@ class Emitter:
 
     def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
         xs = [x for x in xs if x.shape[dim] != 0] or [xs[0]]
-        return xs[0] if len(xs) == 1 else self("concatenate", *xs, dim=dim)
+        while len(xs) > 1:  # an op has few groups of operands of one type
+            joined, rest = [xs[0]], list(xs[1:])
+            runs = 1
+            while rest and (runs < MIXED_GROUPS or rest[0].shape == joined[-1].shape):
+                runs += rest[0].shape != joined[-1].shape
+                joined.append(rest.pop(0))
+            xs = [self("concatenate", *joined, dim=dim), *rest]
+        return xs[0]
 
     def unsqueeze(self, x: Value, dim: int) -> Value:
         return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))

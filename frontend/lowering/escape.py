@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten import encode_call
 
@@ -18,19 +19,17 @@ def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
     """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`."""
-    operands: list[Value] = []
-    positions: dict[int, int] = {}
+    kwargs = {k: v for k, v in kwargs.items() if v is not None}
+    leaves = {id(v): v for v in arg_tree_leaves(*args, **kwargs) if isinstance(v, Value)}
+    # Neighbours of one type: an op has few groups of operands of one type.
+    operands = sorted(leaves.values(), key=lambda v: v.type)
+    positions = {id(v): i for i, v in enumerate(operands)}
 
     def operand(leaf: Any) -> dict[str, int] | None:
         if not isinstance(leaf, Value):
             return None
-        key = id(leaf)
-        if key not in positions:
-            positions[key] = len(operands)
-            operands.append(leaf)
-        return {"s" if leaf.number else "t": positions[key]}
+        return {"s" if leaf.number else "t": positions[id(leaf)]}
 
-    kwargs = {k: v for k, v in kwargs.items() if v is not None}
     text = encode_call(args, kwargs, operand)
     types = [(r.shape, mlir_dtype(r.dtype)) for r in results if r is not None]
     attrs: dict[str, Any] = {"overload": str(func), "args": text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .dtypes import mlir_dtype
@@ -10,13 +11,26 @@ from .registry import lowers
 from .shape import wrap
 
 
-@lowers("aten._softmax", "aten._safe_softmax")
+@lowers("aten._softmax")
 def softmax(em: Emitter, x: Value, dim: int, half_to_float: Any = False) -> Value:
     if not x.numel or not x.rank:
         return em.full(1, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
     e = em("exp", v - em.reduce(v, "max", dims, keepdim=True))
     return (e / e.sum(dims, keepdim=True)).to("f32" if half_to_float is True else x.dtype)
+
+
+@lowers("aten._safe_softmax")
+def safe_softmax(em: Emitter, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Rows that are masked all through (-inf) give zeros, not NaN."""
+    if dtype is not None:
+        x = x.to(mlir_dtype(dtype))
+    y = softmax(em, x, dim)
+    if not x.numel or not x.rank:
+        return y
+    dims = [wrap(dim, x.rank)]
+    masked = em.reduce(x.compute().eq(-math.inf), "all", dims, keepdim=True)
+    return em.select(masked, 0.0, y)
 
 
 @lowers("aten._log_softmax")
