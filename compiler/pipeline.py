@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 DEFAULT_PIPELINES: dict[str, str] = {
-    "cpu": "builtin.module(func.func(gflow-simplify,cse,canonicalize))",
+    "cpu": "builtin.module(func.func(gflow-simplify,cse,gflow-assign-layout,gflow-simplify,cse,canonicalize))",
 }

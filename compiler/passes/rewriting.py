@@ -135,13 +135,14 @@ class Rewriter:
         ops = [op.operation for op in self.block.operations]
         for op in ops:
             name = op.name
-            if not name.startswith("gflow.") or len(op.results) != 1 or len(op.regions):
-                continue
-            definition = OPS.get(name[6:])
+            definition = OPS.get(name[6:]) if name.startswith("gflow.") else None
             if definition is None:
                 continue
-            node = Node(op, definition, list(op.operands), self)
             self._anchor = op
+            if len(op.results) != 1 or len(op.regions):
+                self.visit_other(op)
+                continue
+            node = Node(op, definition, list(op.operands), self)
             replacement = self._visit(node)
             if replacement is not node.result:
                 node.result.replace_all_uses_with(replacement)
@@ -150,6 +151,9 @@ class Rewriter:
         self._splats.clear()
         self._constants.clear()
         erase_dead(self.block)
+
+    def visit_other(self, op: ir.Operation) -> None:
+        """Called for an op of ours that has regions, or not exactly one result."""
 
     def _note(self, node: Node) -> None:
         self._nodes[node.result] = node

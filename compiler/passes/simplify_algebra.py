@@ -15,6 +15,7 @@ from gflow.dialects.types import FLOATS, INTEGERS, SIGNED, TensorType
 
 from .folding import evaluate, round_to
 from .rewriting import Node, Rewriter, Rules, Scalar, rule
+from .simplify_shape import unit_reshape
 
 RULES: Rules = {}
 
@@ -99,6 +100,33 @@ def uniform_operands(n: Node, b: Rewriter) -> ir.Value | None:
             operands.append(b.constant(value, TensorType(small.shape, b.type(operand).dtype)))
     inner = b.build(n.name, operands, n.attrs)
     return b.build("broadcast", [inner], {"shape": n.type.shape, "dims": first.attrs["dims"]})
+
+
+@rule(RULES, *ELEMENTWISE)
+def unit_dimensions_later(n: Node, b: Rewriter) -> ir.Value | None:
+    """op(reshape(x), reshape(y), c) → reshape(op(x, y, c)) where the reshapes add 1-dimensions"""
+    source: tuple[int, ...] | None = None
+    for operand in n.operands:
+        node = b.node(operand, "reshape")
+        if node is None:
+            if b.splat(operand) is None:
+                return None
+            continue
+        shape = b.type(node.operands[0]).shape
+        if len(shape) >= n.type.rank or (source is not None and source != shape):
+            return None
+        source = shape
+    if source is None or unit_reshape(source, n.type.shape) is None:
+        return None
+    operands = []
+    for operand in n.operands:
+        value, node = b.splat(operand), b.node(operand, "reshape")
+        if node is not None:
+            operands.append(node.operands[0])
+        elif value is not None:
+            operands.append(b.constant(value, TensorType(source, b.type(operand).dtype)))
+    inner = b.build(n.name, operands, n.attrs)
+    return b.build("reshape", [inner], {"shape": n.type.shape})
 
 
 # -- addition and subtraction
@@ -225,7 +253,7 @@ def one_over(n: Node, b: Rewriter) -> ir.Value | None:
 
 @rule(RULES, "pow")
 def pow_of_constant(n: Node, b: Rewriter) -> ir.Value | None:
-    """pow(x, c) → products, sqrt, rsqrt, reciprocal for c = -2, -1, -½, 0, ½, 1, 2, 3 (as PyTorch)"""
+    """pow(x, c) → products, sqrt, rsqrt, reciprocal for c = -2, -1, ±½, 0, 1, 2, 3, as PyTorch"""
     x, exponent = n.operands
     c = b.splat(exponent)
     if c is None:

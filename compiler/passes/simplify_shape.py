@@ -51,14 +51,14 @@ def reshape_of_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     inner = b.node(n.operands[0], "broadcast")
     if inner is None:
         return None
-    moved = _unit_reshape(inner.type.shape, n.type.shape)
+    moved = unit_reshape(inner.type.shape, n.type.shape)
     if moved is None or any(d not in moved for d in inner.attrs["dims"]):
         return None
     dims = tuple(moved[d] for d in inner.attrs["dims"])
     return b.build("broadcast", [inner.operands[0]], {"shape": n.type.shape, "dims": dims})
 
 
-def _unit_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int] | None:
+def unit_reshape(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int] | None:
     """Where each dimension of `old` is in `new`, if the two differ only in dimensions of size 1.
 
     A dimension of size 1 is found where one stands between the same neighbours.
@@ -149,7 +149,7 @@ def broadcast_of_reshape(n: Node, b: Rewriter) -> ir.Value | None:
     if inner is None:
         return None
     x = inner.operands[0]
-    moved = _unit_reshape(b.type(x).shape, inner.type.shape)
+    moved = unit_reshape(b.type(x).shape, inner.type.shape)
     if moved is None or len(moved) != b.type(x).rank or b.type(x).rank >= inner.type.rank:
         return None
     dims = tuple(n.attrs["dims"][moved[d]] for d in range(b.type(x).rank))
