@@ -55,12 +55,12 @@ class Mark:
 def untraced() -> Iterator[None]:
     """Run PyTorch for real in the middle of a trace."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        guard = torch._C._ExcludeDispatchKeyGuard(keys)
-        try:
-            yield
-        finally:
-            del guard
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch._C._ExcludeDispatchKeyGuard(keys),
+    ):
+        yield
 
 
 class Recorder(TorchDispatchMode):

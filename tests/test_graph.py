@@ -1,0 +1,266 @@
+"""`gflow.nn.Graph` as its users see it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import gflow as flow
+import pytest
+import torch
+from gflow import nn
+from trace_interpreter import interpret
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gflow.executor.compile_trace", interpret)
+
+
+class Call(nn.Graph):
+    """A graph of one function."""
+
+    def __init__(self, function: Any, *modules: torch.nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        self.parts = modules
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def plans(graph: nn.Graph) -> int:
+    return sum(len(p) for p in graph._state.plans.values())
+
+
+def test_names_count_up() -> None:
+    class Named(nn.Graph):
+        def build(self) -> None:
+            return None
+
+    first, second = Named(), Named()
+    assert (first.name, second.name) == ("Named_0", "Named_1")
+
+
+def test_nested_inputs_and_outputs() -> None:
+    def function(batch: Any, *, scale: float, extra: Any = None) -> Any:
+        a, (b, c) = batch["a"], batch["rest"]
+        assert extra is None
+        return {"sum": a + b, "list": [c * scale, None, ("text", 3)], "same": a}
+
+    graph = Call(function)
+    a, b, c = torch.randn(3, 2)
+    out = graph({"a": a, "rest": [b, c]}, scale=2.0, extra=None)
+    assert list(out) == ["sum", "list", "same"]
+    torch.testing.assert_close(out["sum"], a + b)
+    torch.testing.assert_close(out["list"][0], c * 2)
+    assert out["list"][1:] == [None, ("text", 3)]
+    torch.testing.assert_close(out["same"], a)
+
+
+def test_one_program_per_signature() -> None:
+    graph = Call(lambda x, power=1: x**power)
+    x = torch.randn(3)
+    graph(x)
+    graph(torch.randn(3))
+    assert plans(graph) == 1
+    for other in (torch.randn(4), x.double(), torch.randn(3, 2)[:, 0]):
+        torch.testing.assert_close(graph(other), other)
+    assert plans(graph) == 4
+    torch.testing.assert_close(graph(x, power=3), x**3)
+    torch.testing.assert_close(graph(x, power=2), x**2)
+    torch.testing.assert_close(graph(x, 2.0), x**2)
+    assert plans(graph) == 7
+
+
+def test_train_and_eval_mode() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+    other = copy.deepcopy(model)
+    graph = Call(lambda x: model(x), model)
+    x = torch.randn(8, 3)
+    graph(x)
+    other(x)
+    torch.testing.assert_close(model[0].running_mean, other[0].running_mean)
+    model.eval(), other.eval()
+    torch.testing.assert_close(graph(x), other(x).detach())
+    model[0].train(), other[0].train()
+    torch.testing.assert_close(graph(x), other(x).detach())
+    torch.testing.assert_close(model[0].running_var, other[0].running_var)
+
+
+def test_mutated_input() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * y
+
+    graph = Call(function)
+    x, y = torch.zeros(3), torch.full((3,), 2.0)
+    for step in (1, 2):
+        torch.testing.assert_close(graph(x, y), torch.full((3,), 2.0 * step))
+        torch.testing.assert_close(x, torch.full((3,), float(step)))
+    z = torch.ones(3)
+    torch.testing.assert_close(graph(z, z), torch.full((3,), 4.0))
+    whole = torch.zeros(4)
+    with pytest.raises(flow.GraphInputError, match="shares memory"):
+        graph(whole[:3], whole[1:])
+
+
+def test_views_aliases_and_empty_tensors() -> None:
+    graph = Call(lambda x, y: (x, x[0], y.t(), x.sum()))
+    x, y = torch.randn(2, 3).t(), torch.randn(3, 0)
+    out = graph(x, y)
+    for a, b in zip(out, (x, x[0], y.t(), x.sum())):
+        torch.testing.assert_close(a, b)
+    out[0].zero_()
+    assert x.abs().sum() > 0
+    same = graph(x, x)
+    torch.testing.assert_close(same[2], x.t())
+    expanded = torch.ones(1, 3).expand(4, 3)
+    torch.testing.assert_close(graph(expanded, y)[3], torch.tensor(12.0))
+
+
+def test_parameters_are_the_modules_own() -> None:
+    model = torch.nn.Linear(3, 2)
+    graph = Call(lambda x: model(x), model)
+    x = torch.randn(4, 3)
+    graph(x)
+    with torch.no_grad():
+        model.weight.mul_(3)
+    torch.testing.assert_close(graph(x), model(x).detach())
+    model.weight.data = torch.randn(2, 3)
+    torch.testing.assert_close(graph(x), model(x).detach())
+    model.weight = torch.nn.Parameter(torch.randn(2, 3))
+    torch.testing.assert_close(graph(x), model(x).detach())
+    model.double()
+    torch.testing.assert_close(graph(x.double()), model(x.double()).detach())
+
+
+def test_module_assigned_later() -> None:
+    graph = Call(lambda x: graph.function_module(x))
+    graph.function_module = torch.nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    graph(x)
+    graph.function_module = torch.nn.Linear(2, 2)
+    torch.testing.assert_close(graph(x), graph.function_module(x).detach())
+
+
+def test_grad_mode_and_autocast() -> None:
+    model = torch.nn.Linear(4, 4)
+    graph = Call(lambda x: (model(x), torch.is_grad_enabled()), model)
+    x = torch.randn(2, 4)
+    assert graph(x)[1] is True
+    with torch.no_grad():
+        assert graph(x)[1] is False
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert graph(x)[0].dtype == torch.bfloat16
+    assert graph(x)[0].dtype == torch.float32
+
+
+def test_graph_inside_a_graph() -> None:
+    inner = Call(lambda x: x * 2)
+    outer = Call(lambda x: inner(x) + 1)
+    torch.testing.assert_close(outer(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_training_with_scheduler_steps_it() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = flow.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = flow.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
+
+    class Train(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.loss = nn.MSELoss(reduction="sum")
+            self.add_optimizer(optimizer, lr_sch=scheduler)
+
+        def build(self, x: Any, y: Any) -> Any:
+            loss = self.loss(self.model(x), y)
+            loss.backward()
+            return loss
+
+    graph = Train()
+    for expected in (1.0, 0.1, 0.1):
+        graph(torch.randn(2, 3), torch.randn(2, 1))
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+    assert repr(graph).startswith("Train(\n  (model): Linear")
+
+
+def test_batch_norm_training_matches_eager() -> None:
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True)]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+    model, other = make(), make()
+    optimizer, reference = (torch.optim.SGD(m.parameters(), 0.1, 0.9) for m in (model, other))
+
+    class Train(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(optimizer)
+
+        def build(self, x: Any, y: Any) -> Any:
+            logits = self.model(x)
+            loss = nn.functional.cross_entropy(logits, y, label_smoothing=0.1)
+            loss.backward()
+            return loss, logits
+
+    graph = Train()
+    for _ in range(5):
+        x, y = torch.randn(4, 3, 6, 6), torch.randint(4, (4,))
+        loss, logits = graph(x, y)
+        expected_logits = other(x)
+        expected = nn.functional.cross_entropy(expected_logits, y, label_smoothing=0.1)
+        reference.zero_grad()
+        expected.backward()
+        reference.step()
+        torch.testing.assert_close(loss, expected.detach())
+        torch.testing.assert_close(logits, expected_logits.detach())
+        assert not loss.requires_grad
+    for (name, a), b in zip(model.state_dict().items(), other.state_dict().values()):
+        torch.testing.assert_close(
+            a, b, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def test_a_hot_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gflow import executor
+
+    def nothing(trace: Any, options: Any) -> executor.Compiled:
+        return executor.Compiled(lambda args: [args[0]], False)
+
+    monkeypatch.setattr("gflow.executor.compile_trace", nothing)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(20)])
+    graph = Call(lambda x: model(x), model)
+    x = torch.randn(2, 4)
+    graph(x)
+    times = []
+    for _ in range(50):
+        start = time.perf_counter()
+        graph(x)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1e-4
+
+
+@pytest.mark.slow
+def test_trace_time_grows_linearly() -> None:
+    from gflow.tracing.tracer import trace_graph
+
+    def seconds(depth: int) -> float:
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(depth)])
+        optimizer = torch.optim.AdamW(model.parameters())
+        best = float("inf")
+        for _ in range(3):
+            start = time.perf_counter()
+            trace_graph(
+                "t", lambda x: model(x).sum().backward(), (torch.randn(2, 4),), {}, {"m": model},
+                [optimizer],
+            )  # fmt: skip
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    seconds(4)
+    assert seconds(128) < 1.6 * 8 * seconds(16)
