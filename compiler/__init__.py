@@ -1,0 +1,7 @@
+"""Passes, pipelines, code generators and `gflow-opt`: IR in, IR or a program out."""
+
+from __future__ import annotations
+
+from .compile import CompileOptions, compile_module
+
+__all__ = ["CompileOptions", "compile_module"]

@@ -104,7 +104,9 @@ class _Describer:
             self.unique[key] = len(self.nodes) - 1
         return self.unique[key]
 
-    def strides(self, shape: tuple[int, ...], own: tuple[int, ...], dim_map: DimMap) -> tuple[int, ...]:
+    def strides(
+        self, shape: tuple[int, ...], own: tuple[int, ...], dim_map: DimMap
+    ) -> tuple[int, ...]:
         out = [0] * len(self.space)
         for size, stride, d in zip(shape, own, dim_map):
             if d >= 0 and size != 1:
@@ -138,7 +140,10 @@ class _Describer:
                     raise Unsupported("a constant in a kernel must be a splat")
                 return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
             case "iota":
-                return self.convert_index(self.index(ty.shape, [int(d == attrs["dim"]) for d in range(ty.rank)], dim_map), ty)
+                return self.convert_index(
+                    self.index(ty.shape, [int(d == attrs["dim"]) for d in range(ty.rank)], dim_map),
+                    ty,
+                )
             case "random":
                 index = self.index(ty.shape, row_major_strides(ty.shape), dim_map)
                 seed = self.demand_rng(operands[0], 0)
@@ -147,10 +152,14 @@ class _Describer:
                 return self.add(Node("random", ty.dtype, (index, seed, offset), keep))
             case "broadcast":
                 x = type_of(operands[0])
-                inner = tuple(dim_map[d] if size != 1 else -1 for size, d in zip(x.shape, attrs["dims"]))
+                inner = tuple(
+                    dim_map[d] if size != 1 else -1 for size, d in zip(x.shape, attrs["dims"])
+                )
                 return self.demand(operands[0], inner)
             case "reshape":
-                return self.demand(operands[0], unit_reshape_map(type_of(operands[0]).shape, ty.shape, dim_map))
+                return self.demand(
+                    operands[0], unit_reshape_map(type_of(operands[0]).shape, ty.shape, dim_map)
+                )
             case "transpose":
                 inner_map = [-1] * ty.rank
                 for i, p in enumerate(attrs["permutation"]):
@@ -159,7 +168,9 @@ class _Describer:
             case "reduce":
                 return self.reduce(operands[0], attrs, ty, dim_map)
         args = tuple(self.demand(x, dim_map) for x in operands)
-        return self.add(Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None}))
+        return self.add(
+            Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
+        )
 
     def demand_rng(self, value: ir.Value, which: int) -> int:
         """Word `which` of the generator state, as a scalar load."""
@@ -176,18 +187,28 @@ class _Describer:
         return self.add(Node("index", "i64", slot=self.indices.index(strides)))
 
     def convert_index(self, node: int, ty: TensorType) -> int:
-        return node if ty.dtype == "i64" else self.add(Node("convert", ty.dtype, (node,), {"dtype": ty.dtype}))
+        return (
+            node
+            if ty.dtype == "i64"
+            else self.add(Node("convert", ty.dtype, (node,), {"dtype": ty.dtype}))
+        )
 
-    def reduce(self, operand: ir.Value, attrs: dict[str, Any], ty: TensorType, dim_map: DimMap) -> int:
+    def reduce(
+        self, operand: ir.Value, attrs: dict[str, Any], ty: TensorType, dim_map: DimMap
+    ) -> int:
         x = type_of(operand)
         dims = attrs["dims"]
         identity = tuple(d if size != 1 else -1 for d, size in enumerate(x.shape))
         kept = tuple(identity[d] for d in range(x.rank) if d not in dims)
         if x.shape != self.space or kept != dim_map:
-            raise Unsupported(f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}")
+            raise Unsupported(
+                f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}"
+            )
         if all(x.shape[d] == 1 for d in dims):  # one element is its own sum, product and maximum
             return self.demand(operand, identity)
-        return self.add(Node("reduce", ty.dtype, (self.demand(operand, identity),), {"kind": attrs["kind"]}))
+        return self.add(
+            Node("reduce", ty.dtype, (self.demand(operand, identity),), {"kind": attrs["kind"]})
+        )
 
 
 def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
@@ -220,7 +241,9 @@ def _yielded(block: ir.Block) -> list[ir.Value]:
     return list(list(block.operations)[-1].operation.operands)
 
 
-def describe(op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]) -> Kernel:
+def describe(
+    op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
+) -> Kernel:
     """The kernel of a `gflow.fused` op.
 
     Args:
@@ -243,11 +266,18 @@ def describe(op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Seque
         elif ty.shape == kept_shape:
             dim_map = kept
         else:
-            dim_map = unit_reshape_map(ty.shape, d.space if not d.reduced else kept_shape, full if not d.reduced else kept)
+            dim_map = unit_reshape_map(
+                ty.shape, d.space if not d.reduced else kept_shape, full if not d.reduced else kept
+            )
         node = d.demand(value, dim_map)
         stores.append(Access(i, ty.dtype, d.strides(ty.shape, own, dim_map), node))
     kernel = Kernel(d.space, d.reduced, d.nodes, d.loads, d.indices, stores)
-    return _annotate(_merge_dims(kernel))
+    return simplify(kernel)
+
+
+def simplify(k: Kernel) -> Kernel:
+    """Merge the index space's dimensions, and fill in what each node varies along."""
+    return _annotate(_merge_dims(k))
 
 
 def _merge_dims(k: Kernel) -> Kernel:
@@ -299,4 +329,3 @@ def _annotate(k: Kernel) -> Kernel:
             node.depth += 1
             node.dims -= k.reduced
     return k
-

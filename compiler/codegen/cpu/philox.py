@@ -75,7 +75,9 @@ def _unit(e: Emitter, word: str, lanes: int) -> str:
     """A word's upper 24 bits as f32 in [0, 1)."""
     i64, i32, f32 = shaped("i64", lanes), shaped("i32", lanes), shaped("f32", lanes)
     top = e(f"arith.trunci {e(f'arith.shrui {word}, {e.const(8, i64)} : {i64}')} : {i64} to {i32}")
-    return e(f"arith.mulf {e(f'arith.sitofp {top} : {i32} to {f32}')}, {e.const(2.0**-24, f32)} : {f32}")
+    return e(
+        f"arith.mulf {e(f'arith.sitofp {top} : {i32} to {f32}')}, {e.const(2.0**-24, f32)} : {f32}"
+    )
 
 
 def _finish(e: Emitter, x: str, dtype: str, lanes: int) -> str:
@@ -93,6 +95,13 @@ def _normal(e: Emitter, words: list[str], lane: str, first: str, dtype: str, lan
     log = vmath.emit(e, "log", [e(f"arith.subf {e.const(1, f32)}, {a} : {f32}")], f32)
     radius = vmath.emit(e, "sqrt", [e(f"arith.mulf {log}, {e.const(-2, f32)} : {f32}")], f32)
     angle = e(f"arith.mulf {b}, {e.const(6.283185307179586, f32)} : {f32}")
-    odd = e(f"arith.cmpi ne, {e(f'arith.andi {lane}, {e.const(1, i64)} : {i64}')}, {e.const(0, i64)} : {i64}")
+    odd = e(
+        f"arith.cmpi ne, {e(f'arith.andi {lane}, {e.const(1, i64)} : {i64}')}, {e.const(0, i64)} : {i64}"
+    )
     sine, cosine = (vmath.emit(e, name, [angle], f32) for name in ("sin", "cos"))
-    return _finish(e, e(f"arith.mulf {radius}, {select(e, odd, sine, cosine, f32, lanes)} : {f32}"), dtype, lanes)
+    return _finish(
+        e,
+        e(f"arith.mulf {radius}, {select(e, odd, sine, cosine, f32, lanes)} : {f32}"),
+        dtype,
+        lanes,
+    )

@@ -52,8 +52,16 @@ class _Writer:
     def load_word(self, i: int, kind: str) -> str:
         e = self.e
         at = e(f"llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64") if i else "%w"
-        ty = "!llvm.ptr" if kind in ("load", "store", "scratch") else "f64" if kind == "float" else "i64"
-        return e(f"llvm.load %w : !llvm.ptr -> {ty}" if not i else f"llvm.load {at} : !llvm.ptr -> {ty}")
+        ty = (
+            "!llvm.ptr"
+            if kind in ("load", "store", "scratch")
+            else "f64"
+            if kind == "float"
+            else "i64"
+        )
+        return e(
+            f"llvm.load %w : !llvm.ptr -> {ty}" if not i else f"llvm.load {at} : !llvm.ptr -> {ty}"
+        )
 
     def word(self, *key: object) -> str:
         return self.words[self.p.index[key]]
@@ -82,10 +90,14 @@ class _Writer:
         offset = self.linear(name, i, access.strides, skip)
         storage = _storage(access.dtype)
         if access.offset:
-            pointer = e(f"llvm.getelementptr {pointer}[{access.offset}] : (!llvm.ptr) -> !llvm.ptr, {storage}")
+            pointer = e(
+                f"llvm.getelementptr {pointer}[{access.offset}] : (!llvm.ptr) -> !llvm.ptr, {storage}"
+            )
         if offset is None:
             return pointer
-        return e(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {storage}")
+        return e(
+            f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {storage}"
+        )
 
     # -- memory
 
@@ -93,7 +105,9 @@ class _Writer:
         """A value as stored → as held in a register."""
         e = self.e
         if dtype == "i1":
-            return e(f"arith.cmpi ne, {raw}, {e.const(0, sc.shaped('i8', lanes))} : {sc.shaped('i8', lanes)}")
+            return e(
+                f"arith.cmpi ne, {raw}, {e.const(0, sc.shaped('i8', lanes))} : {sc.shaped('i8', lanes)}"
+            )
         if dtype == "bf16":
             i32 = sc.shaped("i32", lanes)
             wide = e(f"arith.extui {raw} : {sc.shaped('i16', lanes)} to {i32}")
@@ -110,16 +124,22 @@ class _Writer:
             return e(f"arith.extui {value} : {sc.shaped('i1', lanes)} to {sc.shaped('i8', lanes)}")
         if dtype == "bf16":
             bits = sc.bf16_bits(e, value, lanes)
-            return e(f"arith.trunci {bits} : {sc.shaped('i32', lanes)} to {sc.shaped('i16', lanes)}")
+            return e(
+                f"arith.trunci {bits} : {sc.shaped('i32', lanes)} to {sc.shaped('i16', lanes)}"
+            )
         if dtype == "f16":
-            return e(f"arith.truncf {value} : {sc.shaped('f32', lanes)} to {sc.shaped('f16', lanes)}")
+            return e(
+                f"arith.truncf {value} : {sc.shaped('f32', lanes)} to {sc.shaped('f16', lanes)}"
+            )
         return value
 
     def lane_offsets(self, stride: str) -> str:
         """0, stride, 2·stride, … as i64 lanes."""
         e, n = self.e, self.lanes
         i64 = f"vector<{n}xi64>"
-        return e(f"arith.muli {e.steps(n, 'i64')}, {e(f'vector.broadcast {stride} : i64 to {i64}')} : {i64}")
+        return e(
+            f"arith.muli {e.steps(n, 'i64')}, {e(f'vector.broadcast {stride} : i64 to {i64}')} : {i64}"
+        )
 
     def load(self, i: int, lanes: int) -> str:
         e, access = self.e, self.k.loads[i]
@@ -127,7 +147,11 @@ class _Writer:
         ty, align = sc.shaped(storage, lanes), _ALIGN[storage]
         at = self.address("lstride", i, access)
         if not lanes:
-            return self.decode(e(f"llvm.load {at} {{alignment = {align} : i64}} : !llvm.ptr -> {ty}"), access.dtype, 0)
+            return self.decode(
+                e(f"llvm.load {at} {{alignment = {align} : i64}} : !llvm.ptr -> {ty}"),
+                access.dtype,
+                0,
+            )
         if access.strides[self.p.vector] == 1:
             if self.mask is None:
                 raw = e(f"llvm.load {at} {{alignment = {align} : i64}} : !llvm.ptr -> {ty}")
@@ -137,7 +161,10 @@ class _Writer:
                     f"(!llvm.ptr, vector<{lanes}xi1>, {ty}) -> {ty}"
                 )
         else:
-            at, mask = self.lane_pointers("lstride", i, at, storage), self.mask or e.const(True, f"vector<{lanes}xi1>")
+            at, mask = (
+                self.lane_pointers("lstride", i, at, storage),
+                self.mask or e.const(True, f"vector<{lanes}xi1>"),
+            )
             raw = e(
                 f"llvm.intr.masked.gather {at}, {mask}, {e.const(0, ty)} {{alignment = {align} : i32}} : "
                 f"(vector<{lanes}x!llvm.ptr>, vector<{lanes}xi1>, {ty}) -> {ty}"
@@ -147,7 +174,9 @@ class _Writer:
     def lane_pointers(self, name: str, i: int, at: str, storage: str) -> str:
         offsets = self.lane_offsets(self.word(name, i, self.p.vector))
         n = self.lanes
-        return self.e(f"llvm.getelementptr {at}[{offsets}] : (!llvm.ptr, vector<{n}xi64>) -> vector<{n}x!llvm.ptr>, {storage}")
+        return self.e(
+            f"llvm.getelementptr {at}[{offsets}] : (!llvm.ptr, vector<{n}xi64>) -> vector<{n}x!llvm.ptr>, {storage}"
+        )
 
     def store(self, i: int, lanes: int) -> None:
         """Write store `i` at the current position."""
@@ -168,7 +197,10 @@ class _Writer:
                     f"{ty}, vector<{lanes}xi1> into !llvm.ptr"
                 )
         else:
-            pointers, mask = self.lane_pointers("sstride", i, at, storage), self.mask or e.const(True, f"vector<{lanes}xi1>")
+            pointers, mask = (
+                self.lane_pointers("sstride", i, at, storage),
+                self.mask or e.const(True, f"vector<{lanes}xi1>"),
+            )
             e.line(
                 f"llvm.intr.masked.scatter {value}, {pointers}, {mask} {{alignment = {align} : i32}} : "
                 f"{ty}, vector<{lanes}xi1> into vector<{lanes}x!llvm.ptr>"
@@ -217,11 +249,21 @@ class _Writer:
                 return self.index(node.slot, lanes)
             case "random":
                 args = [self.value(a, lanes if n == 0 else 0) for n, a in enumerate(node.args)]
-                return philox.emit(e, node.attrs["kind"], node.attrs["stream"], args, node.dtype, lanes)
+                return philox.emit(
+                    e, node.attrs["kind"], node.attrs["stream"], args, node.dtype, lanes
+                )
             case "reduce":
                 raise AssertionError("a reduction is computed by its loop")
         args = [self.value(a, lanes) for a in node.args]
-        return sc.elementwise(e, node.op, args, [self.k.nodes[a].dtype for a in node.args], node.dtype, node.attrs, lanes)
+        return sc.elementwise(
+            e,
+            node.op,
+            args,
+            [self.k.nodes[a].dtype for a in node.args],
+            node.dtype,
+            node.attrs,
+            lanes,
+        )
 
     def constant_word(self, i: int, node: Node) -> str:
         e, raw = self.e, self.word("const", i)
@@ -240,7 +282,11 @@ class _Writer:
             return base
         i64 = f"vector<{lanes}xi64>"
         stride = strides[self.p.vector]
-        steps = e.steps(lanes, "i64") if stride == 1 else self.lane_offsets(self.word("istride", slot, self.p.vector))
+        steps = (
+            e.steps(lanes, "i64")
+            if stride == 1
+            else self.lane_offsets(self.word("istride", slot, self.p.vector))
+        )
         return e(f"arith.addi {e(f'vector.broadcast {base} : i64 to {i64}')}, {steps} : {i64}")
 
     # -- scopes and loops
@@ -252,7 +298,14 @@ class _Writer:
             body()
         self.env, self.iv, self.mask = saved, iv, mask
 
-    def loop(self, low: str, high: str, step: str, inits: list[tuple[str, str]], body: Callable[[str, list[str]], list[str]]) -> list[str]:
+    def loop(
+        self,
+        low: str,
+        high: str,
+        step: str,
+        inits: list[tuple[str, str]],
+        body: Callable[[str, list[str]], list[str]],
+    ) -> list[str]:
         """A loop that carries values of the given (initial value, type); returns their last values."""
         e, iv = self.e, self.e.fresh("i")
         if not inits:
@@ -264,7 +317,9 @@ class _Writer:
         result = e.fresh("r")
         args = ", ".join(f"{n} = {init}" for n, (init, _) in zip(names, inits))
         types = ", ".join(ty for _, ty in inits)
-        e.line(f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step} iter_args({args}) -> ({types}) : i64 {{")
+        e.line(
+            f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step} iter_args({args}) -> ({types}) : i64 {{"
+        )
 
         def inner() -> None:
             e.line(f"scf.yield {', '.join(body(iv, names))} : {types}")
@@ -273,7 +328,9 @@ class _Writer:
         e.line("}")
         return [f"{result}#{n}" for n in range(len(inits))]
 
-    def when(self, condition: str, inits: list[tuple[str, str]], body: Callable[[], list[str]]) -> list[str]:
+    def when(
+        self, condition: str, inits: list[tuple[str, str]], body: Callable[[], list[str]]
+    ) -> list[str]:
         """`body`'s values if `condition` holds, else the given ones."""
         e = self.e
         if not inits:
@@ -302,7 +359,9 @@ class _Writer:
         count = e(f"arith.extsi {e('llvm.call @omp_get_num_threads() : () -> i32')} : i32 to i64")
         share = e(f"arith.ceildivsi {total}, {count} : i64")
         if granule > 1:
-            share = e(f"arith.muli {e(f'arith.ceildivsi {share}, {self.i64(granule)} : i64')}, {self.i64(granule)} : i64")
+            share = e(
+                f"arith.muli {e(f'arith.ceildivsi {share}, {self.i64(granule)} : i64')}, {self.i64(granule)} : i64"
+            )
         start = e(f"arith.muli {share}, {tid} : i64")
         low = e(f"arith.minsi {start}, {total} : i64")
         high = e(f"arith.minsi {e(f'arith.addi {start}, {share} : i64')}, {total} : i64")
@@ -311,7 +370,11 @@ class _Writer:
     def product(self, dims: Iterable[int]) -> str:
         total = None
         for d in dims:
-            total = self.size(d) if total is None else self.e(f"arith.muli {total}, {self.size(d)} : i64")
+            total = (
+                self.size(d)
+                if total is None
+                else self.e(f"arith.muli {total}, {self.size(d)} : i64")
+            )
         return total or self.i64(1)
 
     def set_position(self, dims: tuple[int, ...], flat: str) -> None:
@@ -326,11 +389,21 @@ class _Writer:
     def hoist(self, depth: int, available: set[int]) -> None:
         """Compute here what does not vary in the loops to come."""
         for i, node in enumerate(self.k.nodes):
-            ready = node.depth <= depth and node.op not in ("const", "reduce") and node.dims <= available
+            ready = (
+                node.depth <= depth
+                and node.op not in ("const", "reduce")
+                and node.dims <= available
+            )
             if ready and not self.is_vector(node):
                 self.value(i, 0)
 
-    def vectors(self, low: str, high: str, inits: list[tuple[str, str]], body: Callable[[list[str]], list[str]]) -> list[str]:
+    def vectors(
+        self,
+        low: str,
+        high: str,
+        inits: list[tuple[str, str]],
+        body: Callable[[list[str]], list[str]],
+    ) -> list[str]:
         """Whole vectors from low to high, then one masked vector for the rest. `low` is where a vector may start."""
         e, n = self.e, self.i64(self.lanes)
         span = e(f"arith.subi {high}, {low} : i64")
@@ -369,7 +442,9 @@ class _Writer:
         return [i for i in range(len(self.k.stores)) if i not in spanning]
 
     def reductions(self, depth: int | None = None) -> list[int]:
-        return [i for i, n in enumerate(self.k.nodes) if n.op == "reduce" and depth in (None, n.depth)]
+        return [
+            i for i, n in enumerate(self.k.nodes) if n.op == "reduce" and depth in (None, n.depth)
+        ]
 
     # -- the four structures
 
@@ -383,7 +458,12 @@ class _Writer:
 
         def piece(low: str, high: str) -> None:
             self.hoist(0, set(p.outer))
-            self.vectors(low, high, [], lambda _: [self.store(i, self.lanes) for i in range(len(self.k.stores))] and [])
+            self.vectors(
+                low,
+                high,
+                [],
+                lambda _: [self.store(i, self.lanes) for i in range(len(self.k.stores))] and [],
+            )
 
         if p.split:
             low, high = self.thread_range(self.size(p.vector), 64)
@@ -412,7 +492,12 @@ class _Writer:
         out = []
         for r in reds:
             node = self.k.nodes[r]
-            out.append((sc.identity(self.e, node.attrs["kind"], node.dtype, lanes), sc.register_type(node.dtype, lanes)))
+            out.append(
+                (
+                    sc.identity(self.e, node.attrs["kind"], node.dtype, lanes),
+                    sc.register_type(node.dtype, lanes),
+                )
+            )
         return out
 
     def fold(self, reds: list[int], carried: list[str], lanes: int) -> list[str]:
@@ -423,13 +508,18 @@ class _Writer:
             value = self.value(node.args[0], lanes)
             if self.mask is not None and self.p.mode == "row":
                 neutral = sc.identity(self.e, node.attrs["kind"], node.dtype, lanes)
-                value = sc.select(self.e, self.mask, value, neutral, sc.register_type(node.dtype, lanes), lanes)
+                value = sc.select(
+                    self.e, self.mask, value, neutral, sc.register_type(node.dtype, lanes), lanes
+                )
             out.append(sc.combine(self.e, node.attrs["kind"], acc, value, node.dtype, lanes))
         return out
 
     def merge(self, reds: list[int], a: list[str], b: list[str], lanes: int) -> list[str]:
         nodes = [self.k.nodes[r] for r in reds]
-        return [sc.combine(self.e, n.attrs["kind"], x, y, n.dtype, lanes) for n, x, y in zip(nodes, a, b)]
+        return [
+            sc.combine(self.e, n.attrs["kind"], x, y, n.dtype, lanes)
+            for n, x, y in zip(nodes, a, b)
+        ]
 
     def blocks(self, low: str, high: str, length: int, reds: list[int], lanes: int, width: int,
                body: Callable[[str, str, list[tuple[str, str]]], list[str]]) -> list[str]:  # fmt: skip
@@ -441,12 +531,16 @@ class _Writer:
         every = [r for r in reds for _ in range(width)]
 
         def block(start: str, carried: list[str]) -> list[str]:
-            end = e(f"arith.minsi {e(f'arith.addi {start}, {self.i64(length)} : i64')}, {high} : i64")
+            end = e(
+                f"arith.minsi {e(f'arith.addi {start}, {self.i64(length)} : i64')}, {high} : i64"
+            )
             return self.merge(every, carried, body(start, end, inits), lanes)
 
         return self.loop(low, high, self.i64(length), inits, block)
 
-    def row_reduce(self, reds: list[int], bounds: tuple[str, str] | None, spanning: list[int]) -> list[str]:
+    def row_reduce(
+        self, reds: list[int], bounds: tuple[str, str] | None, spanning: list[int]
+    ) -> list[str]:
         """All reductions `reds` (of one level) over the row, as scalars. `bounds` limits the first reduced loop."""
         lanes, dims = self.lanes, self.p.reduced
         zero = self.i64(0)
@@ -462,7 +556,15 @@ class _Writer:
                 low, high = bounds if bounds and not dims else (zero, self.size(self.p.vector))
                 if level:
                     return self.vectors(low, high, inits, vector_step)
-                return self.blocks(low, high, _BLOCK * lanes, reds, lanes, 1, lambda a, b, c: self.vectors(a, b, c, vector_step))
+                return self.blocks(
+                    low,
+                    high,
+                    _BLOCK * lanes,
+                    reds,
+                    lanes,
+                    1,
+                    lambda a, b, c: self.vectors(a, b, c, vector_step),
+                )
             low, high = bounds if bounds and level == 0 else (zero, self.size(dims[level]))
             types = [ty for _, ty in inits]
 
@@ -501,7 +603,9 @@ class _Writer:
             available = set(p.outer)
             self.hoist(0, available)
             for level in range(1, depth + 1):
-                stores = [s for s in early if self.k.nodes[self.k.stores[s].node].depth == level - 1]
+                stores = [
+                    s for s in early if self.k.nodes[self.k.stores[s].node].depth == level - 1
+                ]
                 reds = self.reductions(level)
                 self.finish(reds, self.row_reduce(reds, None, stores), 0)
                 self.hoist(level, available)
@@ -521,7 +625,12 @@ class _Writer:
 
         def nest(level: int) -> None:
             if level == len(self.p.reduced):
-                self.vectors(self.i64(0), self.size(self.p.vector), [], lambda _: [self.store(s, self.lanes) for s in stores] and [])
+                self.vectors(
+                    self.i64(0),
+                    self.size(self.p.vector),
+                    [],
+                    lambda _: [self.store(s, self.lanes) for s in stores] and [],
+                )
                 return
             d = self.p.reduced[level]
 
@@ -536,7 +645,9 @@ class _Writer:
 
     def scratch(self, slot: str, dtype: str) -> str:
         """The address of a 64-bit scratch cell."""
-        return self.e(f"llvm.getelementptr {self.word('scratch')}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
+        return self.e(
+            f"llvm.getelementptr {self.word('scratch')}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, i64"
+        )
 
     def barrier(self) -> None:
         self.e.externals.add("GOMP_barrier")
@@ -559,7 +670,9 @@ class _Writer:
             self.hoist(0, set(p.outer))
             values = self.row_reduce(reds, (low, high), spanning)
             for m, (r, v) in enumerate(zip(reds, values)):
-                row = e(f"arith.addi {e(f'arith.muli {tid}, {self.i64(n)} : i64')}, {self.i64(m)} : i64")
+                row = e(
+                    f"arith.addi {e(f'arith.muli {tid}, {self.i64(n)} : i64')}, {self.i64(m)} : i64"
+                )
                 slot = e(f"arith.addi {e(f'arith.muli {row}, {total} : i64')}, {flat} : i64")
                 ty = sc.register_type(self.k.nodes[r].dtype, 0)
                 e.line(f"llvm.store {v}, {self.scratch(slot, ty)} : {ty}, !llvm.ptr")
@@ -577,7 +690,9 @@ class _Writer:
             def add(t: str, carried: list[str]) -> list[str]:
                 values = []
                 for m, r in enumerate(reds):
-                    row = e(f"arith.addi {e(f'arith.muli {t}, {self.i64(n)} : i64')}, {self.i64(m)} : i64")
+                    row = e(
+                        f"arith.addi {e(f'arith.muli {t}, {self.i64(n)} : i64')}, {self.i64(m)} : i64"
+                    )
                     slot = e(f"arith.addi {e(f'arith.muli {row}, {total} : i64')}, {flat} : i64")
                     ty = sc.register_type(self.k.nodes[r].dtype, 0)
                     values.append(e(f"llvm.load {self.scratch(slot, ty)} : !llvm.ptr -> {ty}"))
@@ -590,11 +705,20 @@ class _Writer:
 
         self.loop(low2, high2, one, [], combine)
 
-    def column_reduce(self, reds: list[int], start: str, unroll: int, bounds: tuple[str, str] | None, spanning: list[int]) -> list[str]:
+    def column_reduce(
+        self,
+        reds: list[int],
+        start: str,
+        unroll: int,
+        bounds: tuple[str, str] | None,
+        spanning: list[int],
+    ) -> list[str]:
         """Reductions of `unroll` vectors from position `start`; reduction-major list of vectors."""
         e, p, lanes = self.e, self.p, self.lanes
         dims, zero = p.reduced, self.i64(0)
-        starts = [start] + [e(f"arith.addi {start}, {self.i64(u * lanes)} : i64") for u in range(1, unroll)]
+        starts = [start] + [
+            e(f"arith.addi {start}, {self.i64(u * lanes)} : i64") for u in range(1, unroll)
+        ]
 
         def point(carried: list[str]) -> list[str]:
             out: list[list[str]] = []
@@ -670,11 +794,15 @@ class _Writer:
 
         self.loop(low, high, self.i64(1), [], work)
 
-    def store_kept(self, kept: list[int], reds: list[int], values: list[str], start: str, unroll: int) -> None:
+    def store_kept(
+        self, kept: list[int], reds: list[int], values: list[str], start: str, unroll: int
+    ) -> None:
         """What follows the reductions, for each of the unrolled vectors."""
         for u in range(unroll):
             self.position = u
-            self.iv[self.p.vector] = start if u == 0 else self.e(f"arith.addi {start}, {self.i64(u * self.lanes)} : i64")
+            self.iv[self.p.vector] = (
+                start if u == 0 else self.e(f"arith.addi {start}, {self.i64(u * self.lanes)} : i64")
+            )
             self.finish(reds, values[u::unroll], self.lanes)
             for s in kept:
                 self.store(s, self.lanes)
@@ -689,12 +817,18 @@ class _Writer:
         tid = self.thread_id("thread_num")
 
         def cell(thread: str, m: int, flat: str, start: str) -> str:
-            row = e(f"arith.addi {e(f'arith.muli {thread}, {self.i64(n)} : i64')}, {self.i64(m)} : i64")
-            base = e(f"arith.addi {e(f'arith.muli {row}, {width} : i64')}, {e(f'arith.muli {flat}, {size} : i64')} : i64")
+            row = e(
+                f"arith.addi {e(f'arith.muli {thread}, {self.i64(n)} : i64')}, {self.i64(m)} : i64"
+            )
+            base = e(
+                f"arith.addi {e(f'arith.muli {row}, {width} : i64')}, {e(f'arith.muli {flat}, {size} : i64')} : i64"
+            )
             slot = e(f"arith.addi {base}, {start} : i64")
             # cells are as wide as the register type; 8 bytes are set aside for each
             ty = sc.register_dtype(self.k.nodes[reds[m]].dtype)
-            return e(f"llvm.getelementptr {self.word('scratch')}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, {self.cell_type(ty)}")
+            return e(
+                f"llvm.getelementptr {self.word('scratch')}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, {self.cell_type(ty)}"
+            )
 
         def partial(flat: str, _: list[str]) -> list[str]:
             self.set_position(p.outer, flat)
@@ -724,7 +858,12 @@ class _Writer:
                 self.set_mask(e(f"arith.subi {size}, {iv} : i64"))
 
                 def add(t: str, carried: list[str]) -> list[str]:
-                    return self.merge(reds, carried, [self.get(cell(t, m, flat, iv), r) for m, r in enumerate(reds)], lanes)
+                    return self.merge(
+                        reds,
+                        carried,
+                        [self.get(cell(t, m, flat, iv), r) for m, r in enumerate(reds)],
+                        lanes,
+                    )
 
                 values = self.loop(self.i64(0), threads, one, self.accumulate(reds, lanes), add)
                 self.store_kept(kept, reds, values, iv, 1)
@@ -749,7 +888,9 @@ class _Writer:
         if self.mask is None:
             e.line(f"llvm.store {bits}, {at} {{alignment = 4 : i64}} : {ty}, !llvm.ptr")
         else:
-            e.line(f"llvm.intr.masked.store {bits}, {at}, {self.mask} {{alignment = 4 : i32}} : {ty}, vector<{lanes}xi1> into !llvm.ptr")
+            e.line(
+                f"llvm.intr.masked.store {bits}, {at}, {self.mask} {{alignment = 4 : i32}} : {ty}, vector<{lanes}xi1> into !llvm.ptr"
+            )
 
     def to_cell(self, value: str, reg: str, cell: str) -> str:
         e, lanes = self.e, self.lanes
@@ -781,7 +922,10 @@ def render(k: Kernel, p: Plan, name: str) -> tuple[str, set[str]]:
     """The function `name` as MLIR text, and the external functions that it calls."""
     w = _Writer(k, p)
     getattr(w, p.mode)()
-    return f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.e.text()}\n    llvm.return\n  }}", w.e.externals
+    return (
+        f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.e.text()}\n    llvm.return\n  }}",
+        w.e.externals,
+    )
 
 
 __all__ = ["render", "stride_class"]

@@ -111,7 +111,13 @@ def compare(e: Emitter, predicate: str, a: str, b: str, dtype: str, lanes: int) 
 
 
 def elementwise(
-    e: Emitter, name: str, args: list[str], arg_dtypes: list[str], dtype: str, attrs: dict[str, Any], lanes: int
+    e: Emitter,
+    name: str,
+    args: list[str],
+    arg_dtypes: list[str],
+    dtype: str,
+    attrs: dict[str, Any],
+    lanes: int,
 ) -> str:
     """The op `name` on register values; returns the result's SSA name."""
     if name == "convert":
@@ -129,7 +135,15 @@ def elementwise(
         return e(f"arith.cmpf oeq, {magnitude}, {e.const(float('inf'), operand_ty)} : {operand_ty}")
     table = OPS[name].cpu
     source = arg_dtypes[0]
-    kind = "f" if source in FLOATS else "b" if source == "i1" else "u" if source.startswith("ui") else "s"
+    kind = (
+        "f"
+        if source in FLOATS
+        else "b"
+        if source == "i1"
+        else "u"
+        if source.startswith("ui")
+        else "s"
+    )
     rule = table.get(kind) or table["*"]
     if rule.startswith("vmath:"):
         value = vmath.emit(e, rule.removeprefix("vmath:"), args, operand_ty)
@@ -222,7 +236,11 @@ def _shift(op: str) -> Any:
         arithmetic = op == "shift_right" and not is_unsigned(dtype)
         name = "shli" if op == "shift_left" else "shrsi" if arithmetic else "shrui"
         shifted = e(f"arith.{name} {args[0]}, {amount} : {ty}")
-        beyond = e(f"arith.shrsi {args[0]}, {e.const(bits - 1, ty)} : {ty}") if arithmetic else e.const(0, ty)
+        beyond = (
+            e(f"arith.shrsi {args[0]}, {e.const(bits - 1, ty)} : {ty}")
+            if arithmetic
+            else e.const(0, ty)
+        )
         return select(e, out, beyond, shifted, ty, lanes)
 
     return emit
@@ -241,7 +259,9 @@ def _neg(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
 def _abs(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
     if is_unsigned(dtype):
         return args[0]
-    return e(f"arith.maxsi {args[0]}, {_neg(e, args, dtype, lanes)} : {register_type(dtype, lanes)}")
+    return e(
+        f"arith.maxsi {args[0]}, {_neg(e, args, dtype, lanes)} : {register_type(dtype, lanes)}"
+    )
 
 
 def _sign(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
@@ -278,7 +298,14 @@ def identity(e: Emitter, kind: str, dtype: str, lanes: int) -> str:
 
 def combine(e: Emitter, kind: str, a: str, b: str, dtype: str, lanes: int) -> str:
     """One step of a reduction."""
-    name = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and"}[kind]
+    name = {
+        "sum": "add",
+        "prod": "mul",
+        "max": "maximum",
+        "min": "minimum",
+        "any": "or",
+        "all": "and",
+    }[kind]
     if dtype == "i1":
         name = {"max": "or", "min": "and", "sum": "or", "prod": "and"}.get(kind, name)
     # partial results of halves stay in f32
@@ -294,7 +321,9 @@ def horizontal(e: Emitter, kind: str, x: str, dtype: str, lanes: int) -> str:
         word = {"sum": "add", "prod": "mul", "max": "maximumf", "min": "minimumf"}[kind]
         if kind in ("sum", "prod"):
             start = e.const(0 if kind == "sum" else 1, reg)
-            return e(f"vector.reduction <{word}>, {x}, {start} fastmath<reassoc> : {vector} into {reg}")
+            return e(
+                f"vector.reduction <{word}>, {x}, {start} fastmath<reassoc> : {vector} into {reg}"
+            )
         return e(f"vector.reduction <{word}>, {x} : {vector} into {reg}")
     unsigned = is_unsigned(dtype)
     word = {"sum": "add", "prod": "mul", "max": "maxui" if unsigned else "maxsi", "min": "minui" if unsigned else "minsi",
@@ -302,4 +331,15 @@ def horizontal(e: Emitter, kind: str, x: str, dtype: str, lanes: int) -> str:
     return e(f"vector.reduction <{word}>, {x} : {vector} into {reg}")
 
 
-__all__ = ["INTEGERS", "combine", "convert", "elementwise", "horizontal", "identity", "register_dtype", "register_type", "select", "shaped"]
+__all__ = [
+    "INTEGERS",
+    "combine",
+    "convert",
+    "elementwise",
+    "horizontal",
+    "identity",
+    "register_dtype",
+    "register_type",
+    "select",
+    "shaped",
+]

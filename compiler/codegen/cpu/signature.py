@@ -138,7 +138,12 @@ def stride_class(stride: int) -> str:
 
 def is_plain(value: Any, dtype: str) -> bool:
     """Whether a constant stays in the code."""
-    return dtype == "i1" or float(value) in _PLAIN or value != value or value in (float("inf"), float("-inf"))
+    return (
+        dtype == "i1"
+        or float(value) in _PLAIN
+        or value != value
+        or value in (float("inf"), float("-inf"))
+    )
 
 
 def _list_words(k: Kernel, p: Plan) -> Iterator[tuple[tuple[Any, ...], Word]]:
@@ -161,17 +166,29 @@ def _list_words(k: Kernel, p: Plan) -> Iterator[tuple[tuple[Any, ...], Word]]:
                     yield (name, i, d), Word("int", stride)
     for i, node in enumerate(k.nodes):
         if node.op == "const" and not is_plain(node.attrs["value"], node.dtype):
-            yield ("const", i), Word("float" if node.dtype in FLOATS else "int", node.attrs["value"])
+            yield (
+                ("const", i),
+                Word("float" if node.dtype in FLOATS else "int", node.attrs["value"]),
+            )
 
 
 def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
     """A key: kernels with equal keys have the same code."""
     nodes = tuple(
-        (n.op, n.dtype, n.args, n.slot, "?" if ("const", i) in p.index else tuple((a, str(v)) for a, v in sorted(n.attrs.items())))
+        (
+            n.op,
+            n.dtype,
+            n.args,
+            n.slot,
+            "?"
+            if ("const", i) in p.index
+            else tuple((a, str(v)) for a, v in sorted(n.attrs.items())),
+        )
         for i, n in enumerate(k.nodes)
     )
     walks = tuple(
-        (a.dtype, a.node, a.offset, tuple(stride_class(s) for s in a.strides)) for a in [*k.loads, *k.stores]
+        (a.dtype, a.node, a.offset, tuple(stride_class(s) for s in a.strides))
+        for a in [*k.loads, *k.stores]
     )
     indices = tuple(tuple(stride_class(s) for s in strides) for strides in k.indices)
     small = p.vector >= 0 and k.sizes[p.vector] < 4 * p.lanes

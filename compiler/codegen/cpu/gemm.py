@@ -1,0 +1,120 @@
+"""Matrix products by the BLAS that PyTorch carries, called from generated code.
+
+Words: addresses of A, B and C; for A and B the letter of BLAS's transposition; M, N, K; the three leading dimensions;
+batch count and the three batch strides in bytes. Matrices are row-major, BLAS's are column-major: C' = B' A'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.dialects.program import Place
+from gflow.dialects.types import TensorType
+
+_FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
+
+#: where each word stands
+_WORDS = ("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "sa", "sb", "sc")
+
+DTYPES = tuple(_FUNCTIONS)
+
+
+def declaration(dtype: str) -> tuple[str, str]:
+    """The BLAS function for `dtype` and its declaration."""
+    name = _FUNCTIONS[dtype]
+    pointers = ", ".join(["!llvm.ptr"] * 13)
+    return name, f"  llvm.func @{name}({pointers})"
+
+
+def function(dtype: str, name: str) -> str:
+    """The kernel function: a loop over this thread's share of the batch."""
+    lines = [f"  llvm.func @{name}(%w: !llvm.ptr) {{", "    %one = arith.constant 1 : i64"]
+    for i, word in enumerate(_WORDS):
+        ty = "!llvm.ptr" if word in ("a", "b", "c") else "i64"
+        lines.append(f"    %w_{word} = llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        lines.append(f"    %{word} = llvm.load %w_{word} : !llvm.ptr -> {ty}")
+    for word in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"):
+        lines.append(f"    %p_{word} = llvm.alloca %one x i64 : (i64) -> !llvm.ptr")
+        lines.append(f"    llvm.store %{word}, %p_{word} : i64, !llvm.ptr")
+    for number, value in (("alpha", "1.0"), ("beta", "0.0")):
+        lines.append(f"    %{number} = arith.constant {value} : {dtype}")
+        lines.append(f"    %p_{number} = llvm.alloca %one x {dtype} : (i64) -> !llvm.ptr")
+        lines.append(f"    llvm.store %{number}, %p_{number} : {dtype}, !llvm.ptr")
+    arguments = (
+        "%p_tb, %p_ta, %p_n, %p_m, %p_k, %p_alpha, %bi, %p_ldb, %ai, %p_lda, %p_beta, %ci, %p_ldc"
+    )
+    lines += [
+        "    %tid32 = llvm.call @omp_get_thread_num() : () -> i32",
+        "    %count32 = llvm.call @omp_get_num_threads() : () -> i32",
+        "    %tid = arith.extsi %tid32 : i32 to i64",
+        "    %count = arith.extsi %count32 : i32 to i64",
+        "    scf.for %i = %tid to %batch step %count : i64 {",
+    ]
+    for matrix in ("a", "b", "c"):
+        lines.append(f"      %o{matrix} = arith.muli %i, %s{matrix} : i64")
+        lines.append(
+            f"      %{matrix}i = llvm.getelementptr %{matrix}[%o{matrix}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
+        )
+    types = ", ".join(["!llvm.ptr"] * 13)
+    lines += [
+        f"      llvm.call @{_FUNCTIONS[dtype]}({arguments}) : ({types}) -> ()",
+        "    }",
+        "    llvm.return",
+        "  }",
+    ]
+    return "\n".join(lines)
+
+
+def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
+    """BLAS's letter and leading dimension of the matrix in the last two dimensions (see `gemm_ready`)."""
+    (rows, cols), (row, col) = shape[-2:], strides[-2:]
+    if (cols == 1 or col == 1) and (rows == 1 or row >= cols):
+        return "N", max(row if rows > 1 else cols, cols, 1)
+    return "T", max(col if cols > 1 else rows, rows, 1)
+
+
+def batch_steps(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """The batch dimensions as runs that one loop can walk: a list of (count, strides, offsets), offsets for each run.
+
+    The innermost run is as long as the strides allow; the dimensions outside it are unrolled.
+    """
+    batch = list(shape)
+    count, steps = 1, tuple(0 for _ in strides)
+    inner = len(batch)
+    while inner > 0:
+        d = inner - 1
+        these = tuple(s[d] for s in strides)
+        if batch[d] != 1:
+            if count == 1:
+                steps = these
+            elif any(t != s * count for t, s in zip(these, steps)):
+                break
+            count *= batch[d]
+        inner = d
+    runs = [(0,) * len(strides)]
+    for d in range(inner):
+        runs = [
+            tuple(r + i * s[d] for r, s in zip(run, strides))
+            for run in runs
+            for i in range(batch[d])
+        ]
+    return [(count, steps, run) for run in runs]
+
+
+def words(
+    places: Sequence[Place], types: Sequence[TensorType], strides: Sequence[Sequence[int]]
+) -> list[tuple[tuple[int | Place, ...], bool]]:
+    """The words of each call for C = A B, and whether threads should share its batch. Order: A, B, C."""
+    item = types[0].itemsize
+    (ta, lda), (tb, ldb) = (_operand(t.shape, s) for t, s in zip(types[:2], strides[:2]))
+    m, n = types[2].shape[-2:]
+    k = types[0].shape[-1]
+    ldc = max(strides[2][-2] if m > 1 else n, n, 1)
+    calls = []
+    for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
+        at = [Place(p.space, p.index, p.offset + o * item) for p, o in zip(places, offsets)]
+        numbers = (ord(ta), ord(tb), m, n, k, lda, ldb, ldc, count, *(s * item for s in steps))
+        calls.append(((*at, *numbers), count > 1))
+    return calls

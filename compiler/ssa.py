@@ -1,0 +1,86 @@
+"""A function body as plain Python lists, for passes that look at all of it.
+
+Reading operands and types through the bindings costs microseconds each; a pass that plans (fusion,
+scheduling, memory) reads everything once, decides on integers, and writes the IR at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import TensorType, tensor_type
+
+
+@dataclass
+class Op:
+    """One operation: `name` without the dialect's prefix for gflow ops; operands and results are value numbers."""
+
+    index: int
+    op: ir.Operation
+    name: str
+    operands: list[int]
+    results: list[int]
+
+
+@dataclass
+class Body:
+    """A function of one block. Values are numbered: arguments first, then results in program order."""
+
+    values: list[ir.Value]
+    types: list[TensorType]
+    ops: list[Op]
+    arguments: list[int]
+    returned: list[int]
+    producer: list[int]
+    terminator: ir.Operation
+    users: list[list[int]] = field(default_factory=list)
+
+
+def read_body(function: func.FuncOp) -> Body:
+    """Snapshot a function; the bindings' objects in it stay valid until the IR changes under them."""
+    block = function.regions[0].blocks[0]
+    values: list[ir.Value] = []
+    types: list[TensorType] = []
+    producer: list[int] = []
+    number: dict[ir.Value, int] = {}
+
+    def add(value: ir.Value, owner: int) -> int:
+        number[value] = len(values)
+        values.append(value)
+        types.append(tensor_type(value.type))
+        producer.append(owner)
+        return len(values) - 1
+
+    arguments = [add(a, -1) for a in block.arguments]
+    ops: list[Op] = []
+    *body, last = list(block.operations)
+    for view in body:
+        op = view.operation
+        operands = [number[v] for v in op.operands]
+        index = len(ops)
+        results = [add(r, index) for r in op.results]
+        ops.append(Op(index, op, op.name.removeprefix("gflow."), operands, results))
+    terminator = last.operation
+    returned = [number[v] for v in terminator.operands]
+    users: list[list[int]] = [[] for _ in values]
+    for o in ops:
+        for v in o.operands:
+            users[v].append(o.index)
+    return Body(values, types, ops, arguments, returned, producer, terminator, users)
+
+
+def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """An operation's attributes as a dictionary."""
+    return {name: op.attributes[name] for name in op.attributes}
+
+
+def erase_dead(body: Body) -> None:
+    """Erase ops whose results are not used, last first."""
+    for o in reversed(body.ops):
+        if o.op.results and not any(_used(r) for r in o.op.results):
+            o.op.erase()
+
+
+def _used(value: ir.Value) -> bool:
+    return next(iter(value.uses), None) is not None

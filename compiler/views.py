@@ -1,0 +1,117 @@
+"""Which values are views in memory, and how they lie: base value, offset and strides, in elements.
+
+Reshapes, transposes, broadcasts and slices move no data where strides can express them. Everything that needs to
+know where a value lives (copies, memory planning, code generation) asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType, row_major_strides
+
+from .ssa import Body, Op
+
+VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
+
+
+class Layout(NamedTuple):
+    """A value in memory: elements of `base` (a value number) from `offset` on, with `strides`."""
+
+    base: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+def reshape_strides(
+    shape: Sequence[int], strides: Sequence[int], target: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Strides of a reshape without a copy; None where it needs one.
+
+    Groups of neighbouring dimensions that lie as one may be split and merged; each target
+    dimension must fall into one such group (the rule of PyTorch's `computeStride`).
+    """
+    if 0 in shape:
+        return row_major_strides(tuple(target))
+    chunks: list[tuple[int, int]] = []  # (elements, innermost stride) of runs that lie as one
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size == 1:
+            continue
+        if chunks and chunks[-1][0] * chunks[-1][1] == stride:
+            chunks[-1] = (chunks[-1][0] * size, chunks[-1][1])
+        else:
+            chunks.append((size, stride))
+    out = [0] * len(target)
+    chunk, used = 0, 1
+    for d in range(len(target) - 1, -1, -1):
+        size = target[d]
+        if size == 1:
+            out[d] = 1
+            continue
+        if chunk < len(chunks) and used == chunks[chunk][0]:
+            chunk, used = chunk + 1, 1
+        if chunk >= len(chunks) or chunks[chunk][0] % (used * size):
+            return None
+        out[d] = chunks[chunk][1] * used
+        used *= size
+    return tuple(out)
+
+
+def view_layout(o: Op, x: Layout, x_type: TensorType) -> Layout | None:
+    """The layout of a view op's result from its operand's; None where the result needs a copy."""
+    attrs = read(OPS[o.name], o.op.attributes)
+    if o.name == "reshape":
+        strides = reshape_strides(x_type.shape, x.strides, attrs["shape"])
+        return None if strides is None else Layout(x.base, x.offset, strides)
+    if o.name == "transpose":
+        return Layout(x.base, x.offset, tuple(x.strides[p] for p in attrs["permutation"]))
+    if o.name == "broadcast":
+        out = [0] * len(attrs["shape"])
+        for size, stride, d in zip(x_type.shape, x.strides, attrs["dims"]):
+            out[d] = stride if size == attrs["shape"][d] and size != 1 else 0
+        return Layout(x.base, x.offset, tuple(out))
+    offset = sum(lo * s for lo, s in zip(attrs["starts"], x.strides))
+    return Layout(
+        x.base, x.offset + offset, tuple(s * t for s, t in zip(x.strides, attrs["strides"]))
+    )
+
+
+def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]:
+    """Each argument's strides: its `gflow.strides` attribute, else row-major."""
+    out = []
+    attrs = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
+    for i, v in enumerate(body.arguments):
+        given = attrs[i] if i < len(attrs) else {}
+        if "gflow.strides" in given:
+            out.append(tuple(ir.DenseI64ArrayAttr(given["gflow.strides"])))
+        else:
+            out.append(row_major_strides(body.types[v].shape))
+    return out
+
+
+def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
+    """The layout of every value. A view op that cannot be a view is a base of its own (it copies)."""
+    found: list[Layout | None] = [None] * len(body.values)
+    for v, strides in zip(body.arguments, argument_strides(function, body)):
+        found[v] = Layout(v, 0, strides)
+    for o in body.ops:
+        if o.name in VIEW_OPS:
+            source = found[o.operands[0]]
+            assert source is not None
+            found[o.results[0]] = view_layout(o, source, body.types[o.operands[0]])
+        elif o.name == "constant" and ir.DenseElementsAttr(o.op.attributes["value"]).is_splat:
+            # one element in memory, read everywhere
+            found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
+        for r in o.results:
+            if found[r] is None:
+                found[r] = Layout(r, 0, row_major_strides(body.types[r].shape))
+    return found  # type: ignore[return-value]
+
+
+def is_view(o: Op, at: Sequence[Layout]) -> bool:
+    """Whether an op needs no memory of its own."""
+    return o.name in VIEW_OPS and at[o.results[0]].base != o.results[0]

@@ -1,0 +1,102 @@
+"""What the compiler hands to the runtime: kernels, a flat list of steps, and where every tensor lives. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from .types import TensorType
+
+#: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller gets, in a constant
+Space = Literal["arena", "arg", "result", "constant"]
+
+
+class Place(NamedTuple):
+    """An address: `offset` bytes into the arena, or into argument, result or constant number `index`."""
+
+    space: Space
+    index: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor in memory; strides in elements."""
+
+    place: Place
+    type: TensorType
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    """Run a kernel function on a list of 64-bit words: numbers as they are, places as addresses.
+
+    parallel: run it on all threads of the pool; else on the calling one.
+    label: the op's name and source, for profiles.
+    """
+
+    kernel: str
+    words: tuple[int | Place, ...]
+    parallel: bool
+    label: str
+
+
+@dataclass(frozen=True)
+class AtenStep:
+    """Call an ATen overload; its results are copied into `outputs` (None: not used)."""
+
+    overload: str
+    args: str
+    inputs: tuple[TensorRef, ...]
+    outputs: tuple[TensorRef | None, ...]
+    label: str
+
+
+Step = KernelStep | AtenStep
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A function argument: its role in the graph, dotted name, type and strides."""
+
+    role: str
+    name: str
+    type: TensorType
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A function result: a fresh tensor for the caller, or (`alias`) the new value of an argument's storage."""
+
+    name: str
+    type: TensorType
+    alias: int | None
+
+
+@dataclass
+class Program:
+    """A compiled function.
+
+    ir: the planned module's text, which the rest was made from.
+    kernels: function name to its MLIR text; declarations: what they call, name to text.
+    workspace: scratch bytes for each thread, from `scratch_offset` of the arena on.
+    max_threads: threads that scratch was planned for.
+    """
+
+    name: str
+    ir: str
+    arguments: list[Argument]
+    results: list[Result]
+    steps: list[Step]
+    kernels: dict[str, str]
+    declarations: dict[str, str]
+    arena_bytes: int
+    constants: list[bytes] = field(default_factory=list)
+    max_threads: int = 1
+
+
+def kernel_steps(program: Program) -> Sequence[KernelStep]:
+    return [s for s in program.steps if isinstance(s, KernelStep)]

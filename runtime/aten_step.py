@@ -1,0 +1,73 @@
+"""Running an ATen overload on tensors that live in the arena, in arguments and in results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gflow.dialects.aten import decode_call
+from gflow.dialects.program import AtenStep, TensorRef
+
+Locate = Callable[[TensorRef], torch.Tensor]
+
+#: overloads whose out= variant writes into the given tensor without a copy of its own
+_OUT = {
+    "aten.mm.default": "out", "aten.bmm.default": "out", "aten.matmul.default": "out",
+    "aten.index_select.default": "out", "aten.gather.default": "out", "aten.argmax.default": "out",
+    "aten.argmin.default": "out", "aten.index_add.default": "out",
+}  # fmt: skip
+
+
+def resolve(name: str) -> Any:
+    """The overload that `name` (`aten.topk.default`) spells."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+class AtenCall:
+    """One step, ready to run. `bind` puts tensors in; it need not be called again while they stay where they are."""
+
+    def __init__(self, step: AtenStep) -> None:
+        self.step = step
+        self.func = resolve(step.overload)
+        self.out = None
+        if step.overload in _OUT and len(step.outputs) == 1 and step.outputs[0] is not None:
+            self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
+        self.has_scalars = '"s":' in step.args
+        self.inputs: list[torch.Tensor] = []
+        self.outputs: list[torch.Tensor | None] = []
+        self.args: list[Any] = []
+        self.kwargs: dict[str, Any] = {}
+
+    def refs(self) -> list[TensorRef]:
+        return [*self.step.inputs, *(r for r in self.step.outputs if r is not None)]
+
+    def bind(self, locate: Locate) -> None:
+        self.inputs = [locate(r) for r in self.step.inputs]
+        self.outputs = [None if r is None else locate(r) for r in self.step.outputs]
+        self.decode()
+
+    def decode(self) -> None:
+        self.args, self.kwargs = decode_call(self.step.args, self.inputs, lambda t: t.item())
+
+    def run(self) -> None:
+        if self.has_scalars:
+            self.decode()
+        if self.out is not None:
+            self.out(*self.args, **self.kwargs, out=self.outputs[0])
+            return
+        result = self.func(*self.args, **self.kwargs)
+        flat = [result] if isinstance(result, torch.Tensor) else _tensors(result)
+        for target, value in zip(self.outputs, flat, strict=True):
+            if target is not None:
+                target.copy_(value)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in _tensors(v)]
+    return []

@@ -1,0 +1,39 @@
+"""PyTorch tensors over memory that the program places."""
+
+from __future__ import annotations
+
+import torch
+
+from gflow.dialects.program import TensorRef
+from gflow.dialects.types import TensorType
+
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "i1": torch.bool,
+    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
+    "complex<f32>": torch.complex64, "complex<f64>": torch.complex128, "complex<f16>": torch.complex32,
+}  # fmt: skip
+
+
+def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last that a strided tensor touches, both included."""
+    if ty.numel == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(ty.shape, strides))
+
+
+def view_bytes(memory: torch.Tensor, ref: TensorRef) -> torch.Tensor:
+    """`ref` as a tensor over a flat uint8 tensor."""
+    size = extent(ref.type, ref.strides) * ref.type.itemsize
+    raw = memory[ref.place.offset : ref.place.offset + size].view(DTYPES[ref.type.dtype])
+    return raw.as_strided(ref.type.shape, ref.strides)
+
+
+def view_tensor(tensor: torch.Tensor, ref: TensorRef) -> torch.Tensor:
+    """`ref` as a tensor over the storage of `tensor`, which has the same element type or is reinterpreted."""
+    dtype = DTYPES[ref.type.dtype]
+    base = tensor.detach()
+    if base.dtype != dtype:
+        base = base.view(dtype)
+    offset = base.storage_offset() + ref.place.offset // ref.type.itemsize
+    return base.as_strided(ref.type.shape, ref.strides, offset)
