@@ -502,8 +502,7 @@ def run(function: func.FuncOp, options: FuseOptions) -> None:
     f = _Fuser(body, options)
     f.run()
     needed, alive = _reads_outside(f, body)
-    for g in f.groups:
-        needed |= g.inputs if g.members else set()
+    _prune(f, body, needed)
     replaced: dict[int, ir.Value] = {}
     with ir.InsertionPoint(body.terminator):
         for unit in _order(f, body):
@@ -536,6 +535,33 @@ def _reads_outside(f: _Fuser, body: Body) -> tuple[set[int], set[int]]:
             alive.add(p)
             stack += body.ops[p].operands
     return needed, alive
+
+
+def _prune(f: _Fuser, body: Body, needed: set[int]) -> None:
+    """Drop members that no output depends on, and groups without outputs; add what the rest reads to `needed`."""
+    for gi in sorted(range(len(f.groups)), key=lambda i: -f.groups[i].level):
+        g = f.groups[gi]
+        live = {r for m in g.members if f.group_of[m] == gi for r in body.ops[m].results} & needed
+        kept: list[int] = []
+        g.inputs = set()
+        inside = set(g.members)
+        seen, stack = set(live), sorted(live)
+        while stack:
+            p = body.producer[stack.pop()]
+            if p in kept:
+                continue
+            kept.append(p)
+            for v in body.ops[p].operands:
+                b = f.base(v)
+                if b < 0 or b in seen:
+                    continue
+                seen.add(b)
+                if body.producer[b] in inside:
+                    stack.append(b)
+                else:
+                    g.inputs.add(b)
+        g.members = sorted(kept)
+        needed |= g.inputs
 
 
 def _move(o: Op, body: Body, replaced: dict[int, ir.Value]) -> None:

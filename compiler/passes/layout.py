@@ -37,6 +37,7 @@ from .simplify_algebra import ELEMENTWISE
 
 _RANKS = (4, 5)
 _MAX_DEPTH = 20
+_MOVING = (*ELEMENTWISE, "slice", "pad", "concatenate", "reverse")
 
 RULES: Rules = {}
 
@@ -64,6 +65,7 @@ class LayoutRewriter(Rewriter):
         super().__init__(function, {n: RULES.get(n, []) + SIMPLIFY.get(n, []) for n in names})
         self._last: dict[ir.Value, ir.Value] = {}
         self._lazy: set[ir.Value] = set()
+        self.forced = False
         self._transposed: dict[ir.Value, ir.Value] = {}
 
     def has_last(self, value: ir.Value) -> bool:
@@ -76,8 +78,10 @@ class LayoutRewriter(Rewriter):
         if found is None and self._can_follow(value, 0):
             node = self.node(value)
             assert node is not None
-            found = self.build(node.name, [self.last(x) for x in node.operands], node.attrs)
-            self._last[value] = found
+            self.forced = True
+            view = RULES[node.name][0](node, self)
+            assert view is not None
+            found = self._last[value] = self._last[view]
         if found is None:
             permutation = to_last(self.type(value).rank)
             found = self.build("transpose", [value], {"permutation": permutation})
@@ -85,19 +89,19 @@ class LayoutRewriter(Rewriter):
         return found
 
     def _can_follow(self, value: ir.Value, depth: int) -> bool:
-        """Whether an elementwise op can be done channels last without a transpose of its operands.
+        """Whether an op can be done channels last without a transpose of its operands.
 
         So are gradients that start as broadcasts, and meet the first convolution only later.
         """
         node = self.node(value)
-        if node is None or node.name not in ELEMENTWISE or depth > _MAX_DEPTH:
+        if node is None or node.name not in _MOVING or depth > _MAX_DEPTH:
             return False
         return all(
             self.has_last(x)
             or self.splat(x) is not None
             or self._is_expansion(x)
             or self._can_follow(x, depth + 1)
-            for x in node.operands
+            for x in (node.operands[:1] if node.name == "pad" else node.operands)
         )
 
     def _is_expansion(self, value: ir.Value) -> bool:
@@ -125,8 +129,11 @@ class LayoutRewriter(Rewriter):
 
 
 def _last_of(b: Rewriter, *operands: ir.Value) -> list[ir.Value] | None:
-    """All operands channels last, if one of them exists so already."""
+    """All operands channels last, if one of them exists so already (or it must be)."""
     assert isinstance(b, LayoutRewriter)
+    forced, b.forced = b.forced, False
+    if forced:
+        return [b.last(x) for x in operands]
     return [b.last(x) for x in operands] if any(map(b.has_last, operands)) else None
 
 
