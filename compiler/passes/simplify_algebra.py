@@ -34,7 +34,9 @@ def _is(value: Scalar | None, number: float) -> bool:
 
 
 def _is_negative_zero(value: Scalar | None, dtype: str) -> bool:
-    return value == 0 and (dtype not in FLOATS or math.copysign(1, value or 0.0) < 0)
+    if value is None or value != 0:
+        return False
+    return dtype not in FLOATS or math.copysign(1, value) < 0
 
 
 @rule(RULES, *ELEMENTWISE)
