@@ -97,8 +97,8 @@ class Graph:
             state = self._first_call()
         if state.building or _is_traced(args):
             return self.build(*args, **kwargs)
-        leaves, key, spec = flatten_call(self.build, args, kwargs)
-        plan = None
+        leaves, key = flatten_call(self.build, args, kwargs)
+        plan: Plan | None = None
         if not state.table.is_current():
             self._forget()
         key = (key, *_modes(state))

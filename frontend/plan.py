@@ -44,9 +44,7 @@ class Plan:
         self.optimizers = [(o, o.state, o.param_groups, len(o.param_groups)) for o in optimizers]
         live = {i.value for i in trace.inputs}
         guarded = {leaf.index for g in trace.guards for leaf in _leaves(g.expr)}
-        self.numbers = [
-            n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded
-        ]
+        self.numbers = [n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded]
         self.mutated = [
             (position, leaf)
             for position, leaf in self.input_slots
@@ -119,8 +117,8 @@ class Plan:
                     file, line = user_frame(2)
                     names = [self.trace.inputs[i].name for i in (position, other)]
                     raise GraphInputError(
-                        f"{file}:{line}: build() changes input {names[0]!r} in place, and it shares "
-                        f"memory with {names[1]!r}; pass a copy (.clone()) of one of them."
+                        f"{file}:{line}: build() changes input {names[0]!r} in place, and it "
+                        f"shares memory with {names[1]!r}; pass a copy (.clone()) of one of them."
                     )
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import tree_flatten
 
 from .errors import GraphInputError
 from .tracing.location import user_frame
@@ -23,7 +23,7 @@ _PLAIN = (
 
 def flatten_call(
     build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list[Any] | tuple[Any, ...], Any, TreeSpec | None]:
+) -> tuple[Sequence[Any], tuple[Any, ...]]:
     """The leaves of a call's arguments, and a hashable key for everything about them that a
     trace depends on."""
     if not kwargs:
@@ -35,7 +35,7 @@ def flatten_call(
         else:
             if len(args) > 1:
                 key += _repeats(args)
-            return args, tuple(key), None
+            return args, tuple(key)
     leaves, spec = tree_flatten((args, kwargs))
     parts: list[Any] = [repr(spec)]
     for i, leaf in enumerate(leaves):
@@ -48,12 +48,19 @@ def flatten_call(
         elif isinstance(leaf, _PLAIN):
             parts.append((type(leaf), leaf if leaf == leaf else repr(leaf)))
         elif type(leaf).__module__ == "numpy":
-            raise _wrong(build, args, kwargs, i, f"a numpy {type(leaf).__name__}", "pass torch.as_tensor(...)")
+            raise _wrong(
+                build,
+                args,
+                kwargs,
+                i,
+                f"a numpy {type(leaf).__name__}",
+                "pass torch.as_tensor(...)",
+            )
         else:
             what = f"an object of type {type(leaf).__module__}.{type(leaf).__qualname__}"
             raise _wrong(build, args, kwargs, i, what, "pass its tensors and numbers")
     parts += _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)])
-    return leaves, tuple(parts), spec
+    return leaves, tuple(parts)
 
 
 def _repeats(tensors: Sequence[Tensor]) -> list[Any]:
@@ -65,7 +72,12 @@ def _repeats(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def _wrong(
-    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], index: int, what: str, do: str
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    index: int,
+    what: str,
+    do: str,
 ) -> GraphInputError:
     name = input_names(build, args, kwargs)[index]
     file, line = user_frame(3)

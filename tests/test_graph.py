@@ -6,11 +6,12 @@ import copy
 import time
 from typing import Any
 
-import gflow as flow
 import pytest
 import torch
-from gflow import nn
 from trace_interpreter import interpret
+
+import gflow as flow
+from gflow import nn
 
 
 @pytest.fixture(autouse=True)

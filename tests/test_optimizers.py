@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import gflow
 import pytest
 import torch
 from torch import nn, optim
 from trace_interpreter import interpret
+
+import gflow
 
 STEPS = 6
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from gflow.tracing.interpreter import apply_aliases, run_trace
 from gflow.tracing.trace import Trace, values_in
 from gflow.tracing.tracer import trace_graph
-from torch import nn
 
 
 def trace(build: Callable[..., Any], *args: Any, **modules: nn.Module) -> Trace:
@@ -144,9 +145,11 @@ def test_a_failed_trace_restores_the_modules() -> None:
         lambda x: torch.einsum("ij,kj->ik", x, x),
         lambda x: x.masked_fill(x < 0, float("-inf")).softmax(-1),
         lambda x: F.pad(x, (1, 1)).unfold(1, 2, 2).contiguous(),
-        lambda x: torch._foreach_add([x, x * 2], 1.5, alpha=1)
-        if False
-        else torch._foreach_mul([x, x * 2], 1.5),
+        lambda x: (
+            torch._foreach_add([x, x * 2], 1.5, alpha=1)
+            if False
+            else torch._foreach_mul([x, x * 2], 1.5)
+        ),
         lambda x: torch._foreach_norm([x, x * 2]),
     ],
 )

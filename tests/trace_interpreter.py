@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from gflow import executor
 from gflow.tracing.interpreter import apply_aliases, run_trace
 from gflow.tracing.trace import Trace

@@ -9,16 +9,18 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 
 from .trace import SourceLoc
 
-_TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__))
-_GFLOW_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARY_DIRS = (_TORCH_DIR + os.sep, _GFLOW_DIR + os.sep)
-_LIBRARY_FILES = {os.path.abspath(module.__file__) for module in (contextlib, functools)}
+_LIBRARY_DIRS = tuple(
+    str(folder.resolve()) + os.sep
+    for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
+)
+_LIBRARY_FILES = {str(Path(module.__file__ or "").resolve()) for module in (contextlib, functools)}
 _is_user_code: dict[CodeType, bool] = {}
 
 
@@ -26,7 +28,7 @@ def _user_code(code: CodeType) -> bool:
     known = _is_user_code.get(code)
     if known is None:
         file = code.co_filename
-        path = os.path.abspath(file)
+        path = str(Path(file).resolve())
         known = not (
             path.startswith(_LIBRARY_DIRS) or path in _LIBRARY_FILES or file.startswith("<frozen")
         )
@@ -42,6 +44,17 @@ def user_frame(depth: int = 1) -> tuple[str, int]:
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "<unknown>", 0
+
+
+def user_line(error: BaseException) -> str:
+    """`file:line: ` of the innermost user frame that `error` came through, or nothing."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if _user_code(trace.tb_frame.f_code):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return found
 
 
 class Locator:

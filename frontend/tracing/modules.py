@@ -32,7 +32,7 @@ class ModuleTable:
 
     def is_current(self) -> bool:
         """Every parameter and buffer is still the tensor it was."""
-        return all([slot.holder.get(slot.key) is slot.tensor for slot in self.slots])
+        return all(slot.holder.get(slot.key) is slot.tensor for slot in self.slots)
 
 
 def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:

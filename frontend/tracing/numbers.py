@@ -186,6 +186,7 @@ def _apply(
             raise
         hint = math.nan
     dtype = torch.int64 if integer else torch.float64
+    values: list[Any]
     if integer:
         values = [int(x) if n is None else n.value for x, n in zip(operands, nodes, strict=True)]
     else:

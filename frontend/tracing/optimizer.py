@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import GraphTraceError
+from .location import user_line
 from .numbers import Leaf, StateBranch, number_of, traced_functions, wrap
 from .recorder import Recorder, untraced
 from .rewrites import Rewrites, functional, unwrap
@@ -98,6 +99,7 @@ class _Tracer:
     ) -> None:
         self.active = active
         self.widen = False
+        self.where = f"{prefix} ({type(optimizer).__name__})"
         self.recorder, self.rewrites, self.optimizer = recorder, rewrites, optimizer
         self.prefix, self.param_names, self.capturable = prefix, param_names, capturable
         self.result = OptimizerTrace()
@@ -214,8 +216,9 @@ class _Tracer:
         if isinstance(real, torch.Tensor) and isinstance(after, torch.Tensor):
             if after.shape != real.shape:
                 raise GraphTraceError(
-                    f"{self.prefix}: step() changes the shape of state {key!r} from "
-                    f"{list(real.shape)} to {list(after.shape)}; a graph needs state of fixed shape."
+                    f"{self.where}: step() changes the shape of state {key!r} from "
+                    f"{list(real.shape)} to {list(after.shape)}; a graph "
+                    "needs state of fixed shape."
                 )
             if after.dtype != real.dtype:
                 after = after.to(real.dtype)
@@ -230,7 +233,7 @@ class _Tracer:
             raise NewState(str(key))
         elif not (isinstance(before, dict) or before == after):
             raise GraphTraceError(
-                f"{self.prefix}: step() sets {key!r} from {before!r} to {after!r}; in a graph an "
+                f"{self.where}: step() sets {key!r} from {before!r} to {after!r}; in a graph an "
                 "optimizer can only change tensors and numbers."
             )
 
@@ -247,7 +250,7 @@ class _Tracer:
             return
         elif node.value.dtype != source.value.dtype:
             raise GraphTraceError(
-                f"{self.prefix}: step() changes {source.name} from {type(source.last).__name__} "
+                f"{self.where}: step() changes {source.name} from {type(source.last).__name__} "
                 "to another kind of number; start it as a float."
             )
         else:
@@ -314,8 +317,9 @@ def trace_step(
                 raise
             if capturable or not has_capturable:
                 raise GraphTraceError(
-                    f"{prefix} ({type(optimizer).__name__}): step() makes Python choose by the "
-                    "value of a tensor (an `if`, float() or comparison on .item() of state). Use "
+                    f"{user_line(error)}{prefix} ({type(optimizer).__name__}): step() makes "
+                    "Python choose by the value of a tensor (an `if`, float() or comparison on "
+                    ".item() of state). Use "
                     "torch.where on tensors, or keep the counter as a Python number in the state."
                 ) from error
     raise AssertionError("unreachable")

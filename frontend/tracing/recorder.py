@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import GraphTraceError
+from .fakes import fake_call
 from .foreach import split_foreach
 from .location import Locator
 from .numbers import Guard, Number, number_of, wrap
@@ -61,6 +62,11 @@ def untraced() -> Iterator[None]:
         torch._C._ExcludeDispatchKeyGuard(keys),
     ):
         yield
+
+
+def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
+    fake._gflow_value = value  # type: ignore[attr-defined]
+    return value
 
 
 class Recorder(TorchDispatchMode):
@@ -103,7 +109,7 @@ class Recorder(TorchDispatchMode):
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
             )
             fake = FakeTensor(self.fake_mode, meta, tensor.device)
-            fake._gflow_value = self.new_value(fake)
+            set_value(fake, self.new_value(fake))
         return fake
 
     def add_input(
@@ -111,7 +117,7 @@ class Recorder(TorchDispatchMode):
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
         fake = self.fake_like(tensor)
-        self.inputs.append(TraceInput(fake._gflow_value, role, name, tensor if real else None))
+        self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
         return fake
 
     def mark(self) -> Mark:
@@ -134,8 +140,9 @@ class Recorder(TorchDispatchMode):
     def add_number(self, value: float, tensor: torch.Tensor, name: str, expr: Any) -> Number:
         """A new scalar argument, as a traced number with value `value` in this trace."""
         fake = self.add_input(tensor, "scalar", name)
-        fake._gflow_value.is_number = True
-        return Number(self, fake._gflow_value, value, expr)
+        node = Number(self, self.value_of(fake), value, expr)
+        node.value.is_number = True
+        return node
 
     def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
         """The argument that stands for a real tensor from outside `build()`."""
@@ -158,7 +165,7 @@ class Recorder(TorchDispatchMode):
                     f"{describe(self.locator.here())}: a tensor of another trace is used here. "
                     "Tensors made in build() live in one call; keep state in buffers."
                 )
-            value = self.constant(fake)._gflow_value
+            value = self.value_of(self.constant(fake))
         return value
 
     # numbers
@@ -195,12 +202,12 @@ class Recorder(TorchDispatchMode):
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if func in _SAME_VALUE:
-            out = func(args[0])
-            out._gflow_value = self.value_of(args[0])
+            out = self.fake_mode.dispatch(func, types, args)
+            set_value(out, self.value_of(args[0]))
             return out
         kwargs = kwargs or {}
         if func is _LIFT_FRESH:
-            return self._lift_fresh(args[0])
+            return self._lift_fresh(args[0], types)
         if func.namespace == "profiler":
             return func(*args, **kwargs)
         name = func._schema.name
@@ -221,7 +228,7 @@ class Recorder(TorchDispatchMode):
         trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}
         call_args, call_kwargs = self._fakes(args), self._fakes(kwargs)
         try:
-            out = func(*call_args, **call_kwargs)
+            out = fake_call(self.fake_mode, func, types, call_args, call_kwargs)
         except DataDependentOutputException as error:
             raise item_error(loc) from error
         except DynamicOutputShapeException as error:
@@ -245,28 +252,27 @@ class Recorder(TorchDispatchMode):
             if isinstance(item, FakeTensor):
                 value = getattr(item, "_gflow_value", None)
                 if value is None:
-                    value = item._gflow_value = self.new_value(item)
+                    value = set_value(item, self.new_value(item))
                     fresh = True
                 results.append(value)
             elif isinstance(item, (list, tuple)):
                 for sub in item:
-                    sub._gflow_value = self.new_value(sub)
-                    results.append(sub._gflow_value)
+                    results.append(set_value(sub, self.new_value(sub)))
                     fresh = True
             else:
                 results.append(None)
         if fresh:
             self.ops.append(TraceOp(func, args, kwargs, results, loc))
 
-    def _lift_fresh(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
         """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""
-        out = _LIFT_FRESH(tensor)
+        out = self.fake_mode.dispatch(_LIFT_FRESH, types, (tensor,))
         if getattr(out, "_gflow_value", None) is not None:
             return out
         if isinstance(tensor, FakeTensor):
-            out._gflow_value = self.value_of(tensor)
+            set_value(out, self.value_of(tensor))
         elif tensor.numel() == 1 and not tensor.is_complex():
-            out._gflow_value = self.new_value(out)
+            value = set_value(out, self.new_value(out))
             with untraced():
                 literal = tensor.item()
             self.ops.append(
@@ -274,12 +280,12 @@ class Recorder(TorchDispatchMode):
                     aten.full.default,
                     (list(tensor.shape), literal),
                     {"dtype": tensor.dtype, "device": tensor.device},
-                    [out._gflow_value],
+                    [value],
                     self.locator.here(),
                 )
             )
         else:
-            out._gflow_value = self.constant(tensor)._gflow_value
+            set_value(out, self.value_of(self.constant(tensor)))
         return out
 
     def _trace_arg(self, arg: Any) -> Any:

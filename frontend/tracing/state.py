@@ -2,8 +2,9 @@
 
 Most optimizers create their state at their first step (zeros, a counter at 0). The step is
 run on copies of the parameters, and the first value assigned to each state entry is kept.
-That it really is the initial state is checked, not assumed: a step from it must give the
-same parameters and state as the first step from nothing, on the same random gradients.
+That it really is the initial state is checked, not assumed: for a parameter of every kind, a
+step from it must give the same parameter and state as the first step from nothing, on the same
+random gradient.
 """
 
 from __future__ import annotations
@@ -127,31 +128,44 @@ def _probe(
     )
 
 
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor, requires_grad=False)
+
+
+def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> list[int]:
+    """The smallest parameter of each group, dtype and number of dimensions: one stands for
+    all that an optimizer treats alike."""
+    groups = {id(p): i for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
+    smallest: dict[Any, int] = {}
+    for i, p in enumerate(parameters):
+        kind = (groups[id(p)], p.dtype, p.device, p.ndim)
+        if kind not in smallest or p.numel() < parameters[smallest[kind]].numel():
+            smallest[kind] = i
+    return sorted(smallest.values())
+
+
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
     """Give the parameters that have none their initial state. False when the state can only
     be made from real gradients."""
     missing = [p for p in parameters if not optimizer.state.get(p)]
     if not missing:
         return True
-    zeros = [torch.zeros_like(p, requires_grad=False) for p in missing]
-    _, _, first = _probe(optimizer, missing, zeros, None)
+    _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
     if not any(first):
         return True
-    generator = torch.Generator().manual_seed(0)
-    noise = [
-        torch.randn(p.shape, generator=generator).to(p.dtype).to(p.device)
-        if not p.is_complex()
-        else torch.zeros_like(p, requires_grad=False)
-        for p in missing
-    ]
-    after, state, _ = _probe(optimizer, missing, noise, None)
     blank = [
         {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
         for entry in first
     ]
+    sample = _sample(optimizer, missing)
+    some = [missing[i] for i in sample]
+    generator = torch.Generator().manual_seed(0)
+    noise = [_zeros(p).normal_(generator=generator) for p in some]
+    after, state, _ = _probe(optimizer, some, noise, None)
     for candidate in (first, blank):
         try:
-            again, state_again, _ = _probe(optimizer, missing, noise, candidate)
+            initial = [candidate[i] for i in sample]
+            again, state_again, _ = _probe(optimizer, some, noise, initial)
         except (KeyError, TypeError, AttributeError):
             continue
         if _equal(after, again) and _equal(state, state_again):

@@ -94,7 +94,7 @@ class _Session:
         level = log.level
         log.setLevel(logging.CRITICAL + 1)
         try:
-            with self.recorder.fake_mode, self.recorder, self.rewrites:
+            with self.recorder, self.rewrites:
                 torch._enable_functionalization(reapply_views=True)
                 try:
                     yield
@@ -299,4 +299,3 @@ def _leaf_names(base: str, arg: Any) -> list[str]:
         keys = [getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))) for k in path]
         names.append(".".join([base, *(str(k) for k in keys)]))
     return names
-

@@ -1,0 +1,121 @@
+"""Shape inference of ATen ops on fake tensors, remembered.
+
+A call is looked up by its op and the metadata of its arguments; only a new one runs
+PyTorch's fake implementation. A fake tensor here carries its `TraceValue`, and a small
+integer for its metadata, so a lookup costs a few microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+Metadata = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+
+_LIMIT = 200_000
+_metadata_ids: dict[Metadata, int] = {}
+_known: dict[Any, tuple[type | None, list[Metadata | None]]] = {}
+_view_ops: dict[Any, bool] = {}
+
+
+class _Unknown(Exception):
+    """An argument that a lookup cannot stand on."""
+
+
+def _metadata(tensor: torch.Tensor) -> Metadata:
+    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def tag(fake: FakeTensor) -> int:
+    """A number for the metadata of a fake tensor, equal for equal metadata."""
+    found: int | None = fake.__dict__.get("_gflow_metadata")
+    if found is None:
+        key = _metadata(fake)
+        found = _metadata_ids.setdefault(key, len(_metadata_ids))
+        fake._gflow_metadata = found  # type: ignore[attr-defined]
+    return found
+
+
+def _key(arg: Any) -> Any:
+    kind = type(arg)
+    if kind is FakeTensor:
+        if arg.constant is not None:
+            raise _Unknown
+        return (FakeTensor, tag(arg))
+    if kind is list or kind is tuple:
+        return tuple([_key(a) for a in arg])
+    if isinstance(arg, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise _Unknown
+    return (kind, arg)
+
+
+def new_fake(mode: FakeTensorMode, metadata: Metadata) -> FakeTensor:
+    """A fake tensor with this metadata and storage of its own. Only below all modes."""
+    shape, stride, dtype, device = metadata
+    meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    return FakeTensor(mode, meta, device)
+
+
+def fake_call(
+    mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The result of `func` on fake tensors: new fake tensors."""
+    try:
+        words = tuple([(k, _key(v)) for k, v in kwargs.items()]) if kwargs else ()
+        key = (func, torch.get_default_dtype(), _key(args), words)
+        known = _known.get(key)
+    except (_Unknown, TypeError):
+        return mode.dispatch(func, types, args, kwargs)
+    if known is None:
+        out = mode.dispatch(func, types, args, kwargs)
+        described = _describe(func, args, out)
+        if described is not None:
+            if len(_known) > _LIMIT:
+                _known.clear()
+            _known[key] = described
+        return out
+    container, items = known
+    with torch._C._DisableTorchDispatch():
+        made = [None if m is None else new_fake(mode, m) for m in items]
+    return made[0] if container is None else container(made)
+
+
+def _describe(
+    func: Any, args: tuple[Any, ...], out: Any
+) -> tuple[type | None, list[Metadata | None]] | None:
+    """What is needed to make `out` again; None when it must be computed each time."""
+    container = type(out) if type(out) in (tuple, list) else None
+    items = out if container is not None else (out,)
+    described: list[Metadata | None] = []
+    for item in items:
+        if item is None:
+            described.append(None)
+        elif (
+            type(item) is FakeTensor
+            and item.constant is None
+            and item.storage_offset() == 0
+            and not item.dtype.is_complex
+            and item.layout == torch.strided
+            and not any(item is a for a in args)
+        ):
+            described.append(_metadata(item))
+        else:
+            return None
+    if _is_view(func) and (
+        container is not None or items[0].untyped_storage().nbytes() != _size(items[0])
+    ):
+        return None  # more memory than the view shows: a later as_strided may look at it
+    return container, described
+
+
+def _is_view(func: Any) -> bool:
+    known = _view_ops.get(func)
+    if known is None:
+        known = _view_ops[func] = any(r.alias_info is not None for r in func._schema.returns)
+    return known
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,311 @@
+"""Each mistake gives one clear error: the user's line, what was found, what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trace_interpreter import interpret
+
+import gflow as flow
+from gflow import nn
+
+
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gflow.executor.compile_trace", interpret)
+
+
+class Call(nn.Graph):
+    def __init__(self, function: Any, optimizer: Any = None, model: Any = None) -> None:
+        super().__init__()
+        self.function = function
+        self.model = model
+        if optimizer is not None:
+            self.add_optimizer(optimizer)
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def message(graph: Any, *args: Any, error: type[Exception] = flow.GraphTraceError) -> str:
+    with pytest.raises(error) as caught:
+        graph(*args)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def line_of(marker: str) -> str:
+    """`file:line` of the line in this file that ends with `# marker`."""
+    from pathlib import Path
+
+    lines = Path(__file__).read_text().splitlines()
+    number = next(i for i, x in enumerate(lines, 1) if x.endswith(f"# {marker}"))
+    return f"{__file__}:{number}"
+
+
+def test_missing_super_init() -> None:
+    class NoInit(nn.Graph):
+        def __init__(self) -> None:
+            self.model = torch.nn.Linear(2, 2)
+
+        def build(self, x: Any) -> Any:
+            return self.model(x)
+
+    graph = NoInit()
+    text = message(graph, torch.ones(2), error=flow.GraphError)
+    assert "NoInit.__init__ does not call super().__init__()" in text
+    assert __file__ in text
+
+    class Early(nn.Graph):
+        def __init__(self) -> None:
+            self.add_optimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1))  # early
+
+    with pytest.raises(flow.GraphError, match=r"super\(\).__init__") as caught:
+        Early()
+    assert line_of("early") in str(caught.value)
+
+
+def test_build_not_overridden() -> None:
+    class Empty(nn.Graph):
+        pass
+
+    text = message(Empty(), torch.ones(2), error=flow.GraphError)
+    assert "Empty does not define build()" in text
+    assert __file__ in text
+
+
+def test_backward_without_optimizer() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).sum()
+        loss.backward()  # backward-without
+        return loss
+
+    model = torch.nn.Linear(2, 2)
+    text = message(Call(function, model=model), torch.ones(1, 2))
+    assert line_of("backward-without") in text
+    assert "add_optimizer" in text
+
+
+def test_backward_on_non_scalar() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x)
+        loss.backward()  # non-scalar
+        return loss
+
+    model = torch.nn.Linear(2, 3)
+    graph = Call(function, torch.optim.SGD(model.parameters(), 0.1), model)
+    text = message(graph, torch.ones(1, 2))
+    assert line_of("non-scalar") in text
+    assert "[1, 3]" in text
+    assert ".mean()" in text
+
+
+def test_backward_on_a_constant() -> None:
+    model = torch.nn.Linear(2, 3)
+    graph = Call(lambda x: x.sum().backward(), torch.optim.SGD(model.parameters(), 0.1), model)
+    assert "requires_grad" in message(graph, torch.ones(1, 2))
+
+
+def _branch(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:  # branch
+        return x
+    return -x
+
+
+def _item(x: torch.Tensor) -> Any:
+    return x * x.max().item()  # item
+
+
+def _float(x: torch.Tensor) -> Any:
+    return x * float(x[0])  # float
+
+
+def _list(x: torch.Tensor) -> Any:
+    return x.tolist()  # list
+
+
+def _numpy(x: torch.Tensor) -> Any:
+    return x.numpy()  # numpy
+
+
+def _assert(x: torch.Tensor) -> Any:
+    assert (x == x).all()  # assert
+    return x
+
+
+def _range(x: torch.Tensor) -> Any:
+    return [x * i for i in range(x.sum().int())]  # range
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_branch, _item, _float, _list, _numpy, _assert, _range],
+    ids=lambda f: f.__name__,
+)
+def test_values_while_tracing(function: Any) -> None:
+    text = message(Call(function), torch.ones(3))
+    assert line_of(function.__name__.removeprefix("_")) in text
+    assert "traced once, before values exist" in text
+    assert "torch.where" in text
+
+
+def test_module_path_in_the_message() -> None:
+    class Head(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    model = torch.nn.Sequential(torch.nn.ReLU(), Head())
+    assert "'model.1'" in message(Call(lambda x: model(x), model=model), torch.ones(3))
+
+
+def test_shapes_from_values() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0]  # mask
+
+    text = message(Call(function), torch.ones(3))
+    assert line_of("mask") in text
+    assert "depends on the values" in text
+
+
+def test_generator() -> None:
+    generator = torch.Generator()
+    graph = Call(lambda x: torch.rand(3, generator=generator) + x)
+    assert "torch.Generator" in message(graph, torch.ones(3))
+
+
+def test_values_of_a_literal_are_known() -> None:
+    graph = Call(lambda x: x * int(torch.tensor(3)))
+    assert torch.equal(graph(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_print_and_repr_while_tracing(capsys: pytest.CaptureFixture[str]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        print(x)
+        return x
+
+    Call(function)(torch.ones(2, 3))
+    assert capsys.readouterr().out == "<traced tensor float32[2, 3]>\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.ones(3), "a numpy ndarray"),
+        (object(), "an object of type builtins.object"),
+        (torch.ones(3).to_sparse(), "a torch.sparse_coo tensor"),
+        ({1, 2}, "an object of type builtins.set"),
+    ],
+    ids=["numpy", "object", "sparse", "set"],
+)
+def test_wrong_input_type(value: Any, found: str) -> None:
+    class Named(nn.Graph):
+        def build(self, image: Any) -> Any:
+            return image
+
+    text = message(Named(), {"pixels": value}, error=flow.GraphInputError)
+    assert f"input 'image.pixels' is {found}" in text
+    assert __file__ in text
+
+
+def test_wrong_number_of_arguments() -> None:
+    class Two(nn.Graph):
+        def build(self, x: Any, y: Any) -> Any:
+            return x + y
+
+    text = message(Two(), torch.ones(1), error=flow.GraphInputError)
+    assert "missing a required argument: 'y'" in text
+    assert __file__ in text
+
+
+def test_mismatched_devices() -> None:
+    model = torch.nn.Linear(2, 2)
+    graph = Call(lambda x: model(x), model=model)
+    text = message(graph, torch.ones(1, 2, device="meta"), error=flow.GraphInputError)
+    assert "is on meta" in text
+    assert "parameter 'model.weight' is on cpu" in text
+
+
+def test_add_optimizer_takes_an_optimizer() -> None:
+    graph = Call(lambda x: x)
+    with pytest.raises(flow.GraphError, match=r"takes a torch\.optim.Optimizer, got float"):
+        graph.add_optimizer(0.1)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+    with pytest.raises(flow.GraphError, match="scheduler as lr_sch, got int"):
+        graph.add_optimizer(optimizer, 3)
+
+
+class _Bad(torch.optim.Optimizer):
+    """A step that a graph cannot hold: chosen by `update`."""
+
+    def __init__(self, params: Any, update: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.update = update
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["count"] = torch.zeros(())
+                self.update(p, state, group)
+
+
+def _by_value(p: Any, state: Any, group: Any) -> None:
+    state["count"] += 1
+    if state["count"] > 3:  # by-value
+        p.sub_(p.grad)
+
+
+def _by_number(p: Any, state: Any, group: Any) -> None:
+    p.sub_(p.grad * float(p.grad.norm()))
+
+
+def _new_key(p: Any, state: Any, group: Any) -> None:
+    state[f"key{len(state)}"] = p.grad.clone()
+
+
+def _grows(p: Any, state: Any, group: Any) -> None:
+    state["count"] = torch.cat([state["count"].view(-1), p.grad.view(-1)[:1]])
+
+
+@pytest.mark.parametrize(
+    ("update", "found"),
+    [
+        (_by_value, "choose by the value of a tensor"),
+        (_by_number, "choose by the value of a tensor"),
+        (_new_key, "creates state"),
+        (_grows, "changes the shape of state 'count'"),
+    ],
+)
+def test_untraceable_optimizer(update: Any, found: str) -> None:
+    model = torch.nn.Linear(2, 1)
+    graph = Call(lambda x: model(x).sum().backward(), _Bad(model.parameters(), update), model)
+    text = message(graph, torch.ones(1, 2))
+    assert re.search(found, text)
+    assert "_Bad" in text
+    if update is _by_value:
+        assert text.startswith(line_of("by-value"))
+
+
+def test_optimizer_with_closure() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    graph = Call(lambda x: model(x).sum().backward(), optimizer, model)
+    text = message(graph, torch.ones(1, 2))
+    assert "LBFGS" in text
+    assert "closure" in text
+
+
+def test_errors_of_pytorch_pass_through() -> None:
+    """A wrong shape is PyTorch's error, raised on the user's own line."""
+    model = torch.nn.Linear(2, 2)
+    graph = Call(lambda x: model(x), model=model)
+    with pytest.raises(RuntimeError, match=r"mat1|same reduction dim"):
+        graph(torch.ones(1, 3))
+    assert torch.is_tensor(graph(torch.ones(1, 2)))
