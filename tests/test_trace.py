@@ -285,3 +285,39 @@ def test_text() -> None:
     text = str(trace(lambda x: x + 1, torch.ones(2)))
     assert "aten.add.Tensor" in text
     assert "input x" in text
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 3, 5), (2, 3, 4, 5), (0, 3), (1, 1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_shape_rules_agree_with_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from gflow.tracing.shape_rules import RULES
+
+    aten = torch.ops.aten
+    x = torch.rand(shape).to(dtype)
+    inputs = [x]
+    if x.ndim == 4:
+        inputs.append(x.contiguous(memory_format=torch.channels_last))
+    for x in inputs:
+        for func, (_, rule) in RULES.items():
+            if "batch_norm" in str(func):
+                if x.ndim < 2 or x.numel() == 0:
+                    continue
+                c = torch.rand(x.shape[1]).to(dtype)
+                args: list[Any] = [x, c, c, c, c, True, 0.1, 1e-5]
+                if func is aten.native_batch_norm_backward.default:
+                    args = [x, x, c, c, c, c, c, True, 1e-5, [True, True, True]]
+            else:
+                names = [a.name for a in func._schema.arguments]
+                tensors = sum("Tensor" in str(a.type) for a in func._schema.arguments)
+                args = [x] * tensors
+                if "hardtanh" in str(func):
+                    args += [0.0, 6.0]
+                elif names[-1] in ("threshold", "weight"):
+                    args.append(0.5)
+            found = rule(tuple(args), {})
+            if found is None:
+                continue
+            out = func(*args)
+            out = out if isinstance(out, tuple) else (out,)
+            expected = [(o.shape, o.stride(), o.dtype, o.device) for o in out]
+            assert found == expected, func

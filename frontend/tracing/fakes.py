@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-Metadata = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+from .shape_rules import RULES, Metadata
 
 _LIMIT = 200_000
 _metadata_ids: dict[Metadata, int] = {}
@@ -68,6 +68,10 @@ def fake_call(
         known = _known.get(key)
     except (_Unknown, TypeError):
         return mode.dispatch(func, types, args, kwargs)
+    if known is None and (rule := RULES.get(func)) is not None:
+        items = rule[1](args, kwargs)
+        if items is not None:
+            known = _known[key] = (rule[0], items)
     if known is None:
         out = mode.dispatch(func, types, args, kwargs)
         described = _describe(func, args, out)

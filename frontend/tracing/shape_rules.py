@@ -1,0 +1,82 @@
+"""Result metadata of the commonest ops, where PyTorch's own inference is slow (it takes
+batch norm apart into dozens of reference ops). Only the plain case: dense floating-point
+tensors of one shape; anything else gives None and PyTorch decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+Metadata = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+Rule = Callable[[tuple[Any, ...], dict[str, Any]], "list[Metadata | None] | None"]
+
+
+def _same(like: Tensor) -> Metadata:
+    return (like.shape, like.stride(), like.dtype, like.device)
+
+
+def _elementwise(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    first = args[0]
+    if not (
+        isinstance(first, Tensor)
+        and first.dtype.is_floating_point
+        and first.ndim > 0
+        and (first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last))
+    ):
+        return None
+    metadata = _same(first)
+    for arg in (*args[1:], *kwargs.values()):
+        if isinstance(arg, Tensor):
+            if _same(arg) != metadata:
+                return None
+        elif type(arg) not in (int, float, str):
+            return None
+    return [metadata]
+
+
+def _channels(input: Tensor, others: tuple[Any, ...]) -> Metadata | None:
+    """Metadata of per-channel results: everything contiguous and of one dtype."""
+    if input.ndim < 2 or not input.is_contiguous() or input.dtype not in _FULL:
+        return None
+    if any(t is not None and t.dtype != input.dtype for t in others):
+        return None
+    return (torch.Size([input.shape[1]]), (1,), input.dtype, input.device)
+
+
+def _batch_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    if kwargs or len(args) != 8 or args[5] is not True:
+        return None
+    channels = _channels(args[0], args[1:5])
+    return None if channels is None else [_same(args[0]), *[channels] * 4]
+
+
+def _batch_norm_backward(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Metadata | None] | None:
+    if kwargs or len(args) != 10 or args[7] is not True or list(args[9]) != [True, True, True]:
+        return None
+    if not args[0].is_contiguous():
+        return None
+    channels = _channels(args[1], (args[0], *args[2:7]))
+    return None if channels is None else [_same(args[1]), channels, channels]
+
+
+_FULL = (torch.float32, torch.float64)
+_ELEMENTWISE = (
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
+    aten.relu.default, aten.hardtanh.default, aten.hardtanh_backward.default,
+    aten.threshold_backward.default, aten.sigmoid.default, aten.sigmoid_backward.default,
+    aten.tanh.default, aten.tanh_backward.default, aten.gelu.default, aten.gelu_backward.default,
+    aten.silu.default, aten.silu_backward.default, aten.sqrt.default, aten.exp.default,
+    aten.log.default, aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar,
+)  # fmt: skip
+
+RULES: dict[Any, tuple[type | None, Rule]] = {
+    **dict.fromkeys(_ELEMENTWISE, (None, _elementwise)),
+    aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
+    aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
+}
