@@ -102,15 +102,15 @@ def _repeats(step: Step) -> int:
     return max(1, min(1000, round(SAMPLE_SECONDS / (time.perf_counter() - start))))
 
 
-def _differences(results: dict[str, list[Tensor]]) -> dict[str, float]:
-    """Largest difference to eager in the warm-up's results, relative to their largest value."""
+def _differences(results: dict[str, list[Tensor]]) -> dict[str, list[float]]:
+    """Largest difference to eager in each warm-up step's results, relative to their largest."""
     if "eager" not in results:
         return {}
     return {
-        peer: max(
+        peer: [
             float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
             for ours, theirs in zip(found, results["eager"])
-        )
+        ]
         for peer, found in results.items()
         if peer != "eager"
     }

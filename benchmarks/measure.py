@@ -100,7 +100,7 @@ def measure(item: str, plan: Plan) -> dict[str, Any]:
         row["peers"][peer]["step_ms"] = milliseconds
         row["peers"][peer]["step_best_ms"] = answer["best_ms"][peer]
         row["peers"][peer]["samples_ms"] = answer["samples_ms"][peer]
-        row["peers"][peer]["difference_to_eager"] = answer["difference"].get(peer)
+        row["peers"][peer]["differences_to_eager"] = answer["difference"].get(peer)
     row["load"] = answer.get("load")
     row["errors"].update(answer.get("errors", {}))
     add_ratios(row)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-LARGEST_DIFFERENCE = 1e-3  # of results to eager's, before a row is marked
+# Largest differences to eager's results before a row is marked: in the first step, and in those
+# after it, where training has amplified rounding (see docs/benchmarks.md).
+LARGEST_FIRST, LARGEST_LATER = 1e-3, 1e-1
 
 COLUMNS = (
     "item",
@@ -59,10 +61,13 @@ def check(row: dict[str, Any], peer: str) -> str:
     """Whether the peer ran, and gave what eager gave."""
     if peer in row["errors"]:
         return "FAILED"
-    difference = row["peers"][peer].get("difference_to_eager")
-    if difference is None:
+    differences = row["peers"][peer].get("differences_to_eager")
+    if not differences:
         return ""
-    return f"{difference:.0e}" if difference <= LARGEST_DIFFERENCE else f"DIFFERS {difference:.0e}"
+    first, later = differences[0], max(differences[1:], default=0.0)
+    if first <= LARGEST_FIRST and later <= LARGEST_LATER:
+        return f"{first:.0e}"
+    return f"DIFFERS {first:.0e}, {later:.0e}"
 
 
 def failed(rows: list[dict[str, Any]]) -> bool:

@@ -35,7 +35,7 @@ def test_ratios_and_marks() -> None:
         "item": "x",
         "peers": {
             "eager": {"step_ms": 10.0, "peak_steady_mib": 8.0},
-            "gflow": {"step_ms": 5.0, "peak_steady_mib": 4.0, "difference_to_eager": 0.5},
+            "gflow": {"step_ms": 5.0, "peak_steady_mib": 4.0, "differences_to_eager": [0.5]},
             "compile": {},
         },
         "errors": {"compile": "steps: error: it broke"},
