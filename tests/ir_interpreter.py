@@ -79,7 +79,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
 
 def _aten(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
     func = aten.find_overload(attrs["overload"])
-    args, kwargs = aten.decode_call(attrs["args"], operands, lambda t: t.item())
+    dense = [t.contiguous() for t in operands]
+    args, kwargs = aten.decode_call(attrs["args"], dense, lambda t: t.item())
     return aten.call_results(func(*args, **kwargs))
 
 
@@ -209,7 +210,7 @@ def _reduce(xs: list[Tensor], a: Attrs) -> Tensor:
     if not dims:
         return x
     if kind in ("argmax", "argmin"):
-        return getattr(torch, kind)(x, dims[0])
+        return getattr(torch, kind)(x.to(torch.uint8) if x.dtype == torch.bool else x, dims[0])
     if kind in ("any", "all", "prod"):
         for d in reversed(dims):
             x = torch.prod(x, d, dtype=x.dtype) if kind == "prod" else getattr(torch, kind)(x, d)

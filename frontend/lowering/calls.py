@@ -11,16 +11,12 @@ from gflow.dialects.opdef import VerifyError
 
 from ..tracing.trace import SourceLoc, TraceValue
 from .decompose import decompose
-from .dtypes import TO_MLIR, Unsupported, is_complex
+from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex
 from .emitter import Emitter, Value
 from .escape import emit_aten
 from .registry import find_rule
 
 _log = logging.getLogger("gflow")
-
-
-class LoweringError(RuntimeError):
-    """A trace that cannot be lowered; names the author's line."""
 
 
 def lower_call(

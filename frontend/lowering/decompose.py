@@ -22,10 +22,12 @@ from .emitter import Emitter, Value
 
 _MAX_OPS = 160
 #: PyTorch's kernels beat these decompositions, or they depend on memory layout.
-_KEEP = frozenset({
-    "aten.as_strided.default", "aten.as_strided_scatter.default", "aten.linalg_svd.default",
-    "aten.max_pool2d_with_indices.default", "aten.grid_sampler_2d.default",
-})  # fmt: skip
+_KEEP = (
+    "aten.as_strided", "aten.cumsum", "aten.cumprod", "aten.upsample_", "aten._upsample_",
+    "aten.adaptive_", "aten._adaptive_", "aten.max_pool", "aten.max_unpool", "aten.im2col",
+    "aten.col2im", "aten.grid_sampler", "aten.affine_grid", "aten.linalg_", "aten._linalg_",
+    "aten._scaled_dot_product", "aten.lu_unpack", "aten.searchsorted", "aten.bucketize",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question about metadata
+            return func(*args, **kwargs)
         if func._schema.is_mutable or len(self.steps) >= _MAX_OPS:
             raise _Abort(str(func))
         if func.namespace not in ("aten", "prims"):
@@ -148,7 +152,7 @@ def decompose(
     lower_one: Callable[..., list[Value | None] | None],
 ) -> list[Value | None] | None:
     """The call through its decomposition, or None where it has none that can be lowered."""
-    if func not in decomposition_table or str(func) in _KEEP:
+    if func not in decomposition_table or str(func).startswith(_KEEP):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None

@@ -12,8 +12,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
 
 from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
-from .calls import LoweringError, lower_call
-from .dtypes import TO_MLIR, Unsupported
+from .calls import lower_call
+from .dtypes import TO_MLIR, LoweringError, Unsupported
 from .emitter import Emitter, Value
 
 # Importing a family registers its rules.
@@ -36,6 +36,7 @@ def lower(trace: Trace) -> ir.Module:
             function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
         block = ir.Block.create_at_start(function.operation.regions[0], types)
         em = Emitter(block)
+        em.trace = trace
         values: dict[int, Value] = {}
         for argument, given in zip(block.arguments, trace.inputs):
             value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])
@@ -122,8 +123,10 @@ def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
     args, kwargs = _arguments(op, values)
     try:
         results = lower_call(em, op.func, args, kwargs, op.results)
-    except (Unsupported, TypeError) as error:
+    except (Unsupported, TypeError, LoweringError) as error:
         where = f"{op.loc.file}:{op.loc.line}"
+        if str(error).startswith(where):
+            raise
         raise LoweringError(f"{where}: cannot compile a call of {op.func}: {error}") from error
     for want, got in zip(op.results, results):
         if want is not None:

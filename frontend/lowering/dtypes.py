@@ -20,6 +20,10 @@ TO_TORCH: dict[str, torch.dtype] = {name: dtype for dtype, name in TO_MLIR.items
 HALVES = ("f16", "bf16")
 
 
+class LoweringError(RuntimeError):
+    """A trace that cannot be lowered; names the author's line."""
+
+
 class Unsupported(Exception):
     """A lowering can't express this call; it goes through a decomposition or `gflow.aten`."""
 

@@ -19,7 +19,7 @@ from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
 
-from ..tracing.trace import SourceLoc, TraceOp
+from ..tracing.trace import SourceLoc, Trace, TraceOp
 from .dtypes import Unsupported, is_complex, opmath
 
 Number = bool | int | float
@@ -138,7 +138,8 @@ class Emitter:
 
     def __init__(self, block: ir.Block) -> None:
         self.block = block
-        self.current: TraceOp | None = None  # the call that is being lowered
+        self.trace: Trace | None = None
+        self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
         self.rng: Value | None = None
         self.streams = 0

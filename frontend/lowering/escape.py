@@ -9,7 +9,7 @@ from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten import encode_call
 
-from .dtypes import mlir_dtype
+from .dtypes import LoweringError, mlir_dtype
 from .emitter import Emitter, Value
 
 _NONDETERMINISTIC = torch.Tag.nondeterministic_seeded
@@ -31,6 +31,8 @@ def emit_aten(
         return {"s" if leaf.number else "t": positions[id(leaf)]}
 
     text = encode_call(args, kwargs, operand)
+    if any(r is not None and r.shape and not r.strides for r in results):
+        raise LoweringError(f"{func} gives a sparse tensor; a graph has dense tensors only")
     types = [(r.shape, mlir_dtype(r.dtype)) for r in results if r is not None]
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
     if _NONDETERMINISTIC in func.tags:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.dialects.types import row_major_strides
 
-from .dtypes import Unsupported, mlir_dtype, result_dtype
+from .dtypes import LoweringError, Unsupported, mlir_dtype, result_dtype
 from .emitter import Emitter, Value
 from .registry import lowers
 
@@ -388,13 +388,42 @@ def strided_take(
     return em("take", flat, position, dim=0)
 
 
+def _memory_order(em: Emitter) -> list[int]:
+    """The dimensions of the strided view's source, outermost in memory first.
+
+    Raises:
+        Unsupported: inside a decomposition, where layouts are not known.
+        LoweringError: the source does not fill its storage.
+    """
+    op = em.current
+    if op is None or em.trace is None:
+        raise Unsupported("a strided view")
+    source = op.args[0]
+    order = sorted(range(len(source.shape)), key=lambda d: (-source.strides[d], d))
+    dense = row_major_strides(tuple(source.shape[d] for d in order))
+    maker = next((o for o in em.trace.ops if any(r is source for r in o.results)), None)
+    is_view = maker is not None and any(r.alias_info for r in maker.func._schema.returns)
+    if is_view or any(source.strides[d] != s for d, s in zip(order, dense) if source.shape[d] != 1):
+        raise LoweringError(
+            f"{op.loc.file}:{op.loc.line}: as_strided on a view or on a tensor with gaps reads "
+            "memory that a graph does not keep in that form; call .clone() first, or use slicing, "
+            "expand or permute"
+        )
+    return order
+
+
 @lowers("aten.as_strided", "aten.as_strided_copy")
 def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | None = None) -> Value:
-    source = em.current.args[0] if em.current is not None and em.current.args else None
-    dense = row_major_strides(x.shape)
-    if source is None or tuple(getattr(source, "strides", ())) != dense:
-        raise Unsupported("a strided view of a tensor that is not row-major")
-    return strided_take(em, x, shape, strides, offset or 0)
+    return strided_take(em, em.transpose(x, _memory_order(em)), shape, strides, offset or 0)
+
+
+@lowers("aten.as_strided_scatter")
+def as_strided_scatter(em: Emitter, x: Value, *args: Any, **kwargs: Any) -> Value:
+    if _memory_order(em) != list(range(x.rank)):
+        raise LoweringError(
+            "as_strided_scatter needs a contiguous tensor; call .contiguous() first"
+        )
+    raise Unsupported("a strided scatter")
 
 
 @lowers("aten.unfold", "aten.unfold_copy")

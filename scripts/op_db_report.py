@@ -1,0 +1,148 @@
+"""Run every sample of PyTorch's op_db through a graph and write docs/op_coverage.md.
+
+python scripts/op_db_report.py [--limit N] [--engine interpreter|compiled] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from op_db_exceptions import EXPECTED_FAILURES, EXPECTED_GRADIENT_FAILURES  # noqa: E402
+from op_db_harness import all_ops, compiled, interpret, op_name, run_sample, samples  # noqa: E402
+
+
+@dataclass
+class Tally:
+    """Counts of one sweep."""
+
+    title: str
+    status: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: dict[str, list[str]] = field(default_factory=dict)
+    passed_ops: int = 0
+    ops: int = 0
+    escaped_samples: int = 0
+    escapes: collections.Counter[str] = field(default_factory=collections.Counter)
+    lowering: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def samples(self) -> int:
+        return sum(n for s, n in self.status.items() if s != "eager")
+
+    @property
+    def rate(self) -> float:
+        return self.status["pass"] / max(self.samples, 1)
+
+
+def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: Any) -> Tally:
+    """All samples of all ops in one element type."""
+    tally = Tally(title)
+    start = time.perf_counter()
+    for op in all_ops():
+        if dtype not in op.supported_dtypes("cpu") or (grad and not op.supports_autograd):
+            continue
+        tried = 0
+        problems: list[str] = []
+        try:
+            for sample in samples(op, dtype, grad, limit):
+                outcome = run_sample(op, sample, grad, run)
+                tally.status[outcome.status] += 1
+                if outcome.status == "eager":
+                    continue
+                tried += 1
+                tally.lowering += outcome.lowering_seconds
+                tally.escaped_samples += bool(outcome.escaped)
+                tally.escapes.update(set(outcome.escaped))
+                if outcome.status != "pass":
+                    problems.append(f"{outcome.status}: {outcome.detail}")
+        except Exception as error:
+            if not tried:
+                continue  # op_db itself has no samples here
+            problems.append(f"samples: {error}")
+        if tried:
+            tally.ops += 1
+            tally.passed_ops += not problems
+        if problems:
+            tally.failures[op_name(op)] = problems
+    tally.seconds = time.perf_counter() - start
+    return tally
+
+
+def report(tallies: list[Tally], engine: str) -> str:
+    """The page."""
+    lines = [
+        "# Op coverage",
+        "",
+        "PyTorch's own sample inputs (`torch.testing._internal.common_methods_invocations.op_db`),",
+        f"torch {torch.__version__}: each sample is traced as a graph, lowered, run",
+        f"({engine}) and compared with eager. Written by `scripts/op_db_report.py`.",
+        "",
+        "| sweep | ops | ops that pass whole | samples | pass | rate | samples with `gflow.aten` "
+        "| lowering, ms a sample |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for t in tallies:
+        lines.append(
+            f"| {t.title} | {t.ops} | {t.passed_ops} | {t.samples} | {t.status['pass']} | "
+            f"{t.rate:.1%} | {t.escaped_samples} | {1000 * t.lowering / max(t.samples, 1):.0f} |"
+        )
+    lines += ["", "## Failures", ""]
+    for t in tallies:
+        lines += [f"### {t.title}", "", "| op | samples | reason |", "|---|---|---|"]
+        for name, problems in sorted(t.failures.items()):
+            reasons = EXPECTED_GRADIENT_FAILURES | EXPECTED_FAILURES
+            reason = reasons.get(name, "unexpected: " + _one_line(problems[0]))
+            lines.append(f"| {name} | {len(problems)} | {reason} |")
+        lines.append("")
+    lines += ["## Calls that run through PyTorch", "", "| overload | samples |", "|---|---|"]
+    escapes: collections.Counter[str] = sum((t.escapes for t in tallies), collections.Counter())
+    lines += [f"| {name} | {n} |" for name, n in sorted(escapes.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return text.replace("|", "/").replace(str(ROOT) + "/", "")[:160]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--limit", type=int, help="at most so many samples of each op")
+    parser.add_argument("--engine", choices=("interpreter", "compiled"), default="interpreter")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "op_coverage.md")
+    parser.add_argument("--sweep", action="append", help="only these (e.g. float32-forward)")
+    options = parser.parse_args()
+    run = compiled if options.engine == "compiled" else interpret
+    plans = [
+        ("float32-forward", torch.float32, False), ("float32-gradient", torch.float32, True),
+        ("float64-forward", torch.float64, False), ("bfloat16-forward", torch.bfloat16, False),
+        ("int64-forward", torch.int64, False), ("uint8-forward", torch.uint8, False),
+        ("bool-forward", torch.bool, False),
+    ]  # fmt: skip
+    tallies = []
+    for title, dtype, grad in plans:
+        if options.sweep and title not in options.sweep:
+            continue
+        tally = sweep(title, dtype, grad, options.limit, run)
+        print(
+            f"{title}: {tally.passed_ops}/{tally.ops} ops, {tally.status['pass']}/{tally.samples} "
+            f"samples ({tally.rate:.1%}), {tally.seconds:.0f} s",
+            flush=True,
+        )
+        tallies.append(tally)
+    options.out.write_text(report(tallies, options.engine))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
