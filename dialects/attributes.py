@@ -8,7 +8,7 @@ from .mlir import ir
 from .opdef import Attr, OpDef, VerifyError
 from .types import TensorType, try_tensor_type
 
-_KIND_NAMES = {
+KIND_NAMES = {
     "i64": "an i64 integer", "f64": "an f64 float", "bool": "a bool", "str": "a string", "i64[]": "array<i64: ...>",
     "str[]": "an array of strings", "elements": "a dense constant", "type": "a type", "any": "an attribute",
 }  # fmt: skip
@@ -67,7 +67,7 @@ def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
         return attr.value
     if kind == "any":
         return attr
-    raise VerifyError(f"must be {_KIND_NAMES[kind]}, found {attr}")
+    raise VerifyError(f"must be {KIND_NAMES[kind]}, found {attr}")
 
 
 def read(definition: OpDef, attributes: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def read(definition: OpDef, attributes: Any) -> dict[str, Any]:
             if spec.optional:
                 values[name] = None
                 continue
-            raise VerifyError(f"requires attribute '{name}' ({_KIND_NAMES[spec.kind]}: {spec.doc})")
+            raise VerifyError(f"requires attribute '{name}' ({KIND_NAMES[spec.kind]}: {spec.doc})")
         try:
             value = from_mlir(spec, attributes[name])
         except VerifyError as error:

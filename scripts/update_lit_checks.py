@@ -42,6 +42,7 @@ def checks(text: str) -> dict[str, list[str]]:
             defined.add(f"v{m.group(1)}")
             return f"%[[v{m.group(1)}:.+]]"
 
+        body = body.replace("[[", r"{{\[\[}}")
         left, equals, right = body.partition(" = ")
         if equals and left.startswith("%") and "(" not in left:
             right = re.sub(r"%(\d+)", name, right)
@@ -58,7 +59,8 @@ def update(path: Path) -> None:
     run = _RUN.search("\n".join(lines))
     if run is None:
         raise SystemExit(f"{path}: no RUN line of the form `%gflow-opt %s FLAGS | FileCheck %s`")
-    command = f"{sys.executable} -m gflow.compiler.opt {path} {run.group(1)}"
+    tool = f"{sys.executable} -m gflow.compiler.opt"
+    command = f"{tool} {path} {run.group(1).replace('%gflow-opt', tool)}"
     done = subprocess.run(command, shell=True, text=True, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"{path}: {done.stderr}")

@@ -232,7 +232,8 @@ def aten(n: Node, b: Rewriter) -> ir.Value | None:
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
     """Assign layouts in one function, in place."""
-    if any(op.operation.name == "gflow.convolution" for op in function.regions[0].blocks[0]):
+    ops = function.regions[0].blocks[0].operations
+    if any(op.operation.name.startswith("gflow.convolution") for op in ops):
         LayoutRewriter(function).sweep()
 
 

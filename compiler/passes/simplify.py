@@ -23,7 +23,7 @@ from gflow.dialects.mlir import func
 
 from . import simplify_algebra, simplify_shape
 from .base import NoOptions, Pass
-from .rewriting import Rewriter, Rules
+from .rewriting import Rewriter, Rules, all_rules
 
 RULES: Rules = {
     name: simplify_algebra.RULES.get(name, []) + simplify_shape.RULES.get(name, [])
@@ -36,4 +36,6 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     Rewriter(function, RULES).sweep()
 
 
-PASS = Pass("gflow-simplify", run, doc=__doc__)
+_TABLE = "\n".join(f"- {rule.__doc__}" for rule in all_rules(RULES))
+
+PASS = Pass("gflow-simplify", run, doc=f"{__doc__}\nThe rules:\n\n{_TABLE}\n")

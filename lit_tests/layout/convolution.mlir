@@ -46,9 +46,14 @@ func.func @dimensions(%x: tensor<2x3x4x4xf32>, %w: tensor<3x3x1x1xf32>, %b: tens
 
 // Gradients too; that of the weight goes back to the layout of the parameter.
 // CHECK-LABEL: func.func @gradients(
-// CHECK-NEXT:   %[[v0:.+]] = "gflow.convolution_input_grad"(%arg2, %arg1) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*", padding = array<i64: 0, 0>, shape = array<i64: 2, 3, 8, 8>, stride = array<i64: 1, 1>} : (tensor<2x4x6x6xf32>, tensor<4x3x3x3xf32>) -> tensor<2x3x8x8xf32>
-// CHECK-NEXT:   %[[v1:.+]] = "gflow.convolution_weight_grad"(%arg0, %arg2) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*", padding = array<i64: 0, 0>, shape = array<i64: 4, 3, 3, 3>, stride = array<i64: 1, 1>} : (tensor<2x3x8x8xf32>, tensor<2x4x6x6xf32>) -> tensor<4x3x3x3xf32>
-// CHECK-NEXT:   return %[[v0]], %[[v1]] : tensor<2x3x8x8xf32>, tensor<4x3x3x3xf32>
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.transpose"(%arg2) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<2x4x6x6xf32>) -> tensor<2x6x6x4xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<4x3x3x3xf32>) -> tensor<4x3x3x3xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.convolution_input_grad"(%[[v0]], %[[v1]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0, 0>, shape = array<i64: 2, 8, 8, 3>, stride = array<i64: 1, 1>} : (tensor<2x6x6x4xf32>, tensor<4x3x3x3xf32>) -> tensor<2x8x8x3xf32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.transpose"(%[[v2]]) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<2x8x8x3xf32>) -> tensor<2x3x8x8xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<2x3x8x8xf32>) -> tensor<2x8x8x3xf32>
+// CHECK-NEXT:   %[[v5:.+]] = "gflow.convolution_weight_grad"(%[[v4]], %[[v0]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0, 0>, shape = array<i64: 4, 3, 3, 3>, stride = array<i64: 1, 1>} : (tensor<2x8x8x3xf32>, tensor<2x6x6x4xf32>) -> tensor<4x3x3x3xf32>
+// CHECK-NEXT:   %[[v6:.+]] = "gflow.transpose"(%[[v5]]) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<4x3x3x3xf32>) -> tensor<4x3x3x3xf32>
+// CHECK-NEXT:   return %[[v3]], %[[v6]] : tensor<2x3x8x8xf32>, tensor<4x3x3x3xf32>
 func.func @gradients(%x: tensor<2x3x8x8xf32>, %w: tensor<4x3x3x3xf32>, %dy: tensor<2x4x6x6xf32>) -> (tensor<2x3x8x8xf32>, tensor<4x3x3x3xf32>) {
   %0 = "gflow.convolution_input_grad"(%dy, %w) {shape = array<i64: 2, 3, 8, 8>, stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x4x6x6xf32>, tensor<4x3x3x3xf32>) -> tensor<2x3x8x8xf32>
   %1 = "gflow.convolution_weight_grad"(%x, %dy) {shape = array<i64: 4, 3, 3, 3>, stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x3x8x8xf32>, tensor<2x4x6x6xf32>) -> tensor<4x3x3x3xf32>
@@ -57,10 +62,12 @@ func.func @gradients(%x: tensor<2x3x8x8xf32>, %w: tensor<4x3x3x3xf32>, %dy: tens
 
 // A gradient that starts as a broadcast is made channels last in the first place.
 // CHECK-LABEL: func.func @from_broadcast(
-// CHECK-NEXT:   %[[v0:.+]] = "gflow.broadcast"(%arg0) {dims = array<i64: 0, 1>, shape = array<i64: 2, 4, 6, 6>} : (tensor<2x4xf32>) -> tensor<2x4x6x6xf32>
-// CHECK-NEXT:   %[[v1:.+]] = "gflow.mul"(%[[v0]], %[[v0]]) : (tensor<2x4x6x6xf32>, tensor<2x4x6x6xf32>) -> tensor<2x4x6x6xf32>
-// CHECK-NEXT:   %[[v2:.+]] = "gflow.convolution_input_grad"(%[[v1]], %arg1) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*", padding = array<i64: 0, 0>, shape = array<i64: 2, 3, 8, 8>, stride = array<i64: 1, 1>} : (tensor<2x4x6x6xf32>, tensor<4x3x3x3xf32>) -> tensor<2x3x8x8xf32>
-// CHECK-NEXT:   return %[[v2]] : tensor<2x3x8x8xf32>
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.mul"(%arg0, %arg0) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.broadcast"(%[[v0]]) {dims = array<i64: 0, 3>, shape = array<i64: 2, 6, 6, 4>} : (tensor<2x4xf32>) -> tensor<2x6x6x4xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<4x3x3x3xf32>) -> tensor<4x3x3x3xf32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.convolution_input_grad"(%[[v1]], %[[v2]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0, 0>, shape = array<i64: 2, 8, 8, 3>, stride = array<i64: 1, 1>} : (tensor<2x6x6x4xf32>, tensor<4x3x3x3xf32>) -> tensor<2x8x8x3xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.transpose"(%[[v3]]) {permutation = array<i64: 0, 3, 1, 2>} : (tensor<2x8x8x3xf32>) -> tensor<2x3x8x8xf32>
+// CHECK-NEXT:   return %[[v4]] : tensor<2x3x8x8xf32>
 func.func @from_broadcast(%g: tensor<2x4xf32>, %w: tensor<4x3x3x3xf32>) -> tensor<2x3x8x8xf32> {
   %0 = "gflow.broadcast"(%g) {dims = array<i64: 0, 1>, shape = array<i64: 2, 4, 6, 6>} : (tensor<2x4xf32>) -> tensor<2x4x6x6xf32>
   %1 = "gflow.mul"(%0, %0) : (tensor<2x4x6x6xf32>, tensor<2x4x6x6xf32>) -> tensor<2x4x6x6xf32>

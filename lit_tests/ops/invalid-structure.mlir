@@ -1,0 +1,31 @@
+// RUN: %gflow-opt %s --split-input-file --verify-diagnostics > %t
+
+func.func @f(%a: tensor<4xf32>) {
+  // expected-error @+1 {{the block's arguments must have the operands' types, in their order}}
+  %0 = "gflow.fused"(%a) ({
+  ^bb0(%c: tensor<5xf32>):
+    %b = "gflow.constant"() {value = dense<1.0> : tensor<4xf32>} : () -> tensor<4xf32>
+    "gflow.yield"(%b) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> ()
+  }) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<4xf32>) {
+  // expected-error @+1 {{gflow.yield must give values of the result types, in their order}}
+  %0 = "gflow.fused"(%a) ({
+  ^bb0(%c: tensor<4xf32>):
+    %b = "gflow.constant"() {value = dense<1.0> : tensor<3xf32>} : () -> tensor<3xf32>
+    "gflow.yield"(%b) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<3xf32>) -> ()
+  }) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a0: tensor<4xf32>) {
+  // expected-error @+1 {{requires attribute 'overload' (a string: as `aten.topk.default`)}}
+  %0 = "gflow.aten"(%a0) {args = "[]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
