@@ -178,6 +178,15 @@ class _Writer:
             f"llvm.getelementptr {at}[{offsets}] : (!llvm.ptr, vector<{n}xi64>) -> vector<{n}x!llvm.ptr>, {storage}"
         )
 
+    def write(self, stores: Iterable[int], lanes: int) -> None:
+        """Write these stores at the current position. All values are computed before the first is written:
+        a result may take the place of an operand."""
+        stores = list(stores)
+        for i in stores:
+            self.value(self.k.stores[i].node, lanes)
+        for i in stores:
+            self.store(i, lanes)
+
     def store(self, i: int, lanes: int) -> None:
         """Write store `i` at the current position."""
         e, access = self.e, self.k.stores[i]
@@ -449,8 +458,7 @@ class _Writer:
     # -- the four structures
 
     def scalar(self) -> None:
-        for i in range(len(self.k.stores)):
-            self.store(i, 0)
+        self.write(range(len(self.k.stores)), 0)
 
     def pointwise(self) -> None:
         p = self.p
@@ -462,7 +470,7 @@ class _Writer:
                 low,
                 high,
                 [],
-                lambda _: [self.store(i, self.lanes) for i in range(len(self.k.stores))] and [],
+                lambda _: self.write(range(len(self.k.stores)), self.lanes) or [],
             )
 
         if p.split:
@@ -547,8 +555,7 @@ class _Writer:
 
         def vector_step(carried: list[str]) -> list[str]:
             out = self.fold(reds, carried, lanes)
-            for s in spanning:
-                self.store(s, lanes)
+            self.write(spanning, lanes)
             return out
 
         def nest(level: int, inits: list[tuple[str, str]]) -> list[str]:
@@ -609,8 +616,7 @@ class _Writer:
                 reds = self.reductions(level)
                 self.finish(reds, self.row_reduce(reds, None, stores), 0)
                 self.hoist(level, available)
-            for s in kept:
-                self.store(s, 0)
+            self.write(kept, 0)
             if late:
                 self.row_sweep(late)
 
@@ -629,7 +635,7 @@ class _Writer:
                     self.i64(0),
                     self.size(self.p.vector),
                     [],
-                    lambda _: [self.store(s, self.lanes) for s in stores] and [],
+                    lambda _: self.write(stores, self.lanes) or [],
                 )
                 return
             d = self.p.reduced[level]
@@ -699,8 +705,7 @@ class _Writer:
                 return self.merge(reds, carried, values, 0)
 
             self.finish(reds, self.loop(self.i64(0), threads, one, inits, add), 0)
-            for s in kept:
-                self.store(s, 0)
+            self.write(kept, 0)
             return []
 
         self.loop(low2, high2, one, [], combine)
@@ -725,8 +730,7 @@ class _Writer:
             for u in range(unroll):
                 self.position, self.iv[p.vector] = u, starts[u]
                 out.append(self.fold(reds, carried[u::unroll], lanes))
-                for s in spanning:
-                    self.store(s, lanes)
+                self.write(spanning, lanes)
             self.position = 0
             return [out[u][m] for m in range(len(reds)) for u in range(unroll)]
 
@@ -804,8 +808,7 @@ class _Writer:
                 start if u == 0 else self.e(f"arith.addi {start}, {self.i64(u * self.lanes)} : i64")
             )
             self.finish(reds, values[u::unroll], self.lanes)
-            for s in kept:
-                self.store(s, self.lanes)
+            self.write(kept, self.lanes)
         self.position = 0
 
     def split_column(self, kept: list[int], spanning: list[int], reds: list[int]) -> None:
