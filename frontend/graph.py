@@ -92,9 +92,10 @@ class Graph:
         state.plans.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        state = self.__dict__.get("_state")
+        state: _State | None = self.__dict__.get("_state")
         if state is None or state.table is None:
             state = self._first_call()
+        assert state.table is not None
         if state.building or _is_traced(args):
             return self.build(*args, **kwargs)
         leaves, key = flatten_call(self.build, args, kwargs)
@@ -202,7 +203,7 @@ def _modes(state: _State) -> tuple[Any, ...]:
     """What outside of the arguments changes a trace."""
     assert state.table is not None
     return (
-        tuple([m.training for m in state.table.modules]),
+        state.table.modes(),
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),

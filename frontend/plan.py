@@ -29,7 +29,7 @@ class Plan:
         trace: Trace,
         compiled: Compiled,
         optimizers: Sequence[torch.optim.Optimizer],
-        first_outputs: tuple[Any] | None,
+        first_outputs: tuple[Any, ...] | None,
     ) -> None:
         self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
@@ -38,10 +38,10 @@ class Plan:
             for position, entry in enumerate(trace.inputs)
             if (leaf := trace.input_leaves.get(entry.value)) is not None
         ]
-        self.fixed = [i.tensor for i in trace.inputs if i.tensor is not None and i.role != "scalar"]
-        self.places = [t.data_ptr() for t in self.fixed]
-        self.metadata = [(t.shape, t.stride(), t.dtype, t.device) for t in self.fixed]
-        self.optimizers = [(o, o.state, o.param_groups, len(o.param_groups)) for o in optimizers]
+        self._take_places()
+        self.optimizers = _identities(optimizers)
+        self.baked = [b for step in trace.steps for b in step.baked]
+        self.positions = {entry.value: i for i, entry in enumerate(trace.inputs)}
         live = {i.value for i in trace.inputs}
         guarded = {leaf.index for g in trace.guards for leaf in _leaves(g.expr)}
         self.numbers = [n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded]
@@ -54,14 +54,24 @@ class Plan:
         spec = trace.out_spec
         self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
 
+    def _take_places(self) -> None:
+        """Remember the real tensors and where they are."""
+        self.fixed = [
+            t
+            for t, i in zip(self.arguments, self.trace.inputs)
+            if t is not None and i.role != "scalar"
+        ]
+        self.places = list(map(torch.Tensor.data_ptr, self.fixed))
+        self.metadata = list(map(_metadata, self.fixed))
+
     def refresh(self) -> bool:
         """Bring changed hyperparameters into the arguments. False: trace anew."""
         for optimizer, state, groups, count in self.optimizers:
-            if (
-                optimizer.state is not state
-                or optimizer.param_groups is not groups
-                or len(groups) != count
-            ):
+            if optimizer.state is not state or optimizer.param_groups is not groups:
+                if not self._rebind():
+                    return False
+                break
+            if len(groups) != count:
                 return False
         changed = False
         for number in self.numbers:
@@ -77,13 +87,35 @@ class Plan:
             values = [n.last for n in trace.numbers]
             if not all(g.holds(values) for g in trace.guards):
                 return False
-        if not all(b.holds() for b in trace.baked):
+        if not all(b.holds() for b in self.baked):
             return False
-        places = [t.data_ptr() for t in self.fixed]
+        places = list(map(torch.Tensor.data_ptr, self.fixed))
         if places != self.places:
-            if [(t.shape, t.stride(), t.dtype, t.device) for t in self.fixed] != self.metadata:
+            if list(map(_metadata, self.fixed)) != self.metadata:
                 return False
             self.places = places
+        return True
+
+    def _rebind(self) -> bool:
+        """Take the dicts and tensors that `load_state_dict` put into the optimizers."""
+        if not all(place.locate() for step in self.trace.steps for place in step.places):
+            return False
+        for step in self.trace.steps:
+            for slot in step.slots:
+                position = self.positions.get(slot.value)
+                tensor = slot.read()
+                if position is None or tensor is self.arguments[position]:
+                    continue
+                if not isinstance(tensor, torch.Tensor) or _metadata(tensor) != _metadata(
+                    self.arguments[position]
+                ):
+                    return False
+                self.arguments[position] = tensor
+        renewed = _identities([o for o, *_ in self.optimizers])
+        if [n for *_, n in renewed] != [n for *_, n in self.optimizers]:
+            return False
+        self.optimizers = renewed
+        self._take_places()
         return True
 
     def run(self, leaves: Sequence[Any], state: Any) -> Any:
@@ -126,6 +158,17 @@ class Plan:
             leaf = self.trace.out_leaves[0]
             return results[leaf.index] if isinstance(leaf, OutputRef) else leaf
         return unflatten(self.trace, results)
+
+
+def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def _identities(
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> list[tuple[torch.optim.Optimizer, Any, Any, int]]:
+    """What tells that an optimizer's dicts were replaced, or a group added."""
+    return [(o, o.state, o.param_groups, len(o.param_groups)) for o in optimizers]
 
 
 def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
@@ -187,6 +230,6 @@ def _first_step(
         for optimizer in optimizers:
             optimizer.step()
     finally:
-        for p, grad in zip(parameters, saved):
-            p.grad = grad
+        for p, old in zip(parameters, saved):
+            p.grad = old
     return unflatten(trace, results)

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from trace_interpreter import interpret
 
 import gflow as flow
 from gflow import nn
-
-
-@pytest.fixture(autouse=True)
-def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gflow.executor.compile_trace", interpret)
 
 
 class Call(nn.Graph):

@@ -131,23 +131,21 @@ def eager_step(model: nn.Module, optimizer: optim.Optimizer, x: Any, y: Any) -> 
 
 
 def assert_same(
-    model: nn.Module, optimizer: optim.Optimizer, other: nn.Module, reference: optim.Optimizer
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    other: nn.Module,
+    reference: optim.Optimizer,
+    tolerance: dict[str, float] | None = None,
 ) -> None:
+    tolerance = tolerance or {"rtol": 1e-4, "atol": 1e-6}
     for (name, p), q in zip(model.named_parameters(), other.parameters()):
-        torch.testing.assert_close(
-            p, q, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}"
-        )
+        torch.testing.assert_close(p, q, msg=lambda m, name=name: f"{name}: {m}", **tolerance)
         expected, state = reference.state.get(q, {}), optimizer.state.get(p, {})
         assert {k for k, v in expected.items() if v is not None} <= set(state)
         for key, value in expected.items():
             if value is not None:
-                torch.testing.assert_close(state[key], value, rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(state[key], value, **tolerance)
                 assert type(state[key]) is type(value)
-
-
-@pytest.fixture(autouse=True)
-def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gflow.executor.compile_trace", interpret)
 
 
 def traces(graph: Any) -> int:
@@ -156,7 +154,12 @@ def traces(graph: Any) -> int:
 
 @pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "scheduled"])
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
-def test_matches_eager(name: str, scheduled: bool) -> None:
+def test_matches_eager(name: str, scheduled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled with a schedule; without, the trace itself, op by op."""
+    if not scheduled:
+        monkeypatch.setattr("gflow.executor.compile_trace", interpret)
+    # Muon orthogonalizes in bfloat16, where fused kernels round less often than eager ops.
+    tolerance = {"rtol": 1e-2, "atol": 1e-3} if name == "muon" else {"rtol": 1e-4, "atol": 1e-6}
     model = make_model()
     other = copy.deepcopy(model)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
@@ -168,10 +171,10 @@ def test_matches_eager(name: str, scheduled: bool) -> None:
     graph = TrainGraph(model, optimizer, schedulers[0])
     for x, y in batches():
         loss = graph(x, y)
-        torch.testing.assert_close(loss, eager_step(other, reference, x, y), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(loss, eager_step(other, reference, x, y), **tolerance)
         if schedulers[1] is not None:
             schedulers[1].step()
-    assert_same(model, optimizer, other, reference)
+    assert_same(model, optimizer, other, reference, tolerance)
     assert traces(graph) == 1
     assert all(p.grad is None for p in model.parameters())
     if name == "classic":
@@ -306,6 +309,7 @@ def test_optimizer_state_is_the_authors() -> None:
         graph(x, y)
     for a, b in zip(ahead.values(), model.state_dict().values()):
         torch.testing.assert_close(a, b)
+    assert traces(graph) == 1
 
 
 def test_eager_and_graph_steps_mix() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 from gflow import executor
@@ -22,9 +21,3 @@ def interpret(trace: Trace, options: Any = None) -> executor.Compiled:
         return fresh
 
     return executor.Compiled(run, False)
-
-
-@pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs run by the interpreter in this test."""
-    monkeypatch.setattr(executor, "compile_trace", interpret)

@@ -49,9 +49,9 @@ def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
             flat: list[Any] = []
             for item in out if isinstance(out, (tuple, list)) else (out,):
                 flat.extend(item) if isinstance(item, (tuple, list)) else flat.append(item)
-            for value, item in zip(op.results, flat, strict=True):
-                if value is not None:
-                    env[value] = item
+            for result, item in zip(op.results, flat, strict=True):
+                if result is not None:
+                    env[result] = item
             for value in {*values_in((op.args, op.kwargs)), *(r for r in op.results if r)}:
                 if last_use.get(value, -1) <= position and value not in keep:
                     env.pop(value, None)

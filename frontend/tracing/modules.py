@@ -4,11 +4,14 @@ both for traced tensors while `build()` runs."""
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+_training = operator.attrgetter("training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,19 @@ class ModuleTable:
     modules: list[torch.nn.Module]
     slots: list[Slot]
 
+    def __post_init__(self) -> None:
+        # Columns for `is_current`, which runs at every call: `map` keeps the loops in C.
+        columns = ([s.holder for s in self.slots], [s.key for s in self.slots])
+        object.__setattr__(self, "_columns", (*columns, [s.tensor for s in self.slots]))
+
     def is_current(self) -> bool:
         """Every parameter and buffer is still the tensor it was."""
-        return all(slot.holder.get(slot.key) is slot.tensor for slot in self.slots)
+        holders, keys, tensors = self._columns  # type: ignore[attr-defined]
+        return all(map(operator.is_, map(dict.get, holders, keys), tensors))
+
+    def modes(self) -> tuple[bool, ...]:
+        """Train or eval mode of every module."""
+        return tuple(map(_training, self.modules))
 
 
 def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:

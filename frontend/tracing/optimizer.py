@@ -29,12 +29,65 @@ class NewState(Exception):
 
 
 @dataclass
+class Place:
+    """A dict that belongs to an optimizer: a parameter group, the state of a parameter (or
+    another key), the whole state, the defaults, or its own attributes. `load_state_dict` puts
+    new dicts there; `locate` finds them."""
+
+    optimizer: torch.optim.Optimizer
+    kind: str
+    which: Any = None
+    holder: dict[Any, Any] = field(default_factory=dict)
+
+    def locate(self) -> bool:
+        optimizer = self.optimizer
+        if self.kind == "group":
+            if self.which >= len(optimizer.param_groups):
+                return False
+            self.holder = optimizer.param_groups[self.which]
+        elif self.kind == "entry":
+            if self.which not in optimizer.state:
+                return False
+            self.holder = optimizer.state[self.which]
+        elif self.kind == "state":
+            self.holder = optimizer.state
+        elif self.kind == "defaults":
+            self.holder = optimizer.defaults
+        else:
+            self.holder = vars(optimizer)
+        return True
+
+
+def _item(holder: dict[Any, Any], key: Any, path: tuple[int, ...]) -> Any:
+    value = holder[key]
+    for step in path:
+        value = value[step]
+    return value
+
+
+@dataclass(frozen=True)
+class StateSlot:
+    """Where the tensor behind the input `value` lives in an optimizer."""
+
+    place: Place
+    key: Any
+    path: tuple[int, ...]
+    value: TraceValue
+
+    def read(self) -> Any:
+        try:
+            return _item(self.place.holder, self.key, self.path)
+        except (KeyError, IndexError, TypeError):
+            return None
+
+
+@dataclass
 class NumberSource:
-    """Where the number behind the scalar input `value` lives on the host: `holder[key]`, or
+    """Where the number behind the scalar input `value` lives on the host: `place[key]`, or
     an item `path` of the tuple there. `tensor` is the argument that carries it, `last` its
     value there, `final` what the step assigns to it."""
 
-    holder: dict[Any, Any]
+    place: Place
     key: Any
     path: tuple[int, ...]
     value: TraceValue
@@ -44,10 +97,7 @@ class NumberSource:
     final: TraceValue | None = None
 
     def read(self) -> Any:
-        value = self.holder[self.key]
-        for step in self.path:
-            value = value[step]
-        return value
+        return _item(self.place.holder, self.key, self.path)
 
     def write(self, value: float) -> None:
         def put(old: Any, path: tuple[int, ...]) -> Any:
@@ -57,7 +107,8 @@ class NumberSource:
             items[path[0]] = put(items[path[0]], path[1:])
             return type(old)(items)
 
-        self.holder[self.key] = put(self.holder[self.key], self.path)
+        holder = self.place.holder
+        holder[self.key] = put(holder[self.key], self.path)
         self.last = value
 
 
@@ -65,12 +116,12 @@ class NumberSource:
 class BakedValue:
     """A hyperparameter that is no number: the trace holds while it stays equal."""
 
-    holder: dict[Any, Any]
+    place: Place
     key: Any
     value: Any
 
     def holds(self) -> bool:
-        current = self.holder.get(self.key)
+        current = self.place.holder.get(self.key)
         return current is self.value or bool(current == self.value)
 
 
@@ -79,6 +130,8 @@ class OptimizerTrace:
     """What tracing one optimizer leaves for the caller."""
 
     baked: list[BakedValue] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    slots: list[StateSlot] = field(default_factory=list)
     replaced: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
@@ -106,34 +159,42 @@ class _Tracer:
         self.parameters: dict[int, torch.Tensor] = {}
         self._sources: dict[TraceValue, NumberSource] = {}
 
+    def place(self, kind: str, which: Any = None) -> Place:
+        place = Place(self.optimizer, kind, which)
+        place.locate()
+        self.result.places.append(place)
+        return place
+
     # values in
 
-    def number(
-        self, holder: dict[Any, Any], key: Any, path: tuple[int, ...], value: float, name: str
-    ) -> Any:
+    def number(self, place: Place, key: Any, path: tuple[int, ...], value: float, name: str) -> Any:
         dtype = torch.float64 if type(value) is float else torch.int64
         with untraced():
             tensor = torch.scalar_tensor(value, dtype=dtype)
         node = self.recorder.add_number(value, tensor, name, Leaf(len(self.recorder.numbers)))
-        source = NumberSource(holder, key, path, node.value, tensor, value, name)
+        source = NumberSource(place, key, path, node.value, tensor, value, name)
         self.recorder.numbers.append(source)
         self._sources[node.value] = source
         return wrap(node)
 
     def value(
-        self, holder: dict[Any, Any], key: Any, value: Any, name: str, path: tuple[int, ...] = ()
+        self, place: Place, key: Any, value: Any, name: str, path: tuple[int, ...] = ()
     ) -> Any:
         """The traced form of a hyperparameter or state entry."""
         if isinstance(value, torch.Tensor):
-            return self.tensor(value, name)
+            traced = self.tensor(value, name)
+            index = self.rewrites.stand_ins[id(value)].index
+            slot = StateSlot(place, key, path, self.recorder.inputs[index].value)
+            self.result.slots.append(slot)
+            return traced
         if _is_plain_number(value):
-            return self.number(holder, key, path, value, name)
+            return self.number(place, key, path, value, name)
         if type(value) in (tuple, list) and any(_is_plain_number(v) for v in value):
             return type(value)(
-                self.value(holder, key, v, f"{name}.{i}", (*path, i)) for i, v in enumerate(value)
+                self.value(place, key, v, f"{name}.{i}", (*path, i)) for i, v in enumerate(value)
             )
         if not path:
-            self.result.baked.append(BakedValue(holder, key, value))
+            self.result.baked.append(BakedValue(place, key, value))
         return value
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
@@ -167,6 +228,7 @@ class _Tracer:
         groups = []
         for i, group in enumerate(self.optimizer.param_groups):
             new: dict[str, Any] = {}
+            place = self.place("group", i)
             for key, value in group.items():
                 if key == "params":
                     new[key] = [self.parameter(p) for p in value]
@@ -175,13 +237,14 @@ class _Tracer:
                 elif key == "capturable" and self.capturable:
                     new[key] = True
                 else:
-                    new[key] = self.value(group, key, value, f"{self.prefix}.group{i}.{key}")
+                    new[key] = self.value(place, key, value, f"{self.prefix}.group{i}.{key}")
             groups.append(new)
         return groups
 
     def state(self) -> defaultdict[Any, Any]:
         state: defaultdict[Any, Any] = defaultdict(dict)
         for key, entry in self.optimizer.state.items():
+            place = self.place("entry", key)
             if isinstance(key, torch.Tensor):
                 name = self.param_names.get(id(key), f"param{len(state)}")
                 # Counters in float64: bias corrections then are what eager's doubles give.
@@ -191,11 +254,11 @@ class _Tracer:
                 name = str(key)
             if isinstance(entry, dict):
                 state[key] = {
-                    k: self.value(entry, k, v, f"{self.prefix}.{name}.{k}")
+                    k: self.value(place, k, v, f"{self.prefix}.{name}.{k}")
                     for k, v in entry.items()
                 }
             else:
-                state[key] = self.value(self.optimizer.state, key, entry, f"{self.prefix}.{name}")
+                state[key] = self.value(self.place("state"), key, entry, f"{self.prefix}.{name}")
         self.widen = False
         return state
 
@@ -337,9 +400,11 @@ def _trace_step(
     tracer = _Tracer(recorder, rewrites, optimizer, prefix, param_names, capturable, active)
     groups, state = tracer.groups(), tracer.state()
     own = _attributes(optimizer)
-    own_traced = {k: tracer.value(vars(optimizer), k, v, f"{prefix}.{k}") for k, v in own.items()}
+    place = tracer.place("self")
+    own_traced = {k: tracer.value(place, k, v, f"{prefix}.{k}") for k, v in own.items()}
+    place = tracer.place("defaults")
     defaults = {
-        k: tracer.value(optimizer.defaults, k, v, f"{prefix}.defaults.{k}")
+        k: tracer.value(place, k, v, f"{prefix}.defaults.{k}")
         for k, v in optimizer.defaults.items()
     }
     before_groups = [dict(g) for g in groups]

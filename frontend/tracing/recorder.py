@@ -81,7 +81,7 @@ class Recorder(TorchDispatchMode):
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
         self._next_id = 0
-        self._number_ops: dict[Any, tuple[int, TraceOp]] = {}
+        self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
 
     @classmethod
@@ -177,15 +177,15 @@ class Recorder(TorchDispatchMode):
         key = (func, *((a.id, "%") if isinstance(a, TraceValue) else (repr(a), "") for a in args))
         known = self._number_ops.get(key)
         if known is not None and known[0] < len(self.ops) and known[1] is self.ops[known[0]]:
-            return known[1].results[0]
+            return known[2]
         value = TraceValue(self._next_id, (), dtype, (), torch.device("cpu"), True)
         self._next_id += 1
         op = TraceOp(func, args, words or {}, [value], self.locator.here())
-        self._number_ops[key] = (len(self.ops), op)
+        self._number_ops[key] = (len(self.ops), op, value)
         self.ops.append(op)
         return value
 
-    def number_from(self, fake: FakeTensor) -> Number:
+    def number_from(self, fake: torch.Tensor) -> Number:
         """`tensor.item()` of a one-element tensor as a traced number."""
         value = self.value_of(fake)
         if value.shape != ():
@@ -202,7 +202,7 @@ class Recorder(TorchDispatchMode):
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if func in _SAME_VALUE:
-            out = self.fake_mode.dispatch(func, types, args)
+            out: Any = self.fake_mode.dispatch(func, types, args)
             set_value(out, self.value_of(args[0]))
             return out
         kwargs = kwargs or {}
@@ -266,7 +266,7 @@ class Recorder(TorchDispatchMode):
 
     def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
         """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""
-        out = self.fake_mode.dispatch(_LIFT_FRESH, types, (tensor,))
+        out: Any = self.fake_mode.dispatch(_LIFT_FRESH, types, (tensor,))
         if getattr(out, "_gflow_value", None) is not None:
             return out
         if isinstance(tensor, FakeTensor):

@@ -137,7 +137,7 @@ def _f_batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     if training:
-        F._verify_batch_size(input.size())
+        F._verify_batch_size(input.size())  # type: ignore[attr-defined]
     return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
@@ -178,7 +178,7 @@ def _f_instance_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     if use_input_stats:
-        F._verify_spatial_size(input.size())
+        F._verify_spatial_size(input.size())  # type: ignore[attr-defined]
     return _instance_norm(
         input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
     )
@@ -249,7 +249,7 @@ def _tensor_literal(
     mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
-    data = args[0] if args else kwargs.get("data")
+    data: Any = args[0] if args else kwargs.get("data")
     if number_of(data) is not None:
         words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
         return torch.scalar_tensor(data, **words)

@@ -15,7 +15,7 @@ from torch.utils._pytree import TreeSpec
 
 if TYPE_CHECKING:
     from .numbers import Guard
-    from .optimizer import BakedValue, NumberSource
+    from .optimizer import NumberSource, OptimizerTrace
 
 _CPU = torch.device("cpu")
 
@@ -98,7 +98,7 @@ class Trace:
     `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`.
     `input_leaves` gives for a graph input its place among the flattened arguments.
     `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
-    values while all `guards` and `baked` values do."""
+    values while all `guards` and the baked values of `steps` do."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Trace:
     input_leaves: dict[TraceValue, int] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     numbers: list[NumberSource] = field(default_factory=list)
-    baked: list[BakedValue] = field(default_factory=list)
+    steps: list[OptimizerTrace] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]

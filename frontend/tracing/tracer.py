@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..errors import GraphTraceError
 from .location import Locator
 from .modules import Slot, collect_modules, exchanged
-from .optimizer import BakedValue, NewState, trace_step
+from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .state import prepare_state
@@ -78,13 +78,10 @@ class _Session:
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
-        baked = [b for i, o in enumerate(self.optimizers) for b in self._optimizer(i, o)]
+        steps = [self._optimizer(i, o) for i, o in enumerate(self.optimizers)]
         self._finish(trace, outputs + self._updates())
-        trace.guards, trace.numbers, trace.baked = (
-            self.recorder.guards,
-            self.recorder.numbers,
-            baked,
-        )
+        trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
+        trace.steps = steps
         _prune(trace)
         return trace
 
@@ -171,10 +168,11 @@ class _Session:
 
     def _partial(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
         """The trace up to the optimizers; its last outputs are the gradients."""
-        grads = []
+        grads: list[TraceOutput] = []
         for optimizer in self.optimizers:
             for p in self._with_grad(optimizer):
-                value = self.recorder.value_of(unwrap(self.rewrites.wrapper_of(p).grad))
+                grad: Any = self.rewrites.wrapper_of(p).grad
+                value = self.recorder.value_of(unwrap(grad))
                 grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
         self._finish(partial, outputs + self._updates() + grads)
@@ -186,7 +184,7 @@ class _Session:
         self.first_step(self.partial, [p for o in self.optimizers for p in self._with_grad(o)])
         self.first_step = None
 
-    def _optimizer(self, index: int, optimizer: torch.optim.Optimizer) -> list[BakedValue]:
+    def _optimizer(self, index: int, optimizer: torch.optim.Optimizer) -> OptimizerTrace:
         self.locator.optimizer = self.rewrites.in_optimizer = True
         prefix = f"optimizer.{index}"
         try:
@@ -201,7 +199,7 @@ class _Session:
                         self._active,
                     )
                     self.rebound.update(found.replaced)
-                    return found.baked
+                    return found
                 except NewState as error:
                     if self.first_step is None:
                         raise GraphTraceError(
