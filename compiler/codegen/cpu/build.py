@@ -51,6 +51,7 @@ class _Builder:
         self.function, self.threads, self.blas = function, threads, blas
         self.body: Body = read_body(function)
         self.at: list[Layout] = layouts(function, self.body)
+        self.argument_strides = argument_strides(function, self.body)
         self.places: dict[int, Place] = {}
         self.constants: list[bytes] = []
         self.steps: list[Step] = []
@@ -79,7 +80,6 @@ class _Builder:
     def assign(self, o: Op) -> None:
         """Record where the results of `o` live, from its `gflow.buffers`."""
         names = [a.value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
-        strides = argument_strides(self.function, self.body)
         for r, name in zip(o.results, names):
             space, _, number = name.partition(":")
             if space == "arena":
@@ -88,7 +88,7 @@ class _Builder:
                 self.places[r] = Place("result", int(number), 0)
             else:
                 self.places[r] = Place("arg", int(number), 0)
-                self.at[r] = Layout(r, 0, strides[int(number)])
+                self.at[r] = Layout(r, 0, self.argument_strides[int(number)])
 
     # -- kernels
 
@@ -460,7 +460,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         blas: whether the runtime finds BLAS functions to call from generated code.
     """
     b = _Builder(function, threads, blas)
-    strides = argument_strides(function, b.body)
+    strides = b.argument_strides
     for i, v in enumerate(b.body.arguments):
         b.places[v] = Place("arg", i, 0)
     for o in b.body.ops:
