@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
 
 from .diagnostics import Diagnostic, Sources, collect
 from .opt_args import Options, UsageError, help_text, list_text, parse_args
@@ -196,6 +197,18 @@ def _nesting_error(text: str) -> tuple[int, int] | None:
     return None
 
 
+def _silent_failure(text: str, name: str) -> Diagnostic:
+    """What to say where the parser fails and says nothing, as for `gflow.add %x, %y`."""
+    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
+        token = match.group()
+        if token.startswith("gflow.") and token[6:] in OPS:
+            start = match.start()
+            line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+            message = f"'{token}' has only the generic form: write \"{token}\"(%x) {{...}} : ..."
+            return Diagnostic("error", message, name, line, column)
+    return Diagnostic("error", "the input is not valid MLIR", name, 1, 1)
+
+
 class _Runner:
     """Processes the parts of one input with one pipeline."""
 
@@ -273,6 +286,8 @@ class _Runner:
                 module = ir.Module.create(loc=ir.Location.file(name, 1, 1))
                 module.body.append(op)
                 return module.operation
+            if not found:
+                found.append(_silent_failure(text, name))
             several = len(found) == 1 and found[0].message.startswith(_SINGLE_OP)
             if not several or self.options.no_implicit_module:
                 diagnostics += found

@@ -87,6 +87,12 @@ def read(definition: OpDef, attributes: Any) -> dict[str, Any]:
             value = from_mlir(spec, attributes[name])
         except VerifyError as error:
             raise VerifyError(f"attribute '{name}' {error}") from None
+        except TypeError:
+            # The bindings have no class for it: complex constants, arrays of odd widths.
+            kind = KIND_NAMES[spec.kind]
+            raise VerifyError(
+                f"attribute '{name}' must be {kind}, found one that cannot be read here"
+            ) from None
         if spec.choices and value not in spec.choices:
             raise VerifyError(
                 f"attribute '{name}' must be one of {', '.join(spec.choices)}, found \"{value}\""

@@ -21,11 +21,12 @@ def checks(text: str) -> dict[str, list[str]]:
     """CHECK lines for every function of the printed module."""
     found: dict[str, list[str]] = {}
     current: list[str] | None = None
+    defined: set[str] = set()
     for line in text.splitlines():
         match = _FUNCTION.match(line)
         if match:
             current = found.setdefault(match.group(1), [f"// CHECK-LABEL: func.func @{match[1]}("])
-            defined: set[str] = set()
+            defined = set()
             continue
         body = line.strip()
         if current is None or not body or body in ("}", "module {"):
@@ -34,11 +35,11 @@ def checks(text: str) -> dict[str, list[str]]:
             current = None
             continue
 
-        def name(m: re.Match[str]) -> str:
+        def name(m: re.Match[str], defined: set[str] = defined) -> str:
             value = f"v{m.group(1)}"
             return f"%[[{value}]]" if value in defined else f"%{m.group(1)}"
 
-        def define(m: re.Match[str]) -> str:
+        def define(m: re.Match[str], defined: set[str] = defined) -> str:
             defined.add(f"v{m.group(1)}")
             return f"%[[v{m.group(1)}:.+]]"
 
