@@ -31,5 +31,6 @@ print(f"second call: {time.perf_counter() - start:.4f} s, output {tuple(logits.s
 
 with flow.no_grad():
     expected = model(images)
+print(f"largest output {expected.abs().max():.3f}, ", end="")
 print(f"largest difference to eager: {(logits - expected).abs().max():.2e}")
 assert flow.allclose(logits, expected, rtol=1e-4, atol=1e-4)

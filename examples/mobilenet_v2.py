@@ -94,7 +94,7 @@ class MobileNetV2(nn.Module):
 
 def initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        nn.init.kaiming_normal_(module.weight)  # fan in: right for depthwise too
     elif isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, 0.0, 0.01)
         nn.init.zeros_(module.bias)
