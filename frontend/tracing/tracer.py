@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,21 @@ def trace_graph(
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
     can make its state only from real gradients."""
-    return _Session(name, build, args, kwargs, modules, optimizers, first_step).run()
+    session = _Session(name, build, args, kwargs, modules, optimizers, first_step)
+    with _without_gc():
+        return session.run()
+
+
+@contextlib.contextmanager
+def _without_gc() -> Iterator[None]:
+    """A trace makes many objects that live on: collecting among them costs more with each."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass
