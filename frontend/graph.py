@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .errors import GraphError
+from .executor import lowered_ir
 from .plan import Plan, compile_plan
 from .signature import flatten_call
 from .tracing.location import user_frame
@@ -36,6 +37,7 @@ class _State:
     table: ModuleTable | None = None
     rng: torch.Tensor | None = None
     building: bool = False
+    latest: Plan | None = None
 
 
 class Graph:
@@ -45,8 +47,9 @@ class Graph:
     buffers and optimizer state stay the author's own tensors and are updated in place.
 
     `build()` runs once per signature: shapes, dtypes, strides and devices of the input
-    tensors, values of other inputs, train or eval mode of the modules. Graphs are not
-    thread-safe: call one from one thread at a time.
+    tensors, values of other inputs, train or eval mode of the modules. Python values that it
+    reads elsewhere (attributes, globals) are constants of the program; tensors are not. Graphs
+    are not thread-safe: call one from one thread at a time.
     """
 
     config: GraphConfig
@@ -119,7 +122,30 @@ class Graph:
             self._after_step()
         return result
 
+    def ir(self, stage: str = "planned") -> str:
+        """The module of the latest compilation, as text: "traced" before any pass, "planned"
+        as it runs, fused and with every tensor's place in memory."""
+        plan = self._latest()
+        if stage == "planned":
+            return plan.compiled.ir
+        if stage == "traced":
+            return lowered_ir(plan.trace)
+        raise GraphError(f"{_here()}: ir() has the stages 'traced' and 'planned', got {stage!r}")
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by phase of the latest compilation."""
+        return dict(self._latest().compiled.timings)
+
     # the slow path
+
+    def _latest(self) -> Plan:
+        plan = self._checked().latest
+        if plan is None:
+            raise GraphError(
+                f"{_here()}: {self.name} is not compiled yet; call it once with its inputs first."
+            )
+        return plan
 
     def _checked(self) -> _State:
         state = self.__dict__.get("_state")
@@ -181,6 +207,7 @@ class Graph:
             state.building = False
         for optimizer in state.optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]
+        state.latest = plan
         variants = state.plans.setdefault(key, [])
         variants.insert(0, plan)
         del variants[_MAX_VARIANTS:]

@@ -152,6 +152,23 @@ def test_grad_mode_and_autocast() -> None:
     assert graph(x)[0].dtype == torch.float32
 
 
+def test_randomness_follows_the_seed() -> None:
+    def masks() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        model = torch.nn.Dropout(0.5)
+        graph = Call(lambda x: (model(x), torch.rand_like(x)), model)
+        return [t for _ in range(3) for t in graph(torch.ones(1000))]
+
+    first, second = masks(), masks()
+    for a, b in zip(first, second):
+        assert torch.equal(a, b)
+    for later in first[2:]:
+        assert not torch.equal(later, first[0])
+        assert not torch.equal(later, first[1])
+    assert 400 < int((first[0] == 2).sum()) < 600
+    assert first[1].mean() == pytest.approx(0.5, abs=0.05)
+
+
 def test_graph_inside_a_graph() -> None:
     inner = Call(lambda x: x * 2)
     outer = Call(lambda x: inner(x) + 1)
