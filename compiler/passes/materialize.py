@@ -16,12 +16,23 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import OpDef
 from gflow.dialects.ops import OPS
+from gflow.dialects.types import row_major_strides
 
 from ..ssa import Body, Op, read_body
 from ..views import Layout, is_view, layouts
 from .base import NoOptions, Pass
 
 _POINTWISE = frozenset(name for name, d in OPS.items() if d.category == "elementwise")
+
+
+#: operands that must be dense and row-major: activations (weights may lie either way), indices
+_DENSE = {
+    "convolution": (0,),
+    "convolution_input_grad": (0,),
+    "convolution_weight_grad": (0, 1),
+    "take": (1,),
+    "index_add": (1, 2),
+}
 
 
 def copy_of(value: ir.Value) -> ir.Value:
@@ -106,6 +117,12 @@ def _fix_operands(body: Body, at: list[Layout]) -> None:
         if o.name in ("reshape",) and not is_view(o, at):
             with o.op.location, ir.InsertionPoint(o.op):
                 o.op.operands[0] = copy_of(o.op.operands[0])
+        elif o.name in _DENSE:
+            for n in _DENSE[o.name]:
+                v = o.operands[n]
+                if at[v].strides != row_major_strides(body.types[v].shape):
+                    with o.op.location, ir.InsertionPoint(o.op):
+                        o.op.operands[n] = copy_of(o.op.operands[n])
         elif o.name == "matmul":
             for n, v in enumerate(o.operands):
                 if not gemm_ready(body.types[v].shape, at[v].strides):

@@ -30,7 +30,7 @@ from ...passes.materialize import aliases
 from ...ssa import Body, Op, read_body
 from ...views import Layout, argument_strides, is_view, layouts
 from ..kernel import Access, Kernel, Node, describe, simplify
-from . import gemm, vmath
+from . import convolution, gemm, vmath
 from .render import render
 from .signature import Plan, plan, structure
 
@@ -46,7 +46,9 @@ _RUNTIME_FUNCTIONS = {
 _rendered: dict[tuple[Any, ...], tuple[str, str, frozenset[str]]] = {}
 
 
-class _Builder:
+class Builder:
+    """Adds steps to a program, op by op."""
+
     def __init__(self, function: func.FuncOp, threads: int, blas: bool) -> None:
         self.function, self.threads, self.blas = function, threads, blas
         self.body: Body = read_body(function)
@@ -235,16 +237,20 @@ class _Builder:
                 self.ref(c),
             )
             return
-        dtype = types[0].dtype
+        name = self.gemm(types[0].dtype)
+        for words, parallel in gemm.words(
+            [self.place(v) for v in (a, b, c)], types, [self.strides(v) for v in (a, b, c)]
+        ):
+            self.steps.append(KernelStep(name, words, parallel, self.label(o)))
+
+    def gemm(self, dtype: str) -> str:
+        """The name of the matrix product's function."""
         name = f"gemm_{dtype}"
         self.kernels[name] = gemm.function(dtype, name)
         callee, declared = gemm.declaration(dtype)
         self.declared[callee] = declared
         self.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-        for words, parallel in gemm.words(
-            [self.place(v) for v in (a, b, c)], types, [self.strides(v) for v in (a, b, c)]
-        ):
-            self.steps.append(KernelStep(name, words, parallel, self.label(o)))
+        return name
 
     def op_pad(self, o: Op) -> None:
         x, value = o.operands
@@ -411,13 +417,16 @@ class _Builder:
         self.aten(o, "aten.convolution_backward.default", args, inputs, out)
 
     def op_convolution(self, o: Op) -> None:
-        self.convolution(o, None)
+        if not convolution.native(self, o):
+            self.convolution(o, None)
 
     def op_convolution_input_grad(self, o: Op) -> None:
-        self.convolution(o, "input")
+        if not convolution.native(self, o):
+            self.convolution(o, "input")
 
     def op_convolution_weight_grad(self, o: Op) -> None:
-        self.convolution(o, "weight")
+        if not convolution.native(self, o):
+            self.convolution(o, "weight")
 
 
 def _stem(k: Kernel, p: Plan) -> str:
@@ -459,7 +468,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         threads: the most threads that its kernels will run on.
         blas: whether the runtime finds BLAS functions to call from generated code.
     """
-    b = _Builder(function, threads, blas)
+    b = Builder(function, threads, blas)
     strides = b.argument_strides
     for i, v in enumerate(b.body.arguments):
         b.places[v] = Place("arg", i, 0)

@@ -1,12 +1,13 @@
 """Matrix products by the BLAS that PyTorch carries, called from generated code.
 
 Words: addresses of A, B and C; for A and B the letter of BLAS's transposition; M, N, K; the three leading dimensions;
-batch count and the three batch strides in bytes. Matrices are row-major, BLAS's are column-major: C' = B' A'.
+batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major, BLAS's are column-major: C' = B' A'.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
@@ -14,7 +15,7 @@ from gflow.dialects.types import TensorType
 _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
 
 #: where each word stands
-_WORDS = ("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "sa", "sb", "sc")
+_WORDS = ("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "sa", "sb", "sc", "add")
 
 DTYPES = tuple(_FUNCTIONS)
 
@@ -36,8 +37,11 @@ def function(dtype: str, name: str) -> str:
     for word in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"):
         lines.append(f"    %p_{word} = llvm.alloca %one x i64 : (i64) -> !llvm.ptr")
         lines.append(f"    llvm.store %{word}, %p_{word} : i64, !llvm.ptr")
-    for number, value in (("alpha", "1.0"), ("beta", "0.0")):
-        lines.append(f"    %{number} = arith.constant {value} : {dtype}")
+    lines += [
+        f"    %alpha = arith.constant 1.0 : {dtype}",
+        f"    %beta = arith.sitofp %add : i64 to {dtype}",
+    ]
+    for number in ("alpha", "beta"):
         lines.append(f"    %p_{number} = llvm.alloca %one x {dtype} : (i64) -> !llvm.ptr")
         lines.append(f"    llvm.store %{number}, %p_{number} : {dtype}, !llvm.ptr")
     arguments = (
@@ -115,6 +119,22 @@ def words(
     calls = []
     for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
         at = [Place(p.space, p.index, p.offset + o * item) for p, o in zip(places, offsets)]
-        numbers = (ord(ta), ord(tb), m, n, k, lda, ldb, ldc, count, *(s * item for s in steps))
+        numbers = (ord(ta), ord(tb), m, n, k, lda, ldb, ldc, count, *(s * item for s in steps), 0)
         calls.append(((*at, *numbers), count > 1))
     return calls
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A row-major matrix in memory; `transposed` if it is read with rows and columns exchanged."""
+
+    place: Place
+    leading: int
+    transposed: bool = False
+
+
+def product(a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False) -> tuple[int | Place, ...]:
+    """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
+    letters = (ord("T" if x.transposed else "N") for x in (a, b))
+    return (a.place, b.place, c.place, *letters, m, n, k, max(a.leading, 1), max(b.leading, 1), max(c.leading, 1),
+            1, 0, 0, 0, int(add))  # fmt: skip

@@ -1,0 +1,254 @@
+"""Convolutions as steps: patches and GEMM, or a depthwise kernel.
+
+Channels-last float32 in one or two spatial dimensions is done here; everything else goes to ATen, and says so.
+
+    forward         rows = patches(x)          y  = rows W'
+    input gradient  rows = dy W                dx = patches'(rows)
+    weight gradient rows = patches(x)          dW = dy' rows
+
+Patches are made in pieces that stay in the cache. A 1×1 kernel with stride 1 has none: the activation is the matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.program import KernelStep, Place
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ...ssa import Op
+from . import conv_kernels, gemm
+from .gemm import Matrix
+
+if TYPE_CHECKING:
+    from .build import Builder
+
+#: bytes of patches made at a time
+_PIECE = 4 << 20
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a 2-d convolution; a 1-d one has a height of 1."""
+
+    n: int
+    h: int
+    w: int
+    c: int
+    ho: int
+    wo: int
+    o: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+    groups: int
+
+    @property
+    def taps(self) -> int:
+        return self.kh * self.kw
+
+    @property
+    def direct(self) -> bool:
+        """Whether each output reads the one input at its own position."""
+        return (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
+
+    def words(self) -> tuple[int, ...]:
+        return tuple(getattr(self, name) for name in conv_kernels.GEOMETRY)
+
+
+def _geometry(o: Op, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
+    attrs = read(OPS[o.name], o.op.attributes)
+
+    def two(values: tuple[int, ...], fill: int) -> tuple[int, int]:
+        a, b = (fill,) * (2 - len(values)) + tuple(values)
+        return a, b
+
+    h, wd = two(x.shape[1:-1], 1)
+    ho, wo = two(y.shape[1:-1], 1)
+    kh, kw = two(w.shape[1:-1], 1)
+    return Geometry(x.shape[0], h, wd, x.shape[-1], ho, wo, y.shape[-1], kh, kw, *two(attrs["stride"], 1),
+                    *two(attrs["padding"], 0), *two(attrs["dilation"], 1), attrs["groups"])  # fmt: skip
+
+
+def native(b: Builder, o: Op) -> bool:
+    """Add the steps of a convolution op; False if it has none here."""
+    attrs = read(OPS[o.name], o.op.attributes)
+    first, second, out = o.operands[0], o.operands[1], o.results[0]
+    types = b.body.types
+    if attrs["layout"] != "N*C" or types[out].dtype != "f32" or types[out].rank > 4 or not b.blas:
+        return False
+    x, w, y = {
+        "convolution": (first, second, out),
+        "convolution_input_grad": (out, second, first),
+        "convolution_weight_grad": (first, out, second),
+    }[o.name]
+    g = _geometry(o, types[x], types[w], types[y])
+    if 0 in (types[x].numel, types[w].numel, types[y].numel):
+        if types[out].numel:
+            b.fill(0, b.place(out), types[out], b.strides(out), b.label(o))
+        return True
+    dense = [b.strides(v) == row_major_strides(types[v].shape) for v in (x, y)]
+    if not all(dense):
+        return False
+    conv = _Convolution(b, o, g, x, w, y)
+    if g.groups == g.c == g.o and g.groups > 1:
+        return conv.depthwise()
+    getattr(conv, o.name)()
+    return True
+
+
+class _Convolution:
+    def __init__(self, b: Builder, o: Op, g: Geometry, x: int, w: int, y: int) -> None:
+        self.b, self.o, self.g = b, o, g
+        self.x, self.w, self.y = b.place(x), b.place(w), b.place(y)
+        self.w_value = w
+        self.label = b.label(o)
+        self.cg, self.og = g.c // g.groups, g.o // g.groups
+        self.k = g.taps * self.cg
+        self.scratch = 0
+
+    # -- steps
+
+    def take_scratch(self, size: int) -> Place:
+        """Bytes of the scratch that the steps of this op share."""
+        place = Place("arena", 0, self.b.arena + self.scratch)
+        self.scratch += -(-size // 64) * 64
+        self.b.scratch_bytes = max(self.b.scratch_bytes, self.scratch)
+        return place
+
+    def run(self, name: str, **words: int | Place) -> None:
+        text, externals, names = conv_kernels.kernel(name)
+        self.b.kernels[name] = text
+        self.b.externals |= externals
+        given = dict(zip(conv_kernels.GEOMETRY, self.g.words())) | words
+        self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
+
+    def product(self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False) -> None:
+        name = self.b.gemm("f32")
+        self.b.steps.append(KernelStep(name, gemm.product(a, b, c, m, n, k, add), False, self.label))
+
+    def at(self, place: Place, elements: int) -> Place:
+        return Place(place.space, place.index, place.offset + 4 * elements)
+
+    # -- weights
+
+    def weights(self, rows: int) -> tuple[Place, bool]:
+        """The weight as a matrix [o, taps · cg]: its place, and whether its columns are channel-major (as OI*).
+
+        PyTorch keeps weights as OI*. With few output positions the patches follow that order; with many it is
+        cheaper to copy the weight.
+        """
+        g = self.g
+        ty = self.b.body.types[self.w_value]
+        strides = self.b.strides(self.w_value)
+        if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
+            return self.w, False
+        channel_major = (self.cg * g.taps, *_tap_strides(ty, g), g.taps)
+        if rows < g.o and _same_order(ty.shape, strides, channel_major):
+            return self.w, True
+        copy = self.take_scratch(4 * ty.numel)
+        self.b.copy(self.w, strides, copy, row_major_strides(ty.shape), ty, self.label)
+        return copy, False
+
+    # -- patches and GEMM
+
+    def pieces(self, positions: int, granule: int, row_bytes: int) -> list[tuple[int, int]]:
+        """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes."""
+        length = max(1, _PIECE // max(1, row_bytes * granule)) * granule
+        return [(at, min(length, positions - at)) for at in range(0, positions, length)]
+
+    def convolution(self) -> None:
+        g = self.g
+        positions = g.n * g.ho * g.wo
+        weight, channel_major = self.weights(positions)
+        if g.direct:
+            for i in range(g.groups):
+                a, w = Matrix(self.at(self.x, i * self.cg), g.c), Matrix(self.at(weight, i * self.og * self.k), self.k, True)
+                self.product(a, w, Matrix(self.at(self.y, i * self.og), g.o), positions, self.og, self.k)
+            return
+        pieces = self.pieces(positions, g.wo, 4 * self.k)
+        rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+        pack = "pack_patches_channel_major" if channel_major else "pack_patches"
+        for i in range(g.groups):
+            w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
+            for first, count in pieces:
+                self.run(pack, x=self.at(self.x, i * self.cg), rows=rows, first=first, count=count, cg=self.cg)
+                y = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
+                self.product(Matrix(rows, self.k), w, y, count, self.og, self.k)
+
+    def convolution_input_grad(self) -> None:
+        g = self.g
+        positions = g.n * g.ho * g.wo
+        weight, channel_major = self.weights(positions)
+        if g.direct:
+            for i in range(g.groups):
+                a, w = Matrix(self.at(self.y, i * self.og), g.o), Matrix(self.at(weight, i * self.og * self.k), self.k)
+                self.product(a, w, Matrix(self.at(self.x, i * self.cg), g.c), positions, self.cg, self.og)
+            return
+        image = g.ho * g.wo
+        pieces = self.pieces(positions, image, 4 * self.k)
+        rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+        unpack = "add_patches_channel_major" if channel_major else "add_patches"
+        for i in range(g.groups):
+            w = Matrix(self.at(weight, i * self.og * self.k), self.k)
+            for first, count in pieces:
+                dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
+                self.product(dy, w, Matrix(rows, self.k), count, self.k, self.og)
+                images = count // image
+                self.run(unpack, x=self.at(self.x, i * self.cg), rows=rows, first=first // image,
+                         count=images * g.h * g.w, cg=self.cg)  # fmt: skip
+
+    def convolution_weight_grad(self) -> None:
+        g = self.g
+        positions = g.n * g.ho * g.wo
+        pieces = [(0, positions)] if g.direct else self.pieces(positions, g.wo, 4 * self.k)
+        rows = Place("arena", 0, 0) if g.direct else self.take_scratch(4 * self.k * max(n for _, n in pieces))
+        for i in range(g.groups):
+            dw = Matrix(self.at(self.w, i * self.og * self.k), self.k)
+            for first, count in pieces:
+                x = self.at(self.x, i * self.cg)
+                if not g.direct:
+                    self.run("pack_patches", x=x, rows=rows, first=first, count=count, cg=self.cg)
+                patches = Matrix(x, g.c) if g.direct else Matrix(rows, self.k)
+                dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o, True)
+                self.product(dy, patches, dw, self.og, self.k, count, add=first > 0)
+
+    # -- depthwise
+
+    def depthwise(self) -> bool:
+        """One output channel for each input channel."""
+        g, b = self.g, self.b
+        if self.o.name == "convolution_input_grad" and (g.dh, g.dw) != (1, 1):
+            return False
+        ty = b.body.types[self.w_value]
+        taps_first = TensorType((*ty.shape[1:-1], ty.shape[0]), ty.dtype)
+        dense = row_major_strides(taps_first.shape)
+        own = b.strides(self.w_value)
+        weight_strides = (*own[1:-1], own[0])
+        k = self.take_scratch(4 * ty.numel)
+        if self.o.name == "convolution_weight_grad":
+            partial = self.take_scratch(4 * ty.numel * b.threads)
+            self.run("depthwise_weight_grad", x=self.x, y=self.y, k=k, partial=partial)
+            b.copy(k, dense, self.w, weight_strides, taps_first, self.label)
+            return True
+        b.copy(self.w, weight_strides, k, dense, taps_first, self.label)
+        name = "depthwise" if self.o.name == "convolution" else "depthwise_input_grad"
+        self.run(name, x=self.x, k=k, y=self.y)
+        return True
+
+
+def _tap_strides(ty: TensorType, g: Geometry) -> tuple[int, ...]:
+    return (1,) if ty.rank == 3 else (g.kw, 1)
+
+
+def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether strides agree where the size is not 1."""
+    return all(x == y for size, x, y in zip(shape, a, b) if size != 1)
