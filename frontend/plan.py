@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -200,12 +202,20 @@ def compile_plan(
     slots = collect_modules(modules).slots
     check_devices(build, args, kwargs, [(s.name, s.tensor) for s in slots])
     first_outputs: list[Any] = []
+    stepped = 0.0
 
     def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
+        nonlocal stepped
+        before = time.perf_counter()
         first_outputs.append(_first_step(trace, parameters, args, kwargs, optimizers))
+        stepped = time.perf_counter() - before
 
+    start = time.perf_counter()
     trace = trace_graph(name, build, args, kwargs, modules, optimizers, first_step)
+    traced = time.perf_counter() - start - stepped
     compiled = executor.compile_trace(trace, options)
+    timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
+    compiled = replace(compiled, timings={**timings, **compiled.timings})
     return Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
 
 
