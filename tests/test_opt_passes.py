@@ -130,6 +130,20 @@ class _Block(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class _Pooled(nn.Module):
+    """Pooling goes through PyTorch, which knows no layout of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.second = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.tanh(self.first(x)), 2)
+        x = nn.functional.avg_pool2d(self.second(x + 1), 2)
+        return x.flatten(1)
+
+
 class _Volume(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +170,13 @@ def _training_module(model: nn.Module, x: torch.Tensor, classes: int) -> ir.Modu
 
 
 @pytest.mark.parametrize(
-    ("model", "shape"), [(_Block, (2, 3, 8, 8)), (_Block, (1, 3, 5, 7)), (_Volume, (2, 2, 7, 7, 7))]
+    ("model", "shape"),
+    [
+        (_Block, (2, 3, 8, 8)),
+        (_Block, (1, 3, 5, 7)),
+        (_Pooled, (2, 3, 10, 10)),
+        (_Volume, (2, 2, 7, 7, 7)),
+    ],
 )
 @pytest.mark.parametrize(
     "pipeline", ["gflow-assign-layout", "gflow-simplify,cse,gflow-assign-layout,gflow-simplify,cse"]
