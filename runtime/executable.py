@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -170,16 +171,7 @@ class Executable:
             The results in order; an aliased one is the argument that was updated.
         """
         with self._lock, torch.no_grad():
-            moved = self._bind_arguments(args)
-            results = [
-                args[r.alias] if p is None else p.take()
-                for r, p in zip(self.program.results, self._pools)
-            ]  # type: ignore[index]
-            moved |= self._bind_results(results)
-            if moved:
-                self._args, self._results = args, results
-                for call in self._moving:
-                    call.bind(self._locate)
+            results = self._bind(args)
             threads = min(torch.get_num_threads(), self.program.max_threads)
             for item in self._plan:
                 if isinstance(item, AtenCall):
@@ -188,6 +180,35 @@ class Executable:
                     words, address = item
                     words[3] = threads
                     self._run(address)
+        return results
+
+    def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[KernelStep | AtenStep, float]]:
+        """Run once, step by step, as a call does; returns each step and its seconds."""
+        with self._lock, torch.no_grad():
+            results = self._bind(args)
+            threads = min(torch.get_num_threads(), self.program.max_threads)
+            calls, times, row = iter(self._calls), [], 0
+            for step in self.program.steps:
+                start = time.perf_counter()
+                if isinstance(step, AtenStep):
+                    next(calls).run()
+                else:
+                    words = np.array([self._table.ctypes.data, row, row + 1, threads], dtype=np.int64)
+                    self._run(words.ctypes.data)
+                    row += 1
+                times.append((step, time.perf_counter() - start))
+            del results
+        return times
+
+    def _bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Put the addresses of arguments and of fresh results into place; returns the results."""
+        moved = self._bind_arguments(args)
+        results = [args[r.alias] if p is None else p.take() for r, p in zip(self.program.results, self._pools)]  # type: ignore[index]
+        moved |= self._bind_results(results)
+        if moved:
+            self._args, self._results = args, results
+            for call in self._moving:
+                call.bind(self._locate)
             self._args, self._results = (), []
         return results
 
