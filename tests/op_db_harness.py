@@ -1,7 +1,7 @@
 """Runs PyTorch's own sample inputs (`op_db`) through a graph and compares with eager.
 
-One sample is one graph: the call (and, for gradients, `torch.autograd.grad` of its outputs) is traced
-as a `build`, lowered, run, and every output compared.
+One sample is one graph: the call (and, for gradients, `torch.autograd.grad` of its outputs) is
+traced as a `build`, lowered, run, and every output compared.
 """
 
 from __future__ import annotations

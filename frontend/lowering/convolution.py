@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .dtypes import Unsupported
+from .dtypes import Unsupported, is_float
 from .emitter import Emitter, Value
 from .registry import lowers
 
@@ -14,8 +14,8 @@ def _attrs(
     x: Value, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> dict[str, Any]:
     spatial = x.rank - 2
-    if x.numel == 0:
-        raise Unsupported("an empty convolution")
+    if x.numel == 0 or not is_float(x.dtype):
+        raise Unsupported("a convolution of nothing, or of integers")
 
     def each(v: Sequence[int]) -> tuple[int, ...]:
         return tuple(v) * spatial if len(v) == 1 else tuple(v)

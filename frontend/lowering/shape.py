@@ -8,6 +8,7 @@ from typing import Any
 
 from gflow.dialects.types import row_major_strides
 
+from ..tracing.trace import Trace, TraceValue
 from .dtypes import LoweringError, Unsupported, mlir_dtype, result_dtype
 from .emitter import Emitter, Value
 from .registry import lowers
@@ -377,6 +378,12 @@ def strided_take(
     """Element offset + Σ i·stride of x's row-major elements, for each position i of `shape`."""
     flat = x.reshape((x.numel,))
     shape = tuple(shape)
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    if 0 not in shape and not 0 <= last < x.numel:
+        raise LoweringError(
+            f"a strided view reaches element {last} of a tensor of {x.numel}; a graph does not "
+            "keep what lies around a tensor in memory"
+        )
     if tuple(strides) == row_major_strides(shape) and math.prod(shape) > 0:
         return em.slice(flat, 0, offset, offset + math.prod(shape)).reshape(shape)
     if not shape:
@@ -386,6 +393,20 @@ def strided_take(
         if stride and shape[d] > 1:
             position = position + em.iota(shape, d, "i64") * stride
     return em("take", flat, position, dim=0)
+
+
+def _starts_its_storage(trace: Trace, value: TraceValue) -> bool:
+    """Whether the value begins where its storage does: views of all elements of such a value do."""
+    made_by = {id(r): op for op in trace.ops for r in op.results if r is not None}
+    while id(value) in made_by:
+        maker = made_by[id(value)]
+        if not any(r.alias_info for r in maker.func._schema.returns):
+            return True
+        base = maker.args[0]
+        if math.prod(base.shape) != math.prod(value.shape):
+            return False
+        value = base
+    return True
 
 
 def _memory_order(em: Emitter) -> list[int]:
@@ -401,9 +422,8 @@ def _memory_order(em: Emitter) -> list[int]:
     source = op.args[0]
     order = sorted(range(len(source.shape)), key=lambda d: (-source.strides[d], d))
     dense = row_major_strides(tuple(source.shape[d] for d in order))
-    maker = next((o for o in em.trace.ops if any(r is source for r in o.results)), None)
-    is_view = maker is not None and any(r.alias_info for r in maker.func._schema.returns)
-    if is_view or any(source.strides[d] != s for d, s in zip(order, dense) if source.shape[d] != 1):
+    gaps = any(source.strides[d] != s for d, s in zip(order, dense) if source.shape[d] != 1)
+    if gaps or not _starts_its_storage(em.trace, source):
         raise LoweringError(
             f"{op.loc.file}:{op.loc.line}: as_strided on a view or on a tensor with gaps reads "
             "memory that a graph does not keep in that form; call .clone() first, or use slicing, "
@@ -420,9 +440,7 @@ def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | No
 @lowers("aten.as_strided_scatter")
 def as_strided_scatter(em: Emitter, x: Value, *args: Any, **kwargs: Any) -> Value:
     if _memory_order(em) != list(range(x.rank)):
-        raise LoweringError(
-            "as_strided_scatter needs a contiguous tensor; call .contiguous() first"
-        )
+        raise LoweringError("as_strided_scatter of a permuted tensor; call .contiguous() first")
     raise Unsupported("a strided scatter")
 
 
