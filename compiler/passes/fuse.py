@@ -368,7 +368,7 @@ class _Fuser:
         if not self.small_enough(g, list(leaves)):
             return False
         shape = self.body.types[v].shape
-        if shape != g.space and not (g.reduced is None and _real(shape) == _real(g.space)):
+        if self.map_in(g, shape) is None:
             return False
         # each use must read it at its own position
         for m in g.members:
