@@ -30,12 +30,12 @@ def plans(graph: nn.Graph) -> int:
 
 
 def test_names_count_up() -> None:
-    class Named(nn.Graph):
+    class CountedOnlyHere(nn.Graph):
         def build(self) -> None:
             return None
 
-    first, second = Named(), Named()
-    assert (first.name, second.name) == ("Named_0", "Named_1")
+    first, second = CountedOnlyHere(), CountedOnlyHere()
+    assert (first.name, second.name) == ("CountedOnlyHere_0", "CountedOnlyHere_1")
 
 
 def test_nested_inputs_and_outputs() -> None:
