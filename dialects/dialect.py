@@ -9,6 +9,7 @@ from typing import Any
 from .mlir import ext, ir
 from .opdef import MIXED_GROUPS, OpDef, VerifyError
 from .ops import OPS
+from .types import forget_types
 from .verify import check
 
 
@@ -105,6 +106,7 @@ OP_CLASSES: dict[str, type] = {name: _make_class(definition) for name, definitio
 
 def make_context() -> ir.Context:
     """A new MLIR context with the dialect (and all upstream ones) loaded."""
+    forget_types()
     context = ir.Context()
     with context:
         Gflow.load()

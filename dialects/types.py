@@ -69,6 +69,11 @@ def _element_type(dtype: str) -> ir.Type:
 _cache: dict[ir.Type, TensorType | None] = {}
 
 
+def forget_types() -> None:
+    """Empty the look-up: its entries keep the contexts of their types alive."""
+    _cache.clear()
+
+
 def type_of(value: ir.Value) -> TensorType:
     """The tensor type of an SSA value.
 
