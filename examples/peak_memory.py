@@ -1,4 +1,8 @@
-"""Peak memory of a piece of work, as Linux accounts it for this process (no GPU memory)."""
+"""Peak memory of a piece of work, as Linux accounts it for this process (no GPU memory).
+
+Only the process's own (anonymous) pages count: the pages of shared libraries that happen to be mapped are code, shared
+between processes, and do not belong to a training step.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,16 @@ def release_unused() -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
-    return _status("VmRSS")
+    """Bytes of this process's own in memory now."""
+    return _status("RssAnon")
 
 
 def peak() -> int:
-    """The most bytes of this process in memory at once since `reset_peak`."""
-    return _status("VmHWM")
+    """The most bytes of this process's own in memory at once since `reset_peak`.
+
+    Linux keeps the peak of all pages; mapped files only grow, so what is mapped now is taken off.
+    """
+    return _status("VmHWM") - _status("RssFile") - _status("RssShmem")
 
 
 def reset_peak() -> None:

@@ -68,7 +68,7 @@ def _int_to_float(value: Scalar, dtype: str) -> float | None:
 
 
 def _sign(x: Any) -> Any:
-    return x if x != x else (x > 0) - (x < 0)
+    return (x > 0) - (x < 0)  # 0 for NaN
 
 
 def _f64(function: Callable[..., Any]) -> Callable[..., float]:

@@ -94,7 +94,9 @@ def _unpack(strided: bool) -> Template:
                     tw = t.sub(wp, t.mul(kw, t["dw"]))
                     wo, left = t.binary("divsi", tw, t["sw"]), t.binary("remsi", tw, t["sw"])
                     fits = t(f"arith.cmpi eq, {left}, {t.i64(0)} : i64")
-                    ok = t(f"arith.andi {t(f'arith.andi {row_ok}, {fits} : i1')}, {t.within(wo, t['wo'])} : i1")
+                    ok = t(
+                        f"arith.andi {t(f'arith.andi {row_ok}, {fits} : i1')}, {t.within(wo, t['wo'])} : i1"
+                    )
                     row = t.add(t.mul(t.add(t.mul(image, t["ho"]), ho), t["wo"]), wo)
                     index = t.add(t.mul(kh, t["kw"]), kw)
                     if strided:
@@ -149,7 +151,11 @@ def _depthwise() -> Template:
                         at = t.add(t.mul(t.add(line, w0, t.mul(kw, t["dw"])), t["c"]), c)
                         weight = t.add(t.mul(t.add(t.mul(kh, t["kw"]), kw), t["c"]), c)
                         return [
-                            t.fma(t.load(t["x"], t.add(at, u * LANES), mask), t.load(t["k"], t.add(weight, u * LANES), mask), s)
+                            t.fma(
+                                t.load(t["x"], t.add(at, u * LANES), mask),
+                                t.load(t["k"], t.add(weight, u * LANES), mask),
+                                s,
+                            )
                             for u, s in enumerate(sums)
                         ]
 
@@ -173,7 +179,9 @@ def _taps_inside(t: Template, start: str, size: str, taps: str, dilation: str) -
     """The taps k with 0 <= start + k dilation < size."""
     zero = t.i64(0)
     low = t.binary("ceildivsi", t.at_least(t.sub(zero, start), 0), t[dilation])
-    high = t.at_most(t.binary("ceildivsi", t.at_least(t.sub(t[size], start), 0), t[dilation]), t[taps])
+    high = t.at_most(
+        t.binary("ceildivsi", t.at_least(t.sub(t[size], start), 0), t[dilation]), t[taps]
+    )
     return low, t.at_least(high, low)
 
 
@@ -207,7 +215,11 @@ def _depthwise_input() -> Template:
                         at = t.add(t.mul(t.add(line, wo), t["c"]), c)
                         weight = t.add(t.mul(t.add(kh, t.sub(wp, t.mul(wo, t["sw"]))), t["c"]), c)
                         return [
-                            t.fma(t.load(t["y"], t.add(at, u * LANES), mask), t.load(t["k"], t.add(weight, u * LANES), mask), s)
+                            t.fma(
+                                t.load(t["y"], t.add(at, u * LANES), mask),
+                                t.load(t["k"], t.add(weight, u * LANES), mask),
+                                s,
+                            )
                             for u, s in enumerate(sums)
                         ]
 
@@ -263,13 +275,19 @@ def _depthwise_weight() -> Template:
 
                 def out_row(ho: str, sums: list[str]) -> list[str]:
                     y_line = t.mul(t.add(t.mul(n, t["ho"]), ho), t["wo"])
-                    x_line = t.add(t.mul(t.add(t.mul(n, t["h"]), t.mul(ho, t["sh"]), sh), t["w"]), sw)
+                    x_line = t.add(
+                        t.mul(t.add(t.mul(n, t["h"]), t.mul(ho, t["sh"]), sh), t["w"]), sw
+                    )
 
                     def out(wo: str, sums: list[str]) -> list[str]:
                         y = t.add(t.mul(t.add(y_line, wo), t["c"]), c)
                         x = t.add(t.mul(t.add(x_line, t.mul(wo, t["sw"])), t["c"]), c)
                         return [
-                            t.fma(t.load(t["y"], t.add(y, u * LANES), mask), t.load(t["x"], t.add(x, u * LANES), mask), s)
+                            t.fma(
+                                t.load(t["y"], t.add(y, u * LANES), mask),
+                                t.load(t["x"], t.add(x, u * LANES), mask),
+                                s,
+                            )
                             for u, s in enumerate(sums)
                         ]
 

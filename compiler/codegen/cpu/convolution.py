@@ -131,9 +131,13 @@ class _Convolution:
         given = dict(zip(conv_kernels.GEOMETRY, self.g.words())) | words
         self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
 
-    def product(self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False) -> None:
+    def product(
+        self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False
+    ) -> None:
         name = self.b.gemm("f32")
-        self.b.steps.append(KernelStep(name, gemm.product(a, b, c, m, n, k, add), False, self.label))
+        self.b.steps.append(
+            KernelStep(name, gemm.product(a, b, c, m, n, k, add), False, self.label)
+        )
 
     def at(self, place: Place, elements: int) -> Place:
         return Place(place.space, place.index, place.offset + 4 * elements)
@@ -171,8 +175,13 @@ class _Convolution:
         weight, channel_major = self.weights(positions)
         if g.direct:
             for i in range(g.groups):
-                a, w = Matrix(self.at(self.x, i * self.cg), g.c), Matrix(self.at(weight, i * self.og * self.k), self.k, True)
-                self.product(a, w, Matrix(self.at(self.y, i * self.og), g.o), positions, self.og, self.k)
+                a, w = (
+                    Matrix(self.at(self.x, i * self.cg), g.c),
+                    Matrix(self.at(weight, i * self.og * self.k), self.k, True),
+                )
+                self.product(
+                    a, w, Matrix(self.at(self.y, i * self.og), g.o), positions, self.og, self.k
+                )
             return
         pieces = self.pieces(positions, g.wo, 4 * self.k)
         rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
@@ -180,7 +189,14 @@ class _Convolution:
         for i in range(g.groups):
             w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
             for first, count in pieces:
-                self.run(pack, x=self.at(self.x, i * self.cg), rows=rows, first=first, count=count, cg=self.cg)
+                self.run(
+                    pack,
+                    x=self.at(self.x, i * self.cg),
+                    rows=rows,
+                    first=first,
+                    count=count,
+                    cg=self.cg,
+                )
                 y = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
                 self.product(Matrix(rows, self.k), w, y, count, self.og, self.k)
 
@@ -190,8 +206,13 @@ class _Convolution:
         weight, channel_major = self.weights(positions)
         if g.direct:
             for i in range(g.groups):
-                a, w = Matrix(self.at(self.y, i * self.og), g.o), Matrix(self.at(weight, i * self.og * self.k), self.k)
-                self.product(a, w, Matrix(self.at(self.x, i * self.cg), g.c), positions, self.cg, self.og)
+                a, w = (
+                    Matrix(self.at(self.y, i * self.og), g.o),
+                    Matrix(self.at(weight, i * self.og * self.k), self.k),
+                )
+                self.product(
+                    a, w, Matrix(self.at(self.x, i * self.cg), g.c), positions, self.cg, self.og
+                )
             return
         image = g.ho * g.wo
         pieces = self.pieces(positions, image, 4 * self.k)
@@ -210,7 +231,11 @@ class _Convolution:
         g = self.g
         positions = g.n * g.ho * g.wo
         pieces = [(0, positions)] if g.direct else self.pieces(positions, g.wo, 4 * self.k)
-        rows = Place("arena", 0, 0) if g.direct else self.take_scratch(4 * self.k * max(n for _, n in pieces))
+        rows = (
+            Place("arena", 0, 0)
+            if g.direct
+            else self.take_scratch(4 * self.k * max(n for _, n in pieces))
+        )
         for i in range(g.groups):
             dw = Matrix(self.at(self.w, i * self.og * self.k), self.k)
             for first, count in pieces:

@@ -15,7 +15,24 @@ from gflow.dialects.types import TensorType
 _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
 
 #: where each word stands
-_WORDS = ("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc", "batch", "sa", "sb", "sc", "add")
+_WORDS = (
+    "a",
+    "b",
+    "c",
+    "ta",
+    "tb",
+    "m",
+    "n",
+    "k",
+    "lda",
+    "ldb",
+    "ldc",
+    "batch",
+    "sa",
+    "sb",
+    "sc",
+    "add",
+)
 
 DTYPES = tuple(_FUNCTIONS)
 
@@ -133,7 +150,9 @@ class Matrix:
     transposed: bool = False
 
 
-def product(a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False) -> tuple[int | Place, ...]:
+def product(
+    a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False
+) -> tuple[int | Place, ...]:
     """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
     letters = (ord("T" if x.transposed else "N") for x in (a, b))
     return (a.place, b.place, c.place, *letters, m, n, k, max(a.leading, 1), max(b.leading, 1), max(c.leading, 1),

@@ -14,7 +14,8 @@ from typing import Any
 
 from gflow.dialects.types import FLOATS
 
-from ..kernel import Access, Kernel
+from ..kernel import Kernel
+from . import row_plan
 
 #: constants that stay in the code, where they may fold
 _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
@@ -23,7 +24,10 @@ _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
 _FEW = 8
 
 #: reductions longer than this keep a second level of partial sums, for accuracy
-_BLOCK = 1024
+BLOCK = 1024
+
+#: vectors side by side in a column reduction
+UNROLL = 4
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,14 @@ class Plan:
     split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
     blocked: sums are kept in two levels.
     lanes: elements a vector.
+    whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask.
+    narrow: it is shorter than the vectors of a column reduction side by side.
+    cached: nodes that a "row" kernel keeps between passes, and the pass that computes each.
     words: the kernel's arguments, in order.
     index: where to find a word: ("load", i), ("store", i), ("size", d), ("lstride", i, d), ("istride", i, d),
-        ("sstride", i, d), ("const", node), ("scratch",).
-    scratch_rows: values a thread keeps in scratch for each kept element, in "split" reductions.
+        ("sstride", i, d), ("const", node), ("scratch",), ("row",).
+    scratch_rows, scratch_width: the 64-bit cells that each thread has in scratch, as a rectangle: reductions by
+        kept elements where it is "split", or cached nodes by the row's length.
     """
 
     mode: str
@@ -68,6 +76,9 @@ class Plan:
     split: bool
     blocked: bool
     lanes: int
+    whole: bool = False
+    narrow: bool = False
+    cached: dict[int, int] = field(default_factory=dict)
     words: list[Word] = field(default_factory=list)
     index: dict[tuple[Any, ...], int] = field(default_factory=dict)
     scratch_rows: int = 0
@@ -93,14 +104,19 @@ def plan(k: Kernel) -> Plan:
     if mode == "pointwise":
         p.split = pieces < _FEW and k.sizes[vector] >= 1024
     elif mode == "row":
-        depths = {n.depth for n in k.nodes if n.op == "reduce"}
-        final = any(s.node >= 0 and _spans(k, s) and k.nodes[s.node].depth > 0 for s in k.stores)
-        p.split = pieces < _FEW and depths == {1} and not final and reduced_numel >= 4096
-        p.blocked = k.sizes[vector] > _BLOCK * p.lanes
+        p.split = pieces < _FEW and _one_pass(k) and reduced_numel >= 4096
+        p.blocked = k.sizes[vector] > BLOCK * p.lanes
+        if not p.split:
+            p.cached = row_plan.choose(k, vector, _passes(k), reduced_numel)
     elif mode == "column":
-        tiles = pieces * -(-k.sizes[vector] // (4 * p.lanes))
-        p.split = tiles < 2 * _FEW and reduced_numel >= 64
-        p.blocked = reduced_numel > _BLOCK
+        tiles = pieces * -(-k.sizes[vector] // (UNROLL * p.lanes))
+        p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
+        p.blocked = reduced_numel > BLOCK
+    p.whole = vector >= 0 and k.sizes[vector] % p.lanes == 0
+    p.narrow = mode == "column" and k.sizes[vector] < UNROLL * p.lanes
+    if p.cached:
+        p.scratch_rows = len(p.cached)
+        p.scratch_width = row_plan.width(reduced_numel, p.lanes)
     if p.split and mode != "pointwise":
         p.scratch_rows = sum(n.op == "reduce" for n in k.nodes)
         p.scratch_width = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
@@ -110,9 +126,19 @@ def plan(k: Kernel) -> Plan:
     return p
 
 
-def _spans(k: Kernel, store: Access) -> bool:
-    """Whether a store writes the whole index space, reduced dimensions included."""
-    return bool(k.nodes[store.node].dims & k.reduced) or any(store.strides[d] for d in k.reduced)
+def _passes(k: Kernel) -> list[tuple[int, int]]:
+    """(node, pass) for all that a pass over the reduced dimensions computes: what the reductions of a level combine,
+    and what is stored while they do (or after the last)."""
+    out = [(n.args[0], n.depth) for n in k.nodes if n.op == "reduce"]
+    for store in k.stores:
+        if any(store.strides[d] for d in k.reduced):
+            out.append((store.node, k.nodes[store.node].depth + 1))
+    return out
+
+
+def _one_pass(k: Kernel) -> bool:
+    """Whether the reduced dimensions are walked just once."""
+    return all(at == 1 for _, at in _passes(k))
 
 
 def _vector_dim(k: Kernel) -> int:
@@ -153,6 +179,8 @@ def _list_words(k: Kernel, p: Plan) -> Iterator[tuple[tuple[Any, ...], Word]]:
         yield ("store", i), Word("store", i)
     if p.scratch_rows:
         yield ("scratch",), Word("scratch", 0)
+    if p.cached:
+        yield ("row",), Word("int", p.scratch_width)
     for d, size in enumerate(k.sizes):
         yield ("size", d), Word("int", size)
     for name, walks in (
@@ -191,6 +219,6 @@ def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
         for a in [*k.loads, *k.stores]
     )
     indices = tuple(tuple(stride_class(s) for s in strides) for strides in k.indices)
-    small = p.vector >= 0 and k.sizes[p.vector] < 4 * p.lanes
+    cached = tuple(sorted(p.cached.items()))
     return (nodes, walks, indices, len(k.sizes), tuple(sorted(k.reduced)), p.mode, p.outer, p.reduced, p.vector,
-            p.split, p.blocked, p.lanes, small)  # fmt: skip
+            p.split, p.blocked, p.lanes, p.whole, p.narrow, cached)  # fmt: skip

@@ -70,7 +70,15 @@ class Template(Emitter):
         """0 <= x < size, as one unsigned comparison."""
         return self(f"arith.cmpi ult, {x}, {size} : i64")
 
-    def loop(self, low: str | int, high: str, step: str | int, inits: Sequence[str], body: Body, ty: str = _F32) -> list[str]:
+    def loop(
+        self,
+        low: str | int,
+        high: str,
+        step: str | int,
+        inits: Sequence[str],
+        body: Body,
+        ty: str = _F32,
+    ) -> list[str]:
         """A loop that carries values of type `ty`."""
         low, step = (self.i64(x) if isinstance(x, int) else x for x in (low, step))
         iv = self.fresh("i")
@@ -83,7 +91,9 @@ class Template(Emitter):
         names = [self.fresh("a") for _ in inits]
         result, types = self.fresh("r"), ", ".join([ty] * len(inits))
         args = ", ".join(f"{n} = {i}" for n, i in zip(names, inits))
-        self.line(f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step} iter_args({args}) -> ({types}) : i64 {{")
+        self.line(
+            f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step} iter_args({args}) -> ({types}) : i64 {{"
+        )
         with self.indented():
             self.line(f"scf.yield {', '.join(body(iv, names))} : {types}")
         self.line("}")
@@ -130,9 +140,13 @@ class Template(Emitter):
         i64 = f"vector<{LANES}xi64>"
         wide = self(f"vector.broadcast {stride} : i64 to {i64}")
         offsets = self(f"arith.muli {self.steps(LANES, 'i64')}, {wide} : {i64}")
-        return self(f"llvm.getelementptr {start}[{offsets}] : (!llvm.ptr, {i64}) -> vector<{LANES}x!llvm.ptr>, f32")
+        return self(
+            f"llvm.getelementptr {start}[{offsets}] : (!llvm.ptr, {i64}) -> vector<{LANES}x!llvm.ptr>, f32"
+        )
 
-    def load(self, base: str, index: str, mask: str | None = None, stride: str | None = None) -> str:
+    def load(
+        self, base: str, index: str, mask: str | None = None, stride: str | None = None
+    ) -> str:
         if stride is not None:
             at = self.lanes(base, index, stride)
             return self(
@@ -146,7 +160,9 @@ class Template(Emitter):
             f"llvm.intr.masked.load {at}, {mask}, {self.zero()} {{alignment = 4 : i32}} : (!llvm.ptr, {_MASK}, {_F32}) -> {_F32}"
         )
 
-    def store(self, value: str, base: str, index: str, mask: str | None = None, stride: str | None = None) -> None:
+    def store(
+        self, value: str, base: str, index: str, mask: str | None = None, stride: str | None = None
+    ) -> None:
         if stride is not None:
             at = self.lanes(base, index, stride)
             self.line(
@@ -157,7 +173,9 @@ class Template(Emitter):
         if mask is None:
             self.line(f"llvm.store {value}, {at} {{alignment = 4 : i64}} : {_F32}, !llvm.ptr")
         else:
-            self.line(f"llvm.intr.masked.store {value}, {at}, {mask} {{alignment = 4 : i32}} : {_F32}, {_MASK} into !llvm.ptr")
+            self.line(
+                f"llvm.intr.masked.store {value}, {at}, {mask} {{alignment = 4 : i32}} : {_F32}, {_MASK} into !llvm.ptr"
+            )
 
     def fma(self, a: str, b: str, c: str) -> str:
         return self(f"math.fma {a}, {b}, {c} : {_F32}")
