@@ -128,7 +128,9 @@ def _shift_left(a: Tensor, b: Tensor) -> Tensor:
 
 def _shift_right(a: Tensor, b: Tensor) -> Tensor:
     bits = a.element_size() * 8
-    return a >> torch.where((b >= 0) & (b < bits), b, bits - 1)
+    inside = (b >= 0) & (b < bits)
+    beyond = 0 if a.dtype == torch.uint8 else a >> (bits - 1)
+    return torch.where(inside, a >> torch.where(inside, b, 0), beyond).to(a.dtype)
 
 
 _COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
@@ -141,7 +143,7 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
     "copysign": torch.copysign, "and": torch.bitwise_and, "or": torch.bitwise_or,
     "xor": torch.bitwise_xor, "not": torch.bitwise_not, "shift_left": _shift_left,
     "shift_right": _shift_right, "select": torch.where, "neg": torch.neg, "abs": torch.abs,
-    "sign": torch.sgn, "is_nan": torch.isnan, "is_inf": torch.isinf, "matmul": torch.matmul,
+    "sign": torch.sign, "is_nan": torch.isnan, "is_inf": torch.isinf, "matmul": torch.matmul,
 } | {
     name: getattr(torch, name)
     for name in (
@@ -150,15 +152,6 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
         "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "sigmoid",
     )
 }  # fmt: skip
-
-
-def _sign(x: Tensor) -> Tensor:
-    if not x.dtype.is_floating_point:
-        return torch.sign(x)
-    return torch.where(torch.isnan(x), x, torch.sign(x))
-
-
-_DIRECT["sign"] = _sign
 
 
 # -- shape and indexing
@@ -212,9 +205,12 @@ def _reduce(xs: list[Tensor], a: Attrs) -> Tensor:
     if kind in ("argmax", "argmin"):
         return getattr(torch, kind)(x.to(torch.uint8) if x.dtype == torch.bool else x, dims[0])
     if kind in ("any", "all", "prod"):
+        dtype = x.dtype
+        wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+        x = x.to(wide)
         for d in reversed(dims):
-            x = torch.prod(x, d, dtype=x.dtype) if kind == "prod" else getattr(torch, kind)(x, d)
-        return x
+            x = torch.prod(x, d, dtype=wide) if kind == "prod" else getattr(torch, kind)(x, d)
+        return x.to(dtype)
     if kind == "sum":
         return torch.sum(x, dims, dtype=x.dtype)
     return torch.amax(x, dims) if kind == "max" else torch.amin(x, dims)

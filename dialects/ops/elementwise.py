@@ -121,7 +121,7 @@ OPS: tuple[OpDef, ...] = (
     # -- simple unary
     _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, "(-{0})"),
     _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, "tl.abs({0})"),
-    _unary("sign", "-1, 0 or 1; NaN gives NaN", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, "gf.sign({0})", 3),
+    _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, "gf.sign({0})", 3),
     _unary("floor", "the largest integer not above x", "float", {"f": "vmath:floor"}, "tl.floor({0})"),
     _unary("ceil", "the smallest integer not below x", "float", {"f": "vmath:ceil"}, "tl.ceil({0})"),
     _unary("trunc", "x without its fraction", "float", {"f": "vmath:trunc"}, _LIB + "trunc({0})"),

@@ -1,0 +1,137 @@
+"""Accumulators, and partial results that threads leave for one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import memory
+from . import scalars as sc
+from .expressions import value
+from .writer import Carried, Writer
+
+_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "f32": 32, "i64": 64, "f64": 64}
+
+
+def starts(w: Writer, reds: list[int], lanes: int) -> Carried:
+    """Start values and types of the accumulators of `reds`."""
+    nodes = [w.k.nodes[r] for r in reds]
+    return [
+        (sc.identity(w.e, n.attrs["kind"], n.dtype, lanes), sc.register_type(n.dtype, lanes))
+        for n in nodes
+    ]
+
+
+def fold(w: Writer, reds: list[int], carried: list[str], lanes: int) -> list[str]:
+    """The accumulators with the values of the current position added."""
+    out = []
+    for r, acc in zip(reds, carried):
+        node = w.k.nodes[r]
+        x = value(w, node.args[0], lanes)
+        if w.mask is not None and w.p.mode == "row":
+            neutral = sc.identity(w.e, node.attrs["kind"], node.dtype, lanes)
+            x = sc.select(w.e, w.mask, x, neutral, sc.register_type(node.dtype, lanes), lanes)
+        out.append(sc.combine(w.e, node.attrs["kind"], acc, x, node.dtype, lanes))
+    return out
+
+
+def merge(w: Writer, reds: list[int], a: list[str], b: list[str], lanes: int) -> list[str]:
+    """Two sets of partial results as one."""
+    nodes = [w.k.nodes[r] for r in reds]
+    return [sc.combine(w.e, n.attrs["kind"], x, y, n.dtype, lanes) for n, x, y in zip(nodes, a, b)]
+
+
+def blocks(
+    w: Writer,
+    bounds: tuple[str, str],
+    length: int,
+    reds: list[int],
+    inits: Carried,
+    body: Callable[[tuple[str, str], Carried], list[str]],
+) -> list[str]:
+    """Accumulate between bounds; with `blocked`, in blocks whose partial results are added up after."""
+    if not w.p.blocked:
+        return body(bounds, inits)
+    low, high = bounds
+
+    def block(start: str, carried: list[str]) -> list[str]:
+        end = w.at_most(w.add(start, w.i64(length)), high)
+        return merge(w, reds, carried, body((start, end), inits), w.lanes)
+
+    return w.loop(low, high, w.i64(length), inits, block)
+
+
+def finish(w: Writer, reds: list[int], values: list[str], lanes: int) -> None:
+    """Make finished reductions visible as node values."""
+    for r, name in zip(reds, values):
+        node = w.k.nodes[r]
+        if node.dtype in sc.HALVES:
+            name = sc.round_half(w.e, name, node.dtype, lanes)
+        w.env[r, lanes, w.position if lanes else -1] = name
+
+
+def of_level(w: Writer, depth: int | None = None) -> list[int]:
+    """The reductions with `depth` reductions on their longest path, or all."""
+    nodes = enumerate(w.k.nodes)
+    return [i for i, n in nodes if n.op == "reduce" and depth in (None, n.depth)]
+
+
+def levels(w: Writer) -> int:
+    return max(w.k.nodes[r].depth for r in of_level(w))
+
+
+def spanning(w: Writer) -> list[int]:
+    """Stores over the whole index space, reduced dimensions included."""
+    stores = enumerate(w.k.stores)
+    return [i for i, s in stores if any(s.strides[d] for d in w.k.reduced)]
+
+
+def kept(w: Writer) -> list[int]:
+    """Stores of the reduced shape."""
+    wide = set(spanning(w))
+    return [i for i in range(len(w.k.stores)) if i not in wide]
+
+
+def stores_at(w: Writer, level: int) -> list[int]:
+    """Spanning stores that may be written while the reductions of `level` run, and not earlier."""
+    return [s for s in spanning(w) if w.k.nodes[w.k.stores[s].node].depth == level - 1]
+
+
+# -- scratch: [thread][reduction][kept element], all cells as wide as the widest accumulator
+
+
+def _cell_type(w: Writer) -> str:
+    kinds = {sc.register_dtype(w.k.nodes[r].dtype) for r in of_level(w)}
+    return "i64" if kinds & {"f64", "i64"} else "i32"
+
+
+def cell(w: Writer, thread: str, m: int, width: str, at: str) -> str:
+    """The address of partial result `m` of a thread for kept element `at` of `width`."""
+    row = w.add(w.mul(thread, w.i64(len(of_level(w)))), w.i64(m))
+    slot = w.add(w.mul(row, width), at)
+    scratch = w.word("scratch")
+    return w.e(
+        f"llvm.getelementptr {scratch}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, {_cell_type(w)}"
+    )
+
+
+def put(w: Writer, at: str, name: str, r: int, lanes: int) -> None:
+    """A partial result into its cell (or a vector of them into theirs)."""
+    e, reg, cell_type = w.e, sc.register_dtype(w.k.nodes[r].dtype), _cell_type(w)
+    integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
+    if reg.startswith("f"):
+        name = e(f"arith.bitcast {name} : {sc.shaped(reg, lanes)} to {integer}")
+    if integer != ty:
+        name = e(f"arith.extui {name} : {integer} to {ty}")
+    memory.write(w, name, at, ty, 4, w.mask if lanes else None)
+
+
+def get(w: Writer, at: str, r: int, lanes: int) -> str:
+    """What `put` left."""
+    e, reg, cell_type = w.e, sc.register_dtype(w.k.nodes[r].dtype), _cell_type(w)
+    integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
+    name = memory.read(w, at, ty, 4, w.mask if lanes else None)
+    if integer != ty:
+        name = e(f"arith.trunci {name} : {ty} to {integer}")
+    if reg.startswith("f"):
+        name = e(f"arith.bitcast {name} : {integer} to {sc.shaped(reg, lanes)}")
+    return name
