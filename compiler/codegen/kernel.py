@@ -211,10 +211,14 @@ class _Describer:
         )
 
 
+def _real(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(s for s in shape if s != 1)
+
+
 def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
     """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1."""
     real = [d for size, d in zip(outer, dim_map) if size != 1]
-    if [s for s in inner if s != 1] != [s for s in outer if s != 1]:
+    if _real(inner) != _real(outer):
         raise Unsupported(f"a reshape of {inner} to {outer} inside a kernel")
     found = iter(real)
     return tuple(next(found) if size != 1 else -1 for size in inner)
@@ -263,12 +267,10 @@ def describe(
         ty = type_of(value)
         if ty.shape == d.space:
             dim_map = full
-        elif ty.shape == kept_shape:
-            dim_map = kept
+        elif _real(ty.shape) == _real(kept_shape):
+            dim_map = unit_reshape_map(ty.shape, kept_shape, kept)
         else:
-            dim_map = unit_reshape_map(
-                ty.shape, d.space if not d.reduced else kept_shape, full if not d.reduced else kept
-            )
+            dim_map = unit_reshape_map(ty.shape, d.space, full)
         node = d.demand(value, dim_map)
         stores.append(Access(i, ty.dtype, d.strides(ty.shape, own, dim_map), node))
     kernel = Kernel(d.space, d.reduced, d.nodes, d.loads, d.indices, stores)
