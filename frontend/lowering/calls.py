@@ -9,7 +9,7 @@ import torch
 
 from gflow.dialects.opdef import VerifyError
 
-from ..tracing.trace import SourceLoc, TraceValue
+from ..tracing.trace import TraceValue
 from .decompose import decompose
 from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex
 from .emitter import Emitter, Value
@@ -30,8 +30,7 @@ def lower_call(
     lowered = try_lower(em, func, args, kwargs, results)
     if lowered is not None:
         return lowered
-    loc = em.current.loc if em.current else SourceLoc("<unknown>", 0)
-    _log.debug("%s:%d: %s runs through PyTorch (gflow.aten)", loc.file, loc.line, func)
+    _log.debug("%s: %s runs through PyTorch (gflow.aten)", em.current and em.current.loc, func)
     return emit_aten(em, func, args, kwargs, results)
 
 
@@ -53,10 +52,10 @@ def try_lower(
             pass
         finally:
             em.current_results = before
-    found = decompose(em, func, args, kwargs, try_lower)
-    if found is None:
+    values = decompose(em, func, args, kwargs, try_lower)
+    if values is None:
         return None
-    return [conform(em, func, w, g) for w, g in zip(results, found, strict=True)]
+    return [conform(em, func, w, g) for w, g in zip(results, values, strict=True)]
 
 
 def _any_complex(args: Any) -> bool:

@@ -129,7 +129,7 @@ def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
             raise
         raise LoweringError(f"{where}: cannot compile a call of {op.func}: {error}") from error
     for want, got in zip(op.results, results):
-        if want is not None:
+        if want is not None and got is not None:
             values[want.id] = got
 
 

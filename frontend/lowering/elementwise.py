@@ -379,16 +379,16 @@ def logit(em: Emitter, x: Value, eps: float | None = None) -> Value:
 
 
 @lowers("aten.clamp")
-def clamp(em: Emitter, x: Value, low: Any = None, high: Any = None, **bounds: Any) -> Value:
-    low, high = bounds.get("min", low), bounds.get("max", high)
+def clamp(em: Emitter, x: Value, low: Any = None, high: Any = None, **named: Any) -> Value:
+    low, high = named.get("min", low), named.get("max", high)
     operands = [x, *(b for b in (low, high) if b is not None)]
 
     def body(v: Value, *rest: Value) -> Value:
-        rest = iter(rest)
+        bounds = iter(rest)
         if low is not None:
-            v = em.maximum(v, next(rest))
+            v = em.maximum(v, next(bounds))
         if high is not None:
-            v = em.minimum(v, next(rest))
+            v = em.minimum(v, next(bounds))
         return v
 
     return pointwise(em, operands, body)

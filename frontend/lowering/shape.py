@@ -207,7 +207,9 @@ def stack(em: Emitter, xs: Sequence[Value], dim: int = 0) -> Value:
 def repeat(em: Emitter, x: Value, repeats: Any) -> Value:
     lead = len(repeats) - x.rank
     sizes = (1,) * lead + x.shape
-    split, wide, dims = [], [], []
+    split: list[int] = []
+    wide: list[int] = []
+    dims: list[int] = []
     for size, times in zip(sizes, repeats):
         dims.append(len(wide) + 1)
         split += [size]
