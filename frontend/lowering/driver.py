@@ -18,7 +18,8 @@ from .emitter import Emitter, Value
 
 # Importing a family registers its rules.
 _FAMILIES = (
-    "elementwise", "activations", "reductions", "shape", "creation", "indexing", "contraction",
+    "elementwise", "choosing", "activations", "reductions", "shape", "scatter", "strided", "creation",
+    "indexing", "contraction",
     "convolution", "normalization", "softmax", "losses", "randomness", "foreach", "pooling",
 )  # fmt: skip
 for _family in _FAMILIES:

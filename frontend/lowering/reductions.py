@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .choosing import truth
 from .dtypes import Unsupported, is_float, mlir_dtype, opmath
-from .elementwise import truth
 from .emitter import Emitter, Value
 from .registry import lowers
 

@@ -1,0 +1,99 @@
+"""Strided views: as_strided over a value's row-major elements, and sliding windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gflow.dialects.types import row_major_strides
+
+from ..tracing.trace import Trace, TraceValue
+from .dtypes import LoweringError, Unsupported
+from .emitter import Emitter, Value
+from .registry import lowers
+from .shape import wrap
+
+
+def strided_take(
+    em: Emitter, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> Value:
+    """Element offset + Σ i·stride of x's row-major elements, for each position i of `shape`."""
+    flat = x.reshape((x.numel,))
+    shape = tuple(shape)
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    if 0 not in shape and not 0 <= last < x.numel:
+        raise LoweringError(
+            f"a strided view reaches element {last} of a tensor of {x.numel}; a graph does not "
+            "keep what lies around a tensor in memory"
+        )
+    if tuple(strides) == row_major_strides(shape) and math.prod(shape) > 0:
+        return em.slice(flat, 0, offset, offset + math.prod(shape)).reshape(shape)
+    if not shape:
+        return em.slice(flat, 0, offset, offset + 1).reshape(())
+    position = em.full(offset, shape, "i64")
+    for d, stride in enumerate(strides):
+        if stride and shape[d] > 1:
+            position = position + em.iota(shape, d, "i64") * stride
+    return em("take", flat, position, dim=0)
+
+
+def _starts_its_storage(trace: Trace, value: TraceValue) -> bool:
+    """Whether the value begins where its storage does: views of all elements of such a value do."""
+    made_by = {id(r): op for op in trace.ops for r in op.results if r is not None}
+    while id(value) in made_by:
+        maker = made_by[id(value)]
+        if not any(r.alias_info for r in maker.func._schema.returns):
+            return True
+        base = maker.args[0]
+        if math.prod(base.shape) != math.prod(value.shape):
+            return False
+        value = base
+    return True
+
+
+def _memory_order(em: Emitter) -> list[int]:
+    """The dimensions of the strided view's source, outermost in memory first.
+
+    Raises:
+        Unsupported: inside a decomposition, where layouts are not known.
+        LoweringError: the source does not fill its storage.
+    """
+    op = em.current
+    if op is None or em.trace is None:
+        raise Unsupported("a strided view")
+    source = op.args[0]
+    order = sorted(range(len(source.shape)), key=lambda d: (-source.strides[d], d))
+    dense = row_major_strides(tuple(source.shape[d] for d in order))
+    gaps = any(source.strides[d] != s for d, s in zip(order, dense) if source.shape[d] != 1)
+    if gaps or not _starts_its_storage(em.trace, source):
+        raise LoweringError(
+            f"{op.loc.file}:{op.loc.line}: as_strided on a view or on a tensor with gaps reads "
+            "memory that a graph does not keep in that form; call .clone() first, or use slicing, "
+            "expand or permute"
+        )
+    return order
+
+
+@lowers("aten.as_strided", "aten.as_strided_copy")
+def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | None = None) -> Value:
+    return strided_take(em, em.transpose(x, _memory_order(em)), shape, strides, offset or 0)
+
+
+@lowers("aten.as_strided_scatter")
+def as_strided_scatter(em: Emitter, x: Value, *args: Any, **kwargs: Any) -> Value:
+    if _memory_order(em) != list(range(x.rank)):
+        raise LoweringError("as_strided_scatter of a permuted tensor; call .contiguous() first")
+    raise Unsupported("a strided scatter")
+
+
+@lowers("aten.unfold", "aten.unfold_copy")
+def unfold(em: Emitter, x: Value, dim: int, size: int, step: int) -> Value:
+    if not x.rank:
+        return em.slice(x.reshape((1,)), 0, 0, size)
+    dim = wrap(dim, x.rank)
+    windows = (x.shape[dim] - size) // step + 1
+    index = em.iota((windows, size), 0, "i64") * step + em.iota((windows, size), 1, "i64")
+    taken = em("take", x, index, dim=dim)  # [.., windows, size, ..]
+    order = [d for d in range(taken.rank) if d != dim + 1] + [dim + 1]
+    return em.transpose(taken, order)
