@@ -18,9 +18,9 @@ from .emitter import Emitter, Value
 
 # Importing a family registers its rules.
 _FAMILIES = (
-    "elementwise", "choosing", "activations", "reductions", "shape", "scatter", "strided", "creation",
-    "indexing", "contraction",
-    "convolution", "normalization", "softmax", "losses", "randomness", "foreach", "pooling",
+    "elementwise", "choosing", "activations", "reductions", "shape", "scatter", "strided",
+    "creation", "indexing", "contraction", "convolution", "normalization", "softmax", "losses",
+    "randomness", "foreach", "pooling",
 )  # fmt: skip
 for _family in _FAMILIES:
     importlib.import_module(f"{__name__.rpartition('.')[0]}.{_family}")
