@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -134,7 +134,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
             fake_args = fake(list(args))
             fake_kwargs = {k: fake(v) for k, v in kwargs.items()}
             with recorder:
-                out = decomposition_table[func](*fake_args, **fake_kwargs)
+                out = _table()[func](*fake_args, **fake_kwargs)
             leaves = list(out) if isinstance(out, list | tuple) else [out]
             results = [None if leaf is None else recorder.ref(leaf) for leaf in leaves]
     except Exception:
@@ -142,6 +142,14 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
     if any(r is not None and not isinstance(r, _Ref) for r in results):
         return None
     return _Recording(recorder.steps, results)
+
+
+@cache
+def _table() -> Any:
+    """PyTorch's decompositions; importing them takes a third of a second, and few programs need one."""
+    from torch._decomp import decomposition_table
+
+    return decomposition_table
 
 
 def decompose(
@@ -152,7 +160,7 @@ def decompose(
     lower_one: Callable[..., list[Value | None] | None],
 ) -> list[Value | None] | None:
     """The call through its decomposition, or None where it has none that can be lowered."""
-    if func not in decomposition_table or str(func).startswith(_KEEP):
+    if func not in _table() or str(func).startswith(_KEEP):
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None

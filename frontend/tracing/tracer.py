@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import GraphTraceError
+from .dynamo_stub import light_dynamo
 from .location import Locator
 from .modules import Slot, collect_modules, exchanged
 from .optimizer import NewState, OptimizerTrace, trace_step
@@ -41,7 +42,7 @@ def trace_graph(
     changed; optimizers get their initial state. `first_step` is called when an optimizer
     can make its state only from real gradients."""
     session = _Session(name, build, args, kwargs, modules, optimizers, first_step)
-    with _without_gc():
+    with _without_gc(), light_dynamo():
         return session.run()
 
 

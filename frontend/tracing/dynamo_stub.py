@@ -1,0 +1,56 @@
+"""Fake tensors without the second and a half that importing all of TorchDynamo takes.
+
+`FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the package's `__init__`,
+which loads the whole of Dynamo. While a trace runs, a stand-in for the package lets its submodules be imported on their
+own; anything else that is asked of it loads the real package, and from then on there is no stand-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_NAME = "torch._dynamo"
+
+
+class _StandIn(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _remove(self)
+        return getattr(importlib.import_module(_NAME), name)
+
+
+def _remove(stand_in: ModuleType) -> None:
+    if sys.modules.get(_NAME) is stand_in:
+        del sys.modules[_NAME]
+    if torch.__dict__.get("_dynamo") is stand_in:
+        del torch.__dict__["_dynamo"]
+
+
+@contextlib.contextmanager
+def light_dynamo() -> Iterator[None]:
+    """Within, `import torch._dynamo.config` loads that module alone; no effect once Dynamo is loaded."""
+    if _NAME in sys.modules:
+        yield
+        return
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.submodule_search_locations
+    stand_in = _StandIn(_NAME)
+    stand_in.__path__ = [f"{path}/_dynamo" for path in spec.submodule_search_locations]
+    stand_in.__spec__ = importlib.machinery.ModuleSpec(_NAME, None, is_package=True)
+    sys.modules[_NAME] = stand_in
+    torch._dynamo = stand_in  # type: ignore[assignment]
+    try:
+        importlib.import_module(f"{_NAME}.config")
+        yield
+    finally:
+        _remove(stand_in)
