@@ -146,7 +146,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
 
 @cache
 def _table() -> Any:
-    """PyTorch's decompositions; importing them takes a third of a second, and few programs need one."""
+    """PyTorch's decompositions; the import takes a third of a second, and few programs need one."""
     from torch._decomp import decomposition_table
 
     return decomposition_table

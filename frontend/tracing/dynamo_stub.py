@@ -1,8 +1,9 @@
 """Fake tensors without the second and a half that importing all of TorchDynamo takes.
 
-`FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the package's `__init__`,
-which loads the whole of Dynamo. While a trace runs, a stand-in for the package lets its submodules be imported on their
-own; anything else that is asked of it loads the real package, and from then on there is no stand-in.
+`FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the
+package's `__init__`, which loads the whole of Dynamo. While a trace runs, a stand-in for the package
+lets its submodules be imported on their own; anything else that is asked of it loads the real
+package, and from then on there is no stand-in.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ def _remove(stand_in: ModuleType) -> None:
 
 @contextlib.contextmanager
 def light_dynamo() -> Iterator[None]:
-    """Within, `import torch._dynamo.config` loads that module alone; no effect once Dynamo is loaded."""
+    """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded."""
     if _NAME in sys.modules:
         yield
         return
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     stand_in = _StandIn(_NAME)
     stand_in.__path__ = [f"{path}/_dynamo" for path in spec.submodule_search_locations]
     stand_in.__spec__ = importlib.machinery.ModuleSpec(_NAME, None, is_package=True)
