@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from .types import TensorType
@@ -72,11 +73,11 @@ class OpDef:
     regions: int = 0
     example: str = ""
 
-    @property
+    @cached_property
     def min_operands(self) -> int:
         return sum(not (o.startswith("*") or o.endswith("?")) for o in self.operands)
 
-    @property
+    @cached_property
     def max_operands(self) -> int | None:
         if any(o.startswith("*") for o in self.operands):
             return None
