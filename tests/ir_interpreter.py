@@ -8,6 +8,7 @@ Understands modules before and after fusion (a `gflow.fused` runs its region).
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,7 +91,12 @@ def _constant(attr: Any) -> Tensor:
         value = attr.get_splat_value().value
         return torch.full(ty.shape, value, dtype=DTYPES[ty.dtype])
     if ty.dtype == "bf16":
-        return torch.from_numpy(np.array(attr).view(np.int16)).view(torch.bfloat16)
+        body = str(attr).partition("<")[2].rpartition(">")[0].partition("> : ")[0]
+        if body.startswith('"0x'):
+            raw = torch.frombuffer(bytearray.fromhex(body[3:-1]), dtype=torch.bfloat16)
+        else:
+            raw = torch.tensor(ast.literal_eval(body)).to(torch.bfloat16)
+        return raw.reshape(ty.shape)
     return torch.from_numpy(np.array(attr).astype(_NUMPY[ty.dtype])).reshape(ty.shape)
 
 

@@ -70,7 +70,7 @@ def test_blocked_sums_are_accurate() -> None:
         got = run_cases([case], threads=(1, 2))[0][0]
         count = arg.values.numel() // max(got.numel(), 1)
         want = torch.full_like(got, float(torch.tensor(0.1)) * count)
-        torch.testing.assert_close(got, want, rtol=2e-6, atol=0)
+        torch.testing.assert_close(got, want, rtol=4e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i16"])

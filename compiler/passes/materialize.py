@@ -148,12 +148,15 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     # the old value of an argument may also be returned: then it is read at the very end
     taken: set[int] = set()
     late = {at[v].base for v in body.returned}
+    updated = {body.arguments[alias] for alias in target if alias is not None}
     copies: list[tuple[int, ir.Value]] = []
     with ir.InsertionPoint(body.terminator):
         for n, v in enumerate(body.returned):
             p = body.producer[v]
             own = p >= 0 and _makes(body.ops[p], at) and at[v].base == v and v not in taken
             alias = target[n]
+            if alias is not None and v == body.arguments[alias]:
+                continue  # it is where it belongs
             if own and alias is not None:
                 argument = body.arguments[alias]
                 own = argument not in late and _in_place(
@@ -164,8 +167,12 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
                 continue
             location = body.ops[p].op.location if p >= 0 else ir.Location.unknown()
             with location:
-                # an old value is saved before any copy overwrites it: plain results first, then updates
-                copies.append((n, body.values[v]))
+                # an old value is saved before any copy overwrites it: plain results first, then updates;
+                # an update that is an old value itself (two buffers swapped) goes by way of a buffer
+                value = body.values[v]
+                if alias is not None and at[v].base in updated:
+                    value = copy_of(value)
+                copies.append((n, value))
         for wanted in (False, True):
             for n, value in copies:
                 if (target[n] is not None) is wanted:

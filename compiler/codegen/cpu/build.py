@@ -31,6 +31,7 @@ from ...ssa import Body, Op, read_body
 from ...views import Layout, argument_strides, is_view, layouts
 from ..kernel import Access, Kernel, Node, describe, simplify
 from . import convolution, gemm, vmath
+from .constants import constant_bytes
 from .render import render
 from .signature import Plan, plan, structure
 
@@ -438,27 +439,6 @@ def _stem(k: Kernel, p: Plan) -> str:
     ]
     told = list(dict.fromkeys(f"{n}" if n != "reduce" else "reduce" for n in reversed(names)))[:3]
     return "_".join([p.mode, *reversed(told)])
-
-
-def constant_bytes(elements: ir.DenseElementsAttr, ty: TensorType) -> bytes:
-    """A constant's elements as PyTorch stores them; one element for a splat."""
-    import numpy as np
-
-    formats = {"i1": "?", "bf16": "<u2", "f16": "<f2", "f32": "<f4", "f64": "<f8"}
-    code = formats.get(ty.dtype) or f"<{'u' if ty.dtype.startswith('u') else 'i'}{ty.itemsize}"
-    if elements.is_splat:
-        raw = elements.get_splat_value()
-        value = (
-            raw.value if isinstance(raw, ir.FloatAttr | ir.BoolAttr) else ir.IntegerAttr(raw).value
-        )
-        values = np.array([value], dtype=np.float32 if ty.dtype == "bf16" else code)
-    elif ty.dtype == "bf16":
-        values = np.array([a for a in elements], dtype=np.float32)
-    else:
-        values = np.array([bool(a) if ty.dtype == "i1" else a for a in elements], dtype=code)
-    if ty.dtype == "bf16":
-        values = (values.view("<u4") >> 16).astype("<u2")
-    return values.tobytes()
 
 
 def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program:

@@ -24,7 +24,7 @@ _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
 _FEW = 8
 
 #: reductions longer than this keep a second level of partial sums, for accuracy
-BLOCK = 1024
+BLOCK = 256
 
 #: vectors side by side in a column reduction
 UNROLL = 4
