@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -22,7 +23,10 @@ _ITEM_BYTES = {
 
 
 class TensorType(NamedTuple):
-    """A ranked tensor with static shape: `shape` in elements, `dtype` as MLIR spells it (`f32`, `i1`, `ui8`)."""
+    """A ranked tensor with static shape.
+
+    shape: sizes in elements. dtype: the element type as MLIR spells it (`f32`, `i1`, `ui8`).
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -58,6 +62,11 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(shape[i + 1], 1)
     return tuple(strides)
+
+
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape without its dimensions of size 1."""
+    return tuple(s for s in shape if s != 1)
 
 
 def _element_type(dtype: str) -> ir.Type:

@@ -20,7 +20,7 @@ from typing import Any
 from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import TensorType, row_major_strides, type_of
+from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
 
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
 DimMap = tuple[int, ...]
@@ -211,14 +211,10 @@ class _Describer:
         )
 
 
-def _real(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(s for s in shape if s != 1)
-
-
 def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
     """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1."""
     real = [d for size, d in zip(outer, dim_map) if size != 1]
-    if _real(inner) != _real(outer):
+    if without_ones(inner) != without_ones(outer):
         raise Unsupported(f"a reshape of {inner} to {outer} inside a kernel")
     found = iter(real)
     return tuple(next(found) if size != 1 else -1 for size in inner)
@@ -267,7 +263,7 @@ def describe(
         ty = type_of(value)
         if ty.shape == d.space:
             dim_map = full
-        elif _real(ty.shape) == _real(kept_shape):
+        elif without_ones(ty.shape) == without_ones(kept_shape):
             dim_map = unit_reshape_map(ty.shape, kept_shape, kept)
         else:
             dim_map = unit_reshape_map(ty.shape, d.space, full)

@@ -1,0 +1,108 @@
+"""What fusion knows of each op and value of a function, without deciding anything.
+
+An op is of one of four kinds:
+
+    elementwise   its result at a position depends on its operands at that position (and on it)
+    reduce        it combines dimensions of its operand
+    free          constants, iotas, broadcasts and reshapes that only add or remove dimensions of
+                  size 1: repeated in every kernel that needs them, so they are never stored
+    other         everything else: not part of a kernel that fusion makes
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import without_ones
+
+from ..ssa import Body, Op
+
+Kind = Literal["elementwise", "reduce", "free", "other"]
+
+#: for each dimension of a value, the dimension of an index space it runs along; -1 where it
+#: runs along none (its size is 1)
+DimMap = tuple[int, ...]
+
+
+class Dataflow:
+    """A function body with the attributes and the kind of each op.
+
+    attrs: op number → attributes as plain data ({} for ops that aren't the dialect's).
+    kind: op number → kind.
+    """
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.attrs = [_read_attributes(o) for o in body.ops]
+        self.kind: list[Kind] = [self._classify(o) for o in body.ops]
+
+    def _classify(self, o: Op) -> Kind:
+        definition = OPS.get(o.name)
+        if definition is None:
+            return "other"
+        if definition.category == "elementwise" or o.name == "random":
+            return "elementwise"
+        match o.name:
+            case "reduce":
+                # argmax and argmin find positions: no kernel combines those
+                return "other" if self.attrs[o.index]["kind"].startswith("arg") else "reduce"
+            case "constant":
+                splat = ir.DenseElementsAttr(o.op.attributes["value"]).is_splat
+                return "free" if splat else "other"
+            case "broadcast" | "iota":
+                return "free"
+            case "reshape":
+                inner, outer = self.shape(o.operands[0]), self.shape(o.results[0])
+                return "free" if without_ones(inner) == without_ones(outer) else "other"
+        return "other"
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.body.types[value].shape
+
+    def own_space(self, o: Op) -> tuple[int, ...]:
+        """The index space that an op walks by itself: its operand's for a reduction."""
+        return self.shape(o.operands[0] if o.name == "reduce" else o.results[0])
+
+    def base(self, value: int) -> int:
+        """The value under a chain of broadcasts and unit reshapes; -1 for constants and iotas."""
+        while True:
+            p = self.body.producer[value]
+            if p < 0 or self.kind[p] != "free":
+                return value
+            if not self.body.ops[p].operands:
+                return -1
+            value = self.body.ops[p].operands[0]
+
+    def bases(self, o: Op) -> list[int]:
+        """The distinct bases of an op's operands, constants and iotas left out."""
+        found = dict.fromkeys(self.base(v) for v in o.operands)
+        return [b for b in found if b >= 0]
+
+    def pull(self, value: int, dim_map: DimMap) -> tuple[int, DimMap]:
+        """As `base`, with the map of the base's dimensions to the index space.
+
+        dim_map: the map of `value`'s own dimensions. A constant or iota is its own base here.
+        """
+        while True:
+            p = self.body.producer[value]
+            if p < 0 or self.kind[p] != "free" or not self.body.ops[p].operands:
+                return value, dim_map
+            inner = self.body.ops[p].operands[0]
+            shape = self.shape(inner)
+            if self.body.ops[p].name == "broadcast":
+                dims = self.attrs[p]["dims"]
+                dim_map = tuple(dim_map[d] if s != 1 else -1 for s, d in zip(shape, dims))
+            else:
+                real = iter([d for s, d in zip(self.shape(value), dim_map) if s != 1])
+                dim_map = tuple(next(real) if s != 1 else -1 for s in shape)
+            value = inner
+
+
+def _read_attributes(o: Op) -> dict[str, Any]:
+    definition = OPS.get(o.name)
+    if definition is None or o.name == "aten":
+        return {}
+    return read(definition, o.op.attributes)

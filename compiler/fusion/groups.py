@@ -1,0 +1,157 @@
+"""Groups: kernels in the making, and what may stand together in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.types import TensorType, without_ones
+
+from .dataflow import Dataflow, DimMap
+
+
+@dataclass(frozen=True)
+class FuseOptions:
+    """Limits of a kernel."""
+
+    max_ops: int = field(default=160, metadata={"doc": "ops in one kernel"})
+    max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})
+    recompute_cost: int = field(
+        default=20,
+        metadata={
+            "doc": "the arithmetic cost (an add is 1) up to which a value is recomputed rather "
+            "than stored and loaded"
+        },
+    )
+
+
+@dataclass
+class Group:
+    """A kernel in the making.
+
+    level: one above the highest level that it reads; groups of one level are independent.
+    space: the shape of its index space.
+    members: op numbers, in program order once the group is complete.
+    reduced: the dimensions of the space that its reductions combine; None without a reduction.
+    inputs: the values it loads.
+    after: values that depend on a reduction of the group.
+    """
+
+    level: int
+    space: tuple[int, ...]
+    members: list[int] = field(default_factory=list)
+    reduced: tuple[int, ...] | None = None
+    inputs: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The shape that its reductions have."""
+        return tuple(s for d, s in enumerate(self.space) if d not in (self.reduced or ()))
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the innermost dimension is reduced, so that a kernel holds rows in the cache."""
+        real = [d for d, s in enumerate(self.space) if s != 1]
+        return self.reduced is not None and (not real or real[-1] in self.reduced)
+
+    @property
+    def kind(self) -> str:
+        """The kernel's kind, as `gflow.fused` names it."""
+        return "pointwise" if self.reduced is None else "row" if self.is_row else "column"
+
+    def map_in(self, shape: tuple[int, ...]) -> DimMap | None:
+        """How a value of `shape` lies in the index space; None if it doesn't."""
+        full = tuple(d if s != 1 else -1 for d, s in enumerate(self.space))
+        if shape == self.space:
+            return full
+        real = [d for d in full if d >= 0]
+        if self.reduced is not None and without_ones(shape) == without_ones(self.kept):
+            real = [d for d in real if d not in self.reduced]
+        elif without_ones(shape) != without_ones(self.space):
+            return None
+        walk = iter(real)
+        return tuple(next(walk) if s != 1 else -1 for s in shape)
+
+
+def union(group: Group, others: Sequence[Group]) -> Group:
+    """A new group with the members of all (`group` itself without others)."""
+    if not others:
+        return group
+    merged = replace(
+        group, members=list(group.members), inputs=set(group.inputs), after=set(group.after)
+    )
+    for other in others:
+        merged.members += other.members
+        merged.inputs |= other.inputs
+        merged.after |= other.after
+        merged.reduced = merged.reduced if merged.reduced is not None else other.reduced
+    return merged
+
+
+class Grouping:
+    """The groups of a function.
+
+    group_of: op number → the group that stores its results (a group may also repeat the ops of
+        another one).
+    """
+
+    def __init__(self, flow: Dataflow, options: FuseOptions) -> None:
+        self.flow, self.body, self.options = flow, flow.body, options
+        self.groups: list[Group] = []
+        self.group_of: dict[int, int] = {}
+        self._level = [0] * len(self.body.ops)  # of ops that are in no group
+
+    def owner(self, value: int) -> int | None:
+        """The group that computes a value; None for arguments and what no group computes."""
+        return self.group_of.get(self.body.producer[value])
+
+    def level_of(self, value: int) -> int:
+        """0 for arguments and constants."""
+        base = self.flow.base(value)
+        p = self.body.producer[base] if base >= 0 else -1
+        if p < 0:
+            return 0
+        return self.groups[self.group_of[p]].level if p in self.group_of else self._level[p]
+
+    def place_alone(self, op: int, level: int) -> None:
+        """Record the level of an op that is in no group."""
+        self._level[op] = level
+
+    def stored_by(self, gi: int) -> list[int]:
+        """The ops whose results group `gi` stores, without those it repeats."""
+        return [m for m in self.groups[gi].members if self.group_of[m] == gi]
+
+    def small_enough(self, group: Group, more: Iterable[int] = ()) -> bool:
+        """Whether a fused op can have this many operands, and this many types of them.
+
+        more: values that would be added to the group's inputs (-1: constants, which count not).
+        """
+        inputs = group.inputs | {b for b in more if b >= 0}
+        types = {self.body.types[v] for v in inputs}
+        outputs = {self.body.types[r] for m in group.members for r in self.body.ops[m].results}
+        return (
+            len(inputs) <= self.options.max_inputs
+            and len(types) <= MIXED_GROUPS
+            and len(outputs) <= MIXED_GROUPS
+        )
+
+    def absorb(self, gi: int, other: int) -> None:
+        """Move the members of group `other` into group `gi`, of the same level and space."""
+        g, h = self.groups[gi], self.groups[other]
+        merged = union(g, [h])
+        g.members, g.reduced, g.after = sorted(merged.members), merged.reduced, merged.after
+        for m in h.members:
+            self.group_of[m] = gi
+        g.inputs = {b for b in merged.inputs if self.owner(b) != gi}
+        h.members = []
+
+
+def same_space(a: Group, b: Group) -> bool:
+    """Whether two groups walk one index space and reduce the same dimensions, if they reduce."""
+    return a.space == b.space and (a.reduced is None or b.reduced is None or a.reduced == b.reduced)
+
+
+def numel(shape: tuple[int, ...]) -> int:
+    return TensorType(shape, "i1").numel

@@ -1,0 +1,96 @@
+"""Repeating a value's expression in the groups that read it, where that saves memory traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gflow.dialects.ops import OPS
+
+from .groups import Group, Grouping
+
+#: a load smaller than the value by this factor costs nothing next to it
+_NEGLIGIBLE = 8
+
+
+@dataclass
+class _Cone:
+    """The ops that compute a value inside its group, what they load, and what an element costs."""
+
+    ops: list[int]
+    leaves: set[int]
+    cost: int
+
+
+def recompute(grouping: Grouping) -> None:
+    """Let groups compute what they read, where they load all that it takes anyway.
+
+    If every reader can do so, nothing else needs the value, and no reader loads more values of
+    its size than before, it isn't stored at all.
+    """
+    body, groups = grouping.body, grouping.groups
+    readers: dict[int, set[int]] = {}
+    for gi, g in enumerate(groups):
+        for b in g.inputs:
+            readers.setdefault(b, set()).add(gi)
+    stored = set(body.returned)
+    for o in body.ops:
+        if grouping.flow.kind[o.index] == "other":
+            stored.update(grouping.flow.base(v) for v in o.operands)
+    for v in sorted(readers):
+        gi = grouping.owner(v)
+        cone = None if gi is None else _cone(grouping, v, groups[gi])
+        if cone is None or cone.cost > grouping.options.recompute_cost:
+            continue
+        size = body.types[v].numel
+        large = {x for x in cone.leaves if body.types[x].numel * _NEGLIGIBLE > size}
+        targets = [groups[h] for h in sorted(readers[v])]
+        able = [_can_repeat(grouping, v, cone, target) for target in targets]
+        extra = max(len(large - target.inputs) for target in targets)
+        vanishes = v not in stored and all(able) and extra <= 1
+        for target in targets:
+            if not (vanishes or large <= target.inputs):
+                continue
+            # asked again: what was repeated in it before may have filled it up
+            if _can_repeat(grouping, v, cone, target):
+                target.members = sorted({*target.members, *cone.ops})
+                target.inputs = (target.inputs - {v}) | cone.leaves
+
+
+def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
+    """Whether group `g` reads `v` only where it would compute it."""
+    flow = grouping.flow
+    if not grouping.small_enough(g, cone.leaves):
+        return False
+    at = g.map_in(flow.shape(v))
+    if at is None:
+        return False
+    for m in g.members:
+        o = grouping.body.ops[m]
+        own = g.map_in(flow.own_space(o))
+        for operand in o.operands:
+            if flow.base(operand) == v and (own is None or flow.pull(operand, own)[1] != at):
+                return False
+    return True
+
+
+def _cone(grouping: Grouping, v: int, g: Group) -> _Cone | None:
+    """What computes `v` in its group; None if a reduction is part of it."""
+    body, flow = grouping.body, grouping.flow
+    cone = _Cone([], set(), 0)
+    members = set(g.members)
+    stack, seen = [v], {v}
+    while stack:
+        value = stack.pop()
+        p = body.producer[value]
+        if p < 0 or p not in members:
+            cone.leaves.add(value)
+            continue
+        if flow.kind[p] == "reduce" or value in g.after:
+            return None
+        cone.ops.append(p)
+        cone.cost += OPS[body.ops[p].name].cost
+        for b in flow.bases(body.ops[p]):
+            if b not in seen:
+                seen.add(b)
+                stack.append(b)
+    return cone
