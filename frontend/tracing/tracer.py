@@ -236,10 +236,15 @@ class _Session:
                 wrapper = leaf
                 if not torch._is_functional_tensor(leaf):
                     wrapper = self.rewrites.wrapper_of(leaf)
-                value = self.recorder.value_of(unwrap(wrapper))
+                value = self.recorder.value_of(self._current(wrapper))
                 trace.out_leaves[i] = OutputRef(len(outputs))
                 outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
         return outputs
+
+    def _current(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """The fake tensor that `wrapper` holds now; pending writes through views become ops."""
+        with self.recorder.fake_mode, self.recorder:
+            return unwrap(wrapper)
 
     def _updates(self) -> list[TraceOutput]:
         updates = []
@@ -247,7 +252,7 @@ class _Session:
         for stand_in in stand_ins.values():
             wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
             entry = self.recorder.inputs[stand_in.index]
-            value = self.recorder.value_of(unwrap(wrapper))
+            value = self.recorder.value_of(self._current(wrapper))
             if value is not entry.value:
                 updates.append(TraceOutput(value, stand_in.index, entry.name))
         by_value = {entry.value: i for i, entry in enumerate(self.recorder.inputs)}
