@@ -7,12 +7,10 @@ need the same code share it.
 from __future__ import annotations
 
 import ctypes
-import glob
-import hashlib
-import os
 import threading
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 
@@ -28,43 +26,28 @@ _lock = threading.Lock()
 
 
 @cache
-def libraries() -> tuple[str, ...]:
-    """The libraries that kernels call into: PyTorch's own OpenMP runtime (so threads are shared) and its BLAS."""
+def _torch_library() -> ctypes.CDLL:
+    """PyTorch's CPU library. Looking a symbol up in it also searches what it is linked to, so the OpenMP functions are
+    those of PyTorch's own runtime. A process may hold several (scikit-learn ships one, too), and two thread pools
+    that spin against each other are a hundred times slower than one."""
     import torch
 
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    gomp = _loaded_library("libgomp") or _loaded_library("libomp") or _loaded_library("libiomp5")
-    cpu = glob.glob(os.path.join(folder, "libtorch_cpu.*"))
-    return tuple(path for path in (gomp, *cpu) if path)
-
-
-def _loaded_library(name: str) -> str | None:
-    """The path of a library that this process has loaded, by the start of its file name."""
-    try:
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                path = line.rstrip().rpartition(" ")[2]
-                if os.path.basename(path).startswith(name):
-                    return path
-    except OSError:
-        return None
-    return None
+    folder = Path(torch.__file__).parent / "lib"
+    for path in sorted(folder.glob("libtorch_cpu.*")):
+        return ctypes.CDLL(str(path))
+    raise RuntimeError(
+        f"PyTorch's CPU library was not found in {folder}; is PyTorch installed from a wheel?"
+    )
 
 
 @cache
 def symbol_address(name: str) -> int | None:
-    """The address of a C function of these libraries; None where they don't define it (libm's, which LLVM finds itself)."""
-    for path in libraries():
-        try:
-            return ctypes.cast(getattr(ctypes.CDLL(path), name), ctypes.c_void_p).value
-        except (AttributeError, OSError):
-            continue
-    return None
-
-
-def key_of(text: str) -> str:
-    """The name under which a kernel's code is cached."""
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    """The address of a C function that kernels call; None where PyTorch's library does not lead to it (libm's
+    functions, which LLVM finds itself)."""
+    try:
+        return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
+    except AttributeError:
+        return None
 
 
 def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> dict[str, int]:
