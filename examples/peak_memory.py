@@ -1,7 +1,7 @@
 """Peak memory of a piece of work, as Linux accounts it for this process (no GPU memory).
 
-Only the process's own (anonymous) pages count: the pages of shared libraries that happen to be mapped are code, shared
-between processes, and do not belong to a training step.
+Only the process's own (anonymous) pages count: the pages of shared libraries that happen to be
+mapped are code, shared between processes, and do not belong to a training step.
 """
 
 from __future__ import annotations
