@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from op_db_exceptions import EXPECTED_FAILURES, EXPECTED_GRADIENT_FAILURES
-from op_db_harness import Outcome, all_ops, op_name, run_sample, samples
+from op_db_harness import Outcome, all_ops, compiled, op_name, run_sample, samples
 
-FORWARD_SAMPLES = 3
-GRADIENT_SAMPLES = 2
+FORWARD_SAMPLES = 1
+GRADIENT_SAMPLES = 1
 
 _OPS = all_ops()
 _counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -29,7 +29,7 @@ def _check(op: Any, dtype: torch.dtype, grad: bool, limit: int | None, known: se
     kind = f"{str(dtype).removeprefix('torch.')} {'gradient' if grad else 'forward'}"
     problems: list[Outcome] = []
     for sample in samples(op, dtype, grad, limit):
-        outcome = run_sample(op, sample, grad)
+        outcome = run_sample(op, sample, grad, compiled)
         if outcome.status == "eager":
             continue
         _counts[kind]["samples"] += 1
