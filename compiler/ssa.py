@@ -1,7 +1,8 @@
 """A function body as plain Python lists, for passes that look at all of it.
 
-Reading operands and types through the bindings costs microseconds each; a pass that plans (fusion,
-scheduling, memory) reads everything once, decides on integers, and writes the IR at the end.
+Reading operands and types through the bindings costs microseconds each; a pass that plans
+(fusion, scheduling, memory) reads everything once, decides on integers, and writes the IR at the
+end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from gflow.dialects.types import TensorType, tensor_type
 
 @dataclass
 class Op:
-    """One operation: `name` without the dialect's prefix for gflow ops; operands and results are value numbers."""
+    """One operation.
+
+    index: its number in the body. name: without the dialect's prefix for ops of ours.
+    operands, results: value numbers.
+    """
 
     index: int
     op: ir.Operation
@@ -25,7 +30,11 @@ class Op:
 
 @dataclass
 class Body:
-    """A function of one block. Values are numbered: arguments first, then results in program order."""
+    """A function of one block. Values are numbered: arguments first, then results in order.
+
+    arguments, returned: value numbers. producer: value → op number, -1 for arguments.
+    users: value → op numbers, one for each use (the terminator not counted).
+    """
 
     values: list[ir.Value]
     types: list[TensorType]
@@ -38,7 +47,7 @@ class Body:
 
 
 def read_body(function: func.FuncOp) -> Body:
-    """Snapshot a function; the bindings' objects in it stay valid until the IR changes under them."""
+    """Snapshot a function; its objects of the bindings are valid until the IR changes under them."""
     block = function.regions[0].blocks[0]
     values: list[ir.Value] = []
     types: list[TensorType] = []
@@ -68,6 +77,17 @@ def read_body(function: func.FuncOp) -> Body:
         for v in o.operands:
             users[v].append(o.index)
     return Body(values, types, ops, arguments, returned, producer, terminator, users)
+
+
+def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
+    """For each returned value the number of the argument that it updates (`gflow.alias`)."""
+    if "res_attrs" not in function.attributes:
+        return [None] * len(body.returned)
+    out: list[int | None] = []
+    for entry in ir.ArrayAttr(function.attributes["res_attrs"]):
+        attrs = ir.DictAttr(entry)
+        out.append(ir.IntegerAttr(attrs["gflow.alias"]).value if "gflow.alias" in attrs else None)
+    return out
 
 
 def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:

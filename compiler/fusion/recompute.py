@@ -37,8 +37,8 @@ def recompute(grouping: Grouping) -> None:
         if grouping.flow.kind[o.index] == "other":
             stored.update(grouping.flow.base(v) for v in o.operands)
     for v in sorted(readers):
-        gi = grouping.owner(v)
-        cone = None if gi is None else _cone(grouping, v, groups[gi])
+        owner = grouping.owner(v)
+        cone = None if owner is None else _cone(grouping, v, groups[owner])
         if cone is None or cone.cost > grouping.options.recompute_cost:
             continue
         size = body.types[v].numel
@@ -59,6 +59,8 @@ def recompute(grouping: Grouping) -> None:
 def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     """Whether group `g` reads `v` only where it would compute it."""
     flow = grouping.flow
+    if len({*g.members, *cone.ops}) > grouping.options.max_ops:
+        return False
     if not grouping.small_enough(g, cone.leaves):
         return False
     at = g.map_in(flow.shape(v))

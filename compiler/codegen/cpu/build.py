@@ -26,8 +26,7 @@ from gflow.dialects.program import (
 )
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...passes.materialize import aliases
-from ...ssa import Body, Op, read_body
+from ...ssa import Body, Op, aliases, read_body
 from ...views import Layout, argument_strides, is_view, layouts
 from ..kernel import Access, Kernel, Node, describe, simplify
 from . import convolution, gemm, vmath
