@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import glob
 import os
 import sys
 import time
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
@@ -39,19 +39,19 @@ def host_blas() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or torch.__file__ is None:
         return False
-    for path in glob.glob(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.*")):
-        library = ctypes.CDLL(path)
+    for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
+        library = ctypes.CDLL(str(path))
         if hasattr(library, "sgemm_") and hasattr(library, "dgemm_"):
             return True
     return False
 
 
 def compile_module(module: ir.Module, options: CompileOptions | None = None) -> Program:
-    """Run the target's pipeline on `module` (in place) and generate code for its one public function.
+    """Run the target's pipeline on `module` (in place), and generate code for its function.
 
     Raises:
         PipelineError: a pass failed.
-        ValueError: the target isn't known.
+        ValueError: the target isn't known, or the module has no function.
     """
     from .codegen.cpu.build import build_program
 

@@ -47,7 +47,7 @@ class Body:
 
 
 def read_body(function: func.FuncOp) -> Body:
-    """Snapshot a function; its objects of the bindings are valid until the IR changes under them."""
+    """Snapshot a function; the objects in it are valid until the IR changes under them."""
     block = function.regions[0].blocks[0]
     values: list[ir.Value] = []
     types: list[TensorType] = []

@@ -1,7 +1,7 @@
 """Which values are views in memory, and how they lie: base value, offset and strides, in elements.
 
-Reshapes, transposes, broadcasts and slices move no data where strides can express them. Everything that needs to
-know where a value lives (copies, memory planning, code generation) asks here.
+Reshapes, transposes, broadcasts and slices move no data where strides can express them. All that
+needs to know where a value lives (copies, memory planning, code generation) asks here.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
 
 
 def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
-    """The layout of every value. A view op that cannot be a view is a base of its own (it copies)."""
+    """The layout of every value. A view op that cannot be a view copies: it is its own base."""
     found: list[Layout | None] = [None] * len(body.values)
     for v, strides in zip(body.arguments, argument_strides(function, body)):
         found[v] = Layout(v, 0, strides)

@@ -9,9 +9,16 @@ from .opdef import Attr, OpDef, VerifyError
 from .types import TensorType, try_tensor_type
 
 KIND_NAMES = {
-    "i64": "an i64 integer", "f64": "an f64 float", "bool": "a bool", "str": "a string", "i64[]": "array<i64: ...>",
-    "str[]": "an array of strings", "elements": "a dense constant", "type": "a type", "any": "an attribute",
-}  # fmt: skip
+    "i64": "an i64 integer",
+    "f64": "an f64 float",
+    "bool": "a bool",
+    "str": "a string",
+    "i64[]": "array<i64: ...>",
+    "str[]": "an array of strings",
+    "elements": "a dense constant",
+    "type": "a type",
+    "any": "an attribute",
+}
 
 
 def to_mlir(spec: Attr, value: Any) -> ir.Attribute:

@@ -84,7 +84,10 @@ def splat(value: float | int | bool, ty: TensorType) -> ir.Value:
 
 
 def dense(array: np.ndarray, ty: TensorType) -> ir.Value:
-    """A constant with the elements of `array`, which must hold `ty.dtype`'s bytes (bf16 as uint16, i1 as bool)."""
+    """A constant with the elements of `array`.
+
+    array: holds `ty.dtype`'s bytes (bf16 as uint16, i1 as bool).
+    """
     mlir_type = ty.mlir()
     packed = np.ascontiguousarray(array)
     if ty.dtype == "i1":
@@ -99,7 +102,10 @@ def convert(x: ir.Value, dtype: str) -> ir.Value:
 
 
 def broadcast(x: ir.Value, shape: Sequence[int], dims: Sequence[int] | None = None) -> ir.Value:
-    """`x` broadcast to `shape`, aligned at the last dimension (PyTorch's rule) unless `dims` is given."""
+    """`x` broadcast to `shape`.
+
+    dims: the dimension of the result for each of `x`; the last ones if None (PyTorch's rule).
+    """
     ty = type_of(x)
     if ty.shape == tuple(shape) and dims is None:
         return x

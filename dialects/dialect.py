@@ -13,7 +13,7 @@ from .types import forget_types
 from .verify import check
 
 
-class Gflow(ext.Dialect, name="gflow"):
+class Gflow(ext.Dialect, name="gflow"):  # type: ignore[call-arg]
     """The dialect class that the bindings know."""
 
 

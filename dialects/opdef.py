@@ -31,7 +31,8 @@ MIXED_GROUPS = 8
 class Attr:
     """An attribute: its kind (how it is read and written) and its meaning.
 
-    kind: "i64", "f64", "bool", "str", "i64[]", "str[]", "elements", "type" (a tensor type) or "any".
+    kind: "i64", "f64", "bool", "str", "i64[]", "str[]", "elements", "type" (a tensor type) or
+        "any".
     """
 
     kind: str
@@ -45,15 +46,18 @@ class OpDef:
     """One op.
 
     operands: names; a leading `*` marks a variadic tail, a trailing `?` an optional last operand.
-    results: number of results, or None for variadic (result types are then given by the builder's caller).
-    infer: the shape rule; None for ops whose result types can't be inferred (`gflow.aten`, `gflow.fused`).
+    results: number of results, or None for variadic (result types are then given by the
+        builder's caller).
+    infer: the shape rule; None for ops whose result types can't be inferred (`gflow.aten`,
+        `gflow.fused`).
     cpu: the scalar expression for the CPU generator: a `vmath` name, or an MLIR template with
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
     triton: the same in Triton's Python, `{0}`… for operands.
-    mixed: variadic operands and results differ in type. IRDL binds one type to a variadic group, so such an op
-        has `MIXED_GROUPS` groups, each a run of neighbours of one type, and attributes with their lengths
-        (`operandSegmentSizes`, `resultSegmentSizes`), which the builder writes.
+    mixed: variadic operands and results differ in type. IRDL binds one type to a variadic group,
+        so such an op has `MIXED_GROUPS` groups, each a run of neighbours of one type, and
+        attributes with their lengths (`operandSegmentSizes`, `resultSegmentSizes`), which the
+        builder writes.
     cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
     """
 

@@ -1,22 +1,25 @@
-"""What the compiler hands to the runtime: kernels, a flat list of steps, and where every tensor lives. Plain data."""
+"""What the compiler hands to the runtime, as plain data.
+
+That is kernels, a flat list of steps, and where every tensor lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .types import TensorType
 
-#: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller gets, in a constant
+#: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller
+#: gets, in a constant
 Space = Literal["arena", "arg", "result", "constant"]
 
 
 class Place(NamedTuple):
-    """An address: `offset` bytes into the arena, or into argument, result or constant number `index`."""
+    """An address: `offset` bytes into the arena, or into argument, result or constant `index`."""
 
     space: Space
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of it
     offset: int
 
 
@@ -69,7 +72,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Result:
-    """A function result: a fresh tensor for the caller, or (`alias`) the new value of an argument's storage."""
+    """A function result: a fresh tensor, or the new value of the storage of argument `alias`."""
 
     name: str
     type: TensorType
@@ -82,7 +85,7 @@ class Program:
 
     ir: the planned module's text, which the rest was made from.
     kernels: function name to its MLIR text; declarations: what they call, name to text.
-    workspace: scratch bytes for each thread, from `scratch_offset` of the arena on.
+    arena_bytes: the planned values, then scratch that steps share.
     max_threads: threads that scratch was planned for.
     """
 
@@ -96,7 +99,3 @@ class Program:
     arena_bytes: int
     constants: list[bytes] = field(default_factory=list)
     max_threads: int = 1
-
-
-def kernel_steps(program: Program) -> Sequence[KernelStep]:
-    return [s for s in program.steps if isinstance(s, KernelStep)]

@@ -1,4 +1,4 @@
-"""The verifier of every op: operand count, attributes, then the shape rule against the result types."""
+"""The verifier of every op: operand count, attributes, then the shape rule's result types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Executables, the arena, launchers. Needs PyTorch and the dialect, nothing of the frontend or the compiler."""
+"""Executables: the arena, the table of steps, calls into PyTorch.
+
+Needs PyTorch and the dialect, nothing of the frontend or the compiler.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,10 @@ def resolve(name: str) -> Any:
 
 
 class AtenCall:
-    """One step, ready to run. `bind` puts tensors in; it need not be called again while they stay where they are."""
+    """One step, ready to run.
+
+    `bind` puts tensors in; it need not be called again while they stay where they are.
+    """
 
     def __init__(self, step: AtenStep) -> None:
         self.step = step
@@ -59,15 +62,20 @@ class AtenCall:
             self.out(*self.args, **self.kwargs, out=self.outputs[0])
             return
         result = self.func(*self.args, **self.kwargs)
-        flat = [result] if isinstance(result, torch.Tensor) else _tensors(result)
-        for target, value in zip(self.outputs, flat, strict=True):
-            if target is not None:
+        for target, value in zip(self.outputs, self._results(result), strict=True):
+            if target is not None and value is not None:
                 target.copy_(value)
 
+    def _results(self, result: Any) -> list[torch.Tensor | None]:
+        """The tensors of a result. Those that were None when the call was traced have no
+        output; others may be None now (an undefined tensor that PyTorch's shape rule gives)."""
+        flat = _flatten(result)
+        if len(flat) == len(self.outputs):
+            return flat
+        return [t for t in flat if t is not None]
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
+
+def _flatten(value: Any) -> list[torch.Tensor | None]:
     if isinstance(value, list | tuple):
-        return [t for v in value for t in _tensors(v)]
-    return []
+        return [t for v in value for t in _flatten(v)]
+    return [value if isinstance(value, torch.Tensor) else None]

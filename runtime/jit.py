@@ -1,7 +1,7 @@
 """Kernels from MLIR text to machine code, by upstream passes and LLVM's JIT.
 
-Kernel functions are cached by their text for the life of the process: graphs, signatures and layers that
-need the same code share it.
+Kernel functions are cached by their text for the life of the process: graphs, signatures and
+layers that need the same code share it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ _lock = threading.Lock()
 
 @cache
 def _torch_library() -> ctypes.CDLL:
-    """PyTorch's CPU library. Looking a symbol up in it also searches what it is linked to, so the OpenMP functions are
-    those of PyTorch's own runtime. A process may hold several (scikit-learn ships one, too), and two thread pools
-    that spin against each other are a hundred times slower than one."""
+    """PyTorch's CPU library.
+
+    Looking a symbol up in it also searches what it is linked to, so the OpenMP functions are
+    those of PyTorch's own runtime. A process may hold several (scikit-learn ships one, too), and
+    two thread pools that spin against each other are a hundred times slower than one.
+
+    Raises:
+        RuntimeError: it isn't there.
+    """
     import torch
 
     folder = Path(torch.__file__).parent / "lib"
@@ -42,8 +48,10 @@ def _torch_library() -> ctypes.CDLL:
 
 @cache
 def symbol_address(name: str) -> int | None:
-    """The address of a C function that kernels call; None where PyTorch's library does not lead to it (libm's
-    functions, which LLVM finds itself)."""
+    """The address of a C function that kernels call.
+
+    None where PyTorch's library does not lead to it (libm's functions, which LLVM finds itself).
+    """
     try:
         return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
     except AttributeError:
@@ -54,8 +62,8 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
     """Addresses of kernel functions.
 
     Args:
-        kernels: function name to the text of an `llvm.func` of that name; a name determines its text
-            (it ends in a hash of it), so a name already compiled isn't compiled again.
+        kernels: function name to the text of an `llvm.func` of that name; a name determines its
+            text (it ends in a hash of it), so a name already compiled isn't compiled again.
         declarations: what they call: function name to its `llvm.func` text.
     """
     with _lock:
@@ -97,7 +105,10 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> Non
 
 
 def _address_table(names: list[str]) -> str:
-    """A function that writes the address of each kernel into an array; looking up one symbol is cheaper than many."""
+    """A function that writes the address of each kernel into an array.
+
+    Looking up one symbol is cheaper than looking up many.
+    """
     lines = ["  llvm.func @gflow_addresses(%out: !llvm.ptr) {"]
     for i, name in enumerate(names):
         lines.append(f"    %f{i} = llvm.mlir.addressof @{name} : !llvm.ptr")

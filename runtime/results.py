@@ -7,33 +7,41 @@ from __future__ import annotations
 
 import torch
 
+#: buffers that the pool of one result keeps
+_MOST_KEPT = 4
+
 
 class ResultPool:
-    """Buffers for one result. A buffer is handed out again only when no tensor of the caller's refers to its storage."""
+    """Buffers of one result.
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, limit: int = 4) -> None:
-        self.shape, self.dtype, self.limit = shape, dtype, limit
+    A buffer is handed out again only when no tensor or view of the caller's refers to its storage.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
         self._buffers: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
         """A contiguous tensor whose old contents nobody can see."""
-        for buffer in self._buffers:
-            if torch._C._storage_Use_Count(buffer.untyped_storage()._cdata) == 1 + _own(buffer):
-                return buffer.detach()
+        for n, buffer in enumerate(self._buffers):
+            storage = buffer.untyped_storage()
+            if torch._C._storage_Use_Count(storage._cdata) != _USES_OF_A_FREE_BUFFER:
+                continue
+            if storage.nbytes() < buffer.numel() * buffer.element_size():
+                del self._buffers[n]  # the caller has shrunk it
+                break
+            return buffer.detach()
         buffer = torch.empty(self.shape, dtype=self.dtype)
-        if len(self._buffers) < self.limit:
+        if len(self._buffers) < _MOST_KEPT:
             self._buffers.append(buffer)
         return buffer.detach()
 
 
-def _own(buffer: torch.Tensor) -> int:
-    """Use counts that the pool's own tensor and the storage wrapper made to ask hold."""
-    return _OWN
+def _uses() -> int:
+    """The use count of a storage that only a pool's tensor and the wrapper that asks refer to."""
+    buffer = torch.empty(4)
+    storage = buffer.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata)
 
 
-def _measure() -> int:
-    probe = torch.empty(4)
-    return torch._C._storage_Use_Count(probe.untyped_storage()._cdata) - 1
-
-
-_OWN = _measure()
+_USES_OF_A_FREE_BUFFER = _uses()

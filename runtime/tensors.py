@@ -8,11 +8,23 @@ from gflow.dialects.program import TensorRef
 from gflow.dialects.types import TensorType
 
 DTYPES: dict[str, torch.dtype] = {
-    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-    "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "i1": torch.bool,
-    "ui8": torch.uint8, "ui16": torch.uint16, "ui32": torch.uint32, "ui64": torch.uint64,
-    "complex<f32>": torch.complex64, "complex<f64>": torch.complex128, "complex<f16>": torch.complex32,
-}  # fmt: skip
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "i1": torch.bool,
+    "ui8": torch.uint8,
+    "ui16": torch.uint16,
+    "ui32": torch.uint32,
+    "ui64": torch.uint64,
+    "complex<f32>": torch.complex64,
+    "complex<f64>": torch.complex128,
+    "complex<f16>": torch.complex32,
+}
 
 
 def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
@@ -30,7 +42,7 @@ def view_bytes(memory: torch.Tensor, ref: TensorRef) -> torch.Tensor:
 
 
 def view_tensor(tensor: torch.Tensor, ref: TensorRef) -> torch.Tensor:
-    """`ref` as a tensor over the storage of `tensor`, which has the same element type or is reinterpreted."""
+    """`ref` as a tensor over the storage of `tensor`, reinterpreted if of another element type."""
     dtype = DTYPES[ref.type.dtype]
     base = tensor.detach()
     if base.dtype != dtype:
