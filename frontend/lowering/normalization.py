@@ -165,19 +165,12 @@ def native_batch_norm_backward(
     centred = v - _channel(em, mean, v)
     sum_dy = d.sum(dims)
     sum_dy_xmu = (d * centred).sum(dims)
-    dx = dw = db = None
-    if output_mask[0]:
-        if train:
-            slope = rstd * rstd * (sum_dy_xmu / count)
-            dx = d - _channel(em, sum_dy / count, v) - centred * _channel(em, slope, v)
-        else:
-            dx = d
-        dx = (dx * _channel(em, scale, v)).to(x.dtype)
-    if output_mask[1]:
-        dw = sum_dy_xmu * rstd
-    if output_mask[2]:
-        db = sum_dy
-    return dx, dw, db
+    # All three whatever the mask says: PyTorch's shape rule gives some of the masked ones too.
+    dx = d
+    if train:
+        slope = rstd * rstd * (sum_dy_xmu / count)
+        dx = d - _channel(em, sum_dy / count, v) - centred * _channel(em, slope, v)
+    return (dx * _channel(em, scale, v)).to(x.dtype), sum_dy_xmu * rstd, sum_dy
 
 
 @lowers("aten.batch_norm_backward")

@@ -88,7 +88,12 @@ def _extreme(em: Emitter, kind: str, x: Value, dim: Any, keepdim: bool) -> Any:
         return x, em.full(0, (), "i64")
     v = x.compute()
     value = em.reduce(v, kind, dims, keepdim).to(x.dtype)
-    return value, em.reduce(v, f"arg{kind}", dims, keepdim)
+    return value, em.reduce(_ordered(v), f"arg{kind}", dims, keepdim)
+
+
+def _ordered(v: Value) -> Value:
+    """Positions are looked for among numbers: PyTorch's argmax takes no bool."""
+    return v.to("ui8") if v.dtype == "i1" else v
 
 
 @lowers("aten.max.default", "aten.max.dim")
@@ -104,7 +109,7 @@ def min_(em: Emitter, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
 def _arg(em: Emitter, kind: str, x: Value, dim: int | None, keepdim: bool) -> Value:
     if not x.rank:
         return em.full(0, (), "i64")
-    v = x.compute()
+    v = _ordered(x.compute())
     if dim is None:
         found = em.reduce(v.reshape((v.numel,)), kind, (0,))
         return found.reshape((1,) * x.rank) if keepdim else found

@@ -1,0 +1,168 @@
+"""Trains a case with a graph and eagerly on the same inputs, and compares everything."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from gflow import nn
+
+from .case import Case
+
+Tensor = torch.Tensor
+
+
+class Train(nn.Graph):
+    """One training step of a case."""
+
+    def __init__(self, case: Case, model: torch.nn.Module, optimizer: Any) -> None:
+        super().__init__()
+        self.model, self.program = model, case.program
+        self.add_optimizer(optimizer)
+
+    def build(self, *inputs: Any) -> Any:
+        loss, out = self.program(self.model, *inputs)
+        loss.backward()
+        return loss, out
+
+
+class Infer(nn.Graph):
+    """The forward of a case."""
+
+    def __init__(self, case: Case, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model, self.program = model, case.program
+
+    def build(self, *inputs: Any) -> Any:
+        return self.program(self.model, *inputs)
+
+
+@dataclass
+class Run:
+    """Outputs of every step, then the state that is left, by name."""
+
+    values: dict[str, Tensor] = field(default_factory=dict)
+    graph: nn.Graph | None = None
+
+
+def to(value: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors and models in `dtype`; integers stay."""
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to(dtype)
+    return tree_map(
+        lambda x: (
+            x.detach().to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else copy.copy(x)
+        ),
+        value,
+    )
+
+
+def batches(case: Case, steps: int, seed: int = 1) -> list[tuple[Any, ...]]:
+    torch.manual_seed(seed)
+    return [case.inputs() for _ in range(steps)]
+
+
+def make(case: Case, seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return case.make()
+
+
+def run(
+    case: Case,
+    base: torch.nn.Module,
+    data: list[tuple[Any, ...]],
+    dtype: torch.dtype,
+    graph: bool,
+    train: bool,
+) -> Run:
+    """Steps over `data` from a copy of `base`."""
+    model = to(base, dtype).train(train)
+    found = Run()
+    optimizer = case.optimizer(model.parameters()) if train else None
+    if graph:
+        found.graph = Train(case, model, optimizer) if train else Infer(case, model)
+    for i, inputs in enumerate(data):
+        inputs = to(inputs, dtype)
+        if found.graph is not None:
+            result = found.graph(*inputs)
+        else:
+            with torch.set_grad_enabled(train):
+                result = case.program(model, *inputs)
+            result = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, result)
+            if optimizer is not None:
+                optimizer.zero_grad()
+                result[0].backward()
+                optimizer.step()
+        _add(found, f"step {i} output", (result, inputs))
+    _add(found, "", {"state": model.state_dict(), "parameters": dict(model.named_parameters())})
+    if optimizer is not None:
+        _add(found, "optimizer", optimizer.state_dict())
+    return found
+
+
+def _add(found: Run, name: str, value: Any) -> None:
+    paths, _ = torch.utils._pytree.tree_flatten_with_path(value)
+    for path, leaf in paths:
+        if isinstance(leaf, Tensor):
+            found.values[name + torch.utils._pytree.keystr(path)] = leaf.detach().clone()
+
+
+def difference(found: Run, expected: Run, truth: Run | None, rtol: float) -> str:
+    """The first value that is wrong, or nothing. With `truth` (the same in float64), the error
+    may be as large as a few times eager's own; without, `rtol` of the largest element."""
+    if list(found.values) != list(expected.values):
+        return f"different values: {set(found.values) ^ set(expected.values)}"
+    for name, value in found.values.items():
+        want = expected.values[name]
+        if value.shape != want.shape or value.dtype != want.dtype:
+            return (
+                f"{name}: {value.dtype}{list(value.shape)}, "
+                f"eager {want.dtype}{list(want.shape)}"
+            )
+        if not value.is_floating_point():
+            if not torch.equal(value, want):
+                return f"{name}: {int((value != want).sum())} of {value.numel()} differ"
+            continue
+        best = want if truth is None else truth.values[name]
+        value, want, best = value.double(), want.double(), best.double()
+        finite = best.isfinite()
+        if not torch.equal(value[~finite].nan_to_num(7), want[~finite].nan_to_num(7)):
+            return f"{name}: infinities or NaN differ"
+        if not finite.any():
+            continue
+        scale = float(best[finite].abs().max())
+        own = float((want - best)[finite].abs().max())
+        error = float((value - best)[finite].abs().max())
+        if not error <= rtol * scale + 5 * own + 0.02 * rtol:
+            return f"{name}: off by {error:.3g} where values reach {scale:.3g} (eager {own:.3g})"
+    return ""
+
+
+def check(case: Case, dtype: torch.dtype, train: bool, steps: int = 5) -> tuple[str, nn.Graph]:
+    """Compare graph and eager; the difference (empty: none) and the graph."""
+    base, data = make(case), batches(case, steps)
+    expected = run(case, base, data, dtype, False, train)
+    found = run(case, base, data, dtype, True, train)
+    truth = None
+    if dtype != torch.float64 and torch.float64 in case.dtypes:
+        truth = run(case, base, data, torch.float64, False, train)
+    rtol = {torch.float64: 1e-6, torch.float32: 1e-4}.get(dtype, 2e-2)
+    assert found.graph is not None
+    return difference(found, expected, truth, rtol), found.graph
+
+
+def ops(graph: nn.Graph) -> tuple[Counter[str], Counter[str]]:
+    """Ops of the graph's IR, and the ATen overloads among them that run through PyTorch."""
+    text = graph.ir("traced")
+    kinds = Counter(re.findall(r'"gflow\.([\w.]+)"\(', text))
+    return kinds, Counter(re.findall(r'overload = "aten\.([\w.]+)"', text))
+
+
+def leaves(value: Any) -> list[Tensor]:
+    return [t for t in tree_flatten(value)[0] if isinstance(t, Tensor)]
