@@ -42,7 +42,8 @@ class Generator:
         scalar = scalars[-1] if scalars else builder.splat(2.0, TensorType((), ty.dtype))
         return builder.broadcast(scalar, ty.shape, ())
 
-    def step(self) -> None:
+    def step(self, most: int) -> None:
+        """Add an op; its result is dropped if it has more than `most` elements."""
         x = self.pick(lambda ty: ty.dtype == "f32")
         ty = type_of(x)
         choice = self.random.choice
@@ -107,15 +108,30 @@ class Generator:
             x = builder.convert(builder.convert(x, choice(("f64", "bf16", "f16"))), "f32")
         elif kind == "reverse" and ty.rank:
             x = build("reverse", [x], {"dims": [self.random.randrange(ty.rank)]})
-        if type_of(x).numel <= 4000 and type_of(x).rank <= 5:
+        if type_of(x).numel <= most and type_of(x).rank <= 5:
             self.values.append(x)
 
 
-def random_module(context: ir.Context, seed: int, ops: int = 40) -> ir.Module:
-    """A module with one function `f`, its last few values as results."""
-    shapes = [(2, 3), (4,), (), (1, 3), (2, 1, 3)]
+SMALL: tuple[tuple[int, ...], ...] = ((2, 3), (4,), (), (1, 3), (2, 1, 3))
+#: large enough for threads, for more than one vector, and for kernels to share a load
+LARGE: tuple[tuple[int, ...], ...] = ((40, 50), (50,), (), (40, 1), (2, 20, 50))
+
+
+def random_module(
+    context: ir.Context,
+    seed: int,
+    ops: int = 40,
+    shapes: Sequence[tuple[int, ...]] = SMALL,
+    updates: bool = False,
+) -> ir.Module:
+    """A module with one function `f`, its last few values as results.
+
+    shapes: of the arguments, which are f32.
+    updates: let results update arguments of their type, some even with another argument.
+    """
     generator = Generator(seed, shapes)
     types = [TensorType(s, "f32") for s in shapes]
+    most = max(4000, 4 * max(t.numel for t in types))
     with context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -124,13 +140,32 @@ def random_module(context: ir.Context, seed: int, ops: int = 40) -> ir.Module:
         with ir.InsertionPoint(block):
             generator.values = list(block.arguments)
             while len(generator.values) < len(shapes) + ops:
-                generator.step()
+                with ir.Location.name(f"step{len(generator.values)}"):
+                    generator.step(most)
             results = generator.values[-6:] + generator.values[len(shapes) :: 7]
             func.ReturnOp(results)
         inputs = [t.mlir() for t in types]
         kind = ir.FunctionType.get(inputs, [v.type for v in results])
         function.attributes["function_type"] = ir.TypeAttr.get(kind)
+        if updates:
+            _add_updates(function, results, generator.random)
     return module
+
+
+def _add_updates(function: func.FuncOp, results: Sequence[ir.Value], choose: random.Random) -> None:
+    """Give results the argument of their type that they update (`gflow.alias`)."""
+    free = list(enumerate(function.arguments))
+    attrs = []
+    for v in results:
+        fitting = [i for i, argument in free if argument.type == v.type]
+        if fitting and choose.random() < 0.7:
+            i = choose.choice(fitting)
+            free = [pair for pair in free if pair[0] != i]
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), i)
+            attrs.append(ir.DictAttr.get({"gflow.alias": number}))
+        else:
+            attrs.append(ir.DictAttr.get({}))
+    function.attributes["res_attrs"] = ir.ArrayAttr.get(attrs)
 
 
 def random_args(module: ir.Module, seed: int = 0) -> list[torch.Tensor]:

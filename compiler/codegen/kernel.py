@@ -98,7 +98,10 @@ class _Describer:
         self.unique: dict[Any, int] = {}
 
     def add(self, node: Node, key: Any = None) -> int:
-        key = key or (node.op, node.dtype, node.args, node.slot, tuple(sorted(node.attrs.items())))
+        if key is None:
+            # by their text: 0.0 and -0.0 are equal numbers, but not the same constant
+            attrs = tuple(sorted((name, repr(value)) for name, value in node.attrs.items()))
+            key = (node.op, node.dtype, node.args, node.slot, attrs)
         if key not in self.unique:
             self.nodes.append(node)
             self.unique[key] = len(self.nodes) - 1
