@@ -10,10 +10,9 @@ JSON values are themselves, lists are lists; everything else is an object with o
     {"dtype": "float32"}, {"device": "cpu"}, {"layout": "strided"},
     {"memory_format": "contiguous_format"}
 
-Operands are passed as dense row-major tensors: some kernels insist on it, and the layout of a value
-is no part of the IR. The op's results are the tensors among the call's flattened results, in their
-order. A call that draws random numbers carries a distinct `unique` attribute, so that cse never
-merges two.
+The layout of operands is the runtime's choice (dense, or a view with strides). The op's results are
+the tensors among the call's flattened results, in their order. A call that draws random numbers
+carries a distinct `unique` attribute, so that cse never merges two.
 """
 
 from __future__ import annotations

@@ -79,14 +79,16 @@ def sweep(title: str, dtype: torch.dtype, grad: bool, limit: int | None, run: An
     return tally
 
 
-def report(tallies: list[Tally], engine: str) -> str:
+def report(tallies: list[Tally], engine: str, limit: int | None) -> str:
     """The page."""
+    taken = "all" if limit is None else f"at most {limit}"
     lines = [
         "# Op coverage",
         "",
         "PyTorch's own sample inputs (`torch.testing._internal.common_methods_invocations.op_db`),",
         f"torch {torch.__version__}: each sample is traced as a graph, lowered, run",
-        f"({engine}) and compared with eager. Written by `scripts/op_db_report.py`.",
+        f"({engine}) and compared with eager; {taken} samples of each op. Written by",
+        "`scripts/op_db_report.py`.",
         "",
         "| sweep | ops | ops that pass whole | samples | pass | rate | samples with `gflow.aten` "
         "| lowering, ms a sample |",
@@ -140,7 +142,7 @@ def main() -> int:
             flush=True,
         )
         tallies.append(tally)
-    options.out.write_text(report(tallies, options.engine))
+    options.out.write_text(report(tallies, options.engine, options.limit))
     return 0
 
 

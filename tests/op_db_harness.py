@@ -65,7 +65,15 @@ def compiled(module: ir.Module, args: list[Tensor]) -> list[Tensor]:
     from gflow.compiler import compile_module
     from gflow.runtime import Executable
 
-    return Executable(compile_module(module, None))([a.clone() for a in args])
+    return Executable(compile_module(module, None))([_same_layout(a) for a in args])
+
+
+def _same_layout(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, gaps included."""
+    if tensor.layout != torch.strided:
+        return tensor.clone()
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return copy.copy_(tensor) if all(tensor.stride()) else tensor  # repeats share memory
 
 
 @dataclass

@@ -15,11 +15,32 @@ from .emitter import Emitter, Value
 _NONDETERMINISTIC = torch.Tag.nondeterministic_seeded
 
 
+#: Kernels that take integer operands only if they are dense, wherever they come from.
+_DENSE_INTEGERS = ("aten._embedding_bag", "aten.embedding_bag")
+
+
+def _dense(em: Emitter, item: Any) -> Any:
+    """Integer tensors copied by ATen, which no pass turns back into a view."""
+    if isinstance(item, list):
+        return [_dense(em, i) for i in item]
+    if not isinstance(item, Value) or item.dtype not in ("i64", "i32"):
+        return item
+    text = encode_call(
+        [item],
+        {"memory_format": torch.contiguous_format},
+        lambda leaf: {"t": 0} if leaf is item else None,
+    )
+    attrs = {"overload": "aten.clone.default", "args": text}
+    return em.create("aten", [item], attrs, [(item.shape, item.dtype)])[0]
+
+
 def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
     """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`."""
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
+    if str(func).startswith(_DENSE_INTEGERS):
+        args = [_dense(em, a) for a in args]
     leaves = {id(v): v for v in arg_tree_leaves(*args, **kwargs) if isinstance(v, Value)}
     # Neighbours of one type: an op has few groups of operands of one type.
     operands = sorted(leaves.values(), key=lambda v: v.type)
