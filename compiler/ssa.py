@@ -95,12 +95,21 @@ def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
     return {name: op.attributes[name] for name in op.attributes}
 
 
-def erase_dead(body: Body) -> None:
-    """Erase ops whose results are not used, last first."""
+def read_live_body(function: func.FuncOp) -> Body:
+    """As `read_body`, after ops whose results nobody needs have been erased.
+
+    All ops with results count as free of side effects, as those of the dialect are.
+    """
+    body = read_body(function)
+    live = [not o.results for o in body.ops]
+    needed = set(body.returned)
     for o in reversed(body.ops):
-        if o.op.results and not any(_used(r) for r in o.op.results):
+        if live[o.index] or not needed.isdisjoint(o.results):
+            live[o.index] = True
+            needed.update(o.operands)
+    if all(live):
+        return body
+    for o in reversed(body.ops):
+        if not live[o.index]:
             o.op.erase()
-
-
-def _used(value: ir.Value) -> bool:
-    return next(iter(value.uses), None) is not None
+    return read_body(function)

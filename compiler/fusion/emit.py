@@ -7,7 +7,7 @@ import heapq
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 
-from ..ssa import Op, attributes_of, erase_dead
+from ..ssa import Op, attributes_of
 from .dataflow import Dataflow
 from .groups import Grouping
 
@@ -37,8 +37,6 @@ def emit(grouping: Grouping) -> None:
     for o in reversed(body.ops):
         if o.index not in alive:
             o.op.erase()
-    body.ops = [o for o in body.ops if o.index in alive]
-    erase_dead(body)
 
 
 def _read_outside(grouping: Grouping) -> tuple[set[int], set[int]]:

@@ -30,12 +30,12 @@ from ..fusion.emit import emit
 from ..fusion.groups import FuseOptions, Grouping
 from ..fusion.grow import grow, merge_siblings
 from ..fusion.recompute import recompute
-from ..ssa import read_body
+from ..ssa import read_live_body
 from .base import Pass
 
 
 def run(function: func.FuncOp, options: FuseOptions) -> None:
-    grouping = Grouping(Dataflow(read_body(function)), options)
+    grouping = Grouping(Dataflow(read_live_body(function)), options)
     grow(grouping)
     merge_siblings(grouping)
     recompute(grouping)

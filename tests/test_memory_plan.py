@@ -1,0 +1,429 @@
+"""gflow-materialize and gflow-plan-memory: buffers that are live together never overlap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ir_interpreter import run_module
+from random_ir import LARGE, SMALL, random_args, random_module
+
+from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.memory.in_place import reads_where_it_writes
+from gflow.compiler.memory.offsets import (
+    ALIGN,
+    Buffer,
+    aligned,
+    best,
+    by_program_order,
+    by_size,
+    lower_bound,
+)
+from gflow.compiler.passmanager import run_pipeline
+from gflow.compiler.ssa import Body, aliases, read_body
+from gflow.compiler.views import Layout, is_view, layouts
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import Program
+from gflow.runtime import Executable
+
+CONTEXT = make_context()
+PIPELINE = (
+    "builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,gflow-plan-memory))"
+)
+
+
+def parse(text: str) -> ir.Module:
+    with CONTEXT:
+        return ir.Module.parse(text)
+
+
+def function_of(module: ir.Module) -> func.FuncOp:
+    return module.body.operations[0].operation.opview
+
+
+def planned(module: ir.Module) -> Plan:
+    with CONTEXT:
+        run_pipeline(module, PIPELINE)
+        return Plan(module)
+
+
+def random_modules(count: int) -> Iterator[tuple[int, ir.Module]]:
+    for seed in range(count):
+        shapes = LARGE if seed % 2 else SMALL
+        yield seed, random_module(CONTEXT, 100 + seed, 20 + seed, shapes, updates=True)
+
+
+# -- offsets
+
+
+buffer_lists = st.lists(
+    st.builds(
+        lambda size, start, length: Buffer(aligned(size), start, start + length),
+        st.integers(0, 5000),
+        st.integers(0, 60),
+        st.integers(0, 20),
+    ),
+    max_size=60,
+)
+STRATEGIES = {"program order": by_program_order, "size": by_size, "best": best}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@given(buffers=buffer_lists)
+@settings(max_examples=150, deadline=None)
+def test_live_buffers_never_overlap(name: str, buffers: list[Buffer]) -> None:
+    size, offsets = STRATEGIES[name](buffers)
+    assert len(offsets) == len(buffers)
+    for i, a in enumerate(buffers):
+        assert offsets[i] % ALIGN == 0
+        assert 0 <= offsets[i] <= size - a.size
+        for j, b in enumerate(buffers[:i]):
+            together = a.start <= b.end and b.start <= a.end
+            apart = offsets[i] + a.size <= offsets[j] or offsets[j] + b.size <= offsets[i]
+            assert apart or not together, (a, b)
+    assert lower_bound(buffers) <= size <= sum(b.size for b in buffers)
+
+
+@given(buffers=buffer_lists)
+@settings(max_examples=100, deadline=None)
+def test_lower_bound_is_the_peak(buffers: list[Buffer]) -> None:
+    peak = max(
+        (sum(b.size for b in buffers if b.start <= t <= b.end) for t in range(100)), default=0
+    )
+    assert lower_bound(buffers) == peak
+
+
+def test_a_stack_of_lives_meets_the_lower_bound() -> None:
+    """Activations that die in the reverse of their order, as a backward pass reads them."""
+    buffers = [Buffer(aligned(1000 * (i % 7 + 1)), i, 100 - i) for i in range(40)]
+    size, _ = best(buffers)
+    assert size == lower_bound(buffers)
+
+
+def test_aligned() -> None:
+    assert [aligned(n) for n in (0, 1, 64, 65)] == [64, 64, 64, 128]
+
+
+# -- plans of functions
+
+
+@dataclass
+class Live:
+    """Bytes [low, high) of the arena that hold value `value` from op `start` to op `end`."""
+
+    value: int
+    low: int
+    high: int
+    start: int
+    end: int
+
+
+class Plan:
+    """What a planned module says, read from it anew."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.module = module  # its ops live as long as it does
+        function = function_of(module)
+        self.body: Body = read_body(function)
+        self.at: list[Layout] = layouts(function, self.body)
+        self.target = aliases(function, self.body)
+        attributes = function.operation.attributes
+        self.size = ir.IntegerAttr(attributes["gflow.arena_size"]).value
+        self.bound = ir.IntegerAttr(attributes["gflow.lower_bound"]).value
+        self.place: dict[int, str] = {}
+        for o in self.body.ops:
+            if o.name != "constant" and not is_view(o, self.at):
+                names = [a.value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
+                self.place.update(zip(o.results, names))
+
+    def lives(self) -> list[Live]:
+        last: dict[int, int] = {}
+        for o in self.body.ops:
+            for v in o.operands:
+                last[self.at[v].base] = o.index
+        found = []
+        for v, place in self.place.items():
+            space, _, number = place.partition(":")
+            if space == "arena":
+                start = self.body.producer[v]
+                size = self.body.types[v].nbytes
+                end = max(start, last.get(v, start))
+                found.append(Live(v, int(number), int(number) + size, start, end))
+        return found
+
+    def may_take_over(self, old: Live, new: Live) -> bool:
+        """Whether `new` may lie where `old` lies, in the op that reads the one for the last time
+        and makes the other."""
+        o = self.body.ops[new.start]
+        return (
+            old.end == new.start
+            and o.name == "fused"
+            and (old.low, old.high) == (new.low, new.high)
+            and [w for w in o.operands if self.at[w].base == old.value] == [old.value]
+            and reads_where_it_writes(o.op, o.operands.index(old.value), o.results.index(new.value))
+        )
+
+
+def test_random_plans_are_valid() -> None:
+    reused = takeovers = 0
+    for seed, module in random_modules(30):
+        plan = planned(module)
+        lives = sorted(plan.lives(), key=lambda live: live.start)
+        assert plan.size >= plan.bound, f"seed {seed}"
+        for i, new in enumerate(lives):
+            assert new.low % ALIGN == 0
+            assert new.high <= plan.size
+            for old in lives[:i]:
+                if old.low >= new.high or new.low >= old.high:
+                    continue
+                reused += 1
+                if old.end >= new.start:
+                    takeovers += 1
+                    assert plan.may_take_over(old, new), f"seed {seed}: {old} and {new}"
+    assert reused
+    assert takeovers
+
+
+def test_updates_wait_for_the_readers_of_the_old_value() -> None:
+    in_place = 0
+    for seed, module in random_modules(30):
+        plan = planned(module)
+        arguments = plan.body.arguments
+        for v, place in plan.place.items():
+            space, _, number = place.partition(":")
+            if space != "arg":
+                continue
+            argument, p = arguments[int(number)], plan.body.producer[v]
+            for o in plan.body.ops:
+                reads = [w for w in o.operands if plan.at[w].base == argument]
+                assert not reads or o.index <= p, f"seed {seed}: {o.op} reads what {p} wrote"
+                if o.index == p:
+                    in_place += bool(reads)
+                    # reading a copy of one's own storage at the same position is fine
+                    for n, w in enumerate(o.operands):
+                        if plan.at[w].base == argument:
+                            assert w == argument
+                            assert reads_where_it_writes(o.op, n, o.results.index(v))
+    assert in_place
+
+
+# -- what is freed is not read
+
+
+def test_poisoned_memory_changes_nothing() -> None:
+    """Between two ops all bytes of the arena that hold no live value are overwritten."""
+    for seed, module in random_modules(12):
+        with CONTEXT:
+            program = compile_module(module, CompileOptions(threads=2, pipeline=PIPELINE))
+            plan = Plan(ir.Module.parse(program.ir))
+        args = random_args(module, seed)
+        want = [t.clone() for t in Executable(program)([a.clone() for a in args])]
+        executable = Executable(program)
+        executable.arena.fill_(0xFF)
+        got = run_poisoned(executable, program, plan, [a.clone() for a in args])
+        for n, (a, b) in enumerate(zip(got, want, strict=True)):
+            same = torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+            assert same, f"seed {seed}, result {n}"
+
+
+def run_poisoned(
+    executable: Executable, program: Program, plan: Plan, args: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Run step by step, filling what is dead after each op with bytes that are NaN as floats."""
+    lives = plan.lives()
+    last_step = last_step_of_each_op(program, plan)
+    poisoned = 0
+
+    def after(step: int) -> None:
+        nonlocal poisoned
+        for index in last_step.get(step, ()):
+            dead = torch.ones(executable.arena.numel(), dtype=torch.bool)
+            for live in lives:
+                if live.start <= index < live.end:
+                    dead[live.low : live.high] = False
+            executable.arena[dead] = 0xFF
+            poisoned += 1
+
+    results = run_steps(executable, args, after)
+    assert poisoned == len({i for ops in last_step.values() for i in ops})
+    return results
+
+
+def run_steps(
+    executable: Executable, args: list[torch.Tensor], after: Callable[[int], None]
+) -> list[torch.Tensor]:
+    results = executable._bind(args)
+    with torch.no_grad():
+        for n, (_, run) in enumerate(executable.steps()):
+            run()
+            after(n)
+    return results
+
+
+def last_step_of_each_op(program: Program, plan: Plan) -> dict[int, list[int]]:
+    """Step number → the ops that are done with it. Steps are told apart by their labels.
+
+    Ops in a row with one label (copies bear the label of what they copy) count as done with the
+    last step of all.
+    """
+    last: dict[int, list[int]] = {}
+    steps = [s.label for s in program.steps]
+    n = -1
+    for o in plan.body.ops:
+        label = f"{o.name} {o.op.location}"
+        if n >= 0 and steps[n] == label:
+            last[n].append(o.index)  # the same label as the op before
+        elif n + 1 < len(steps) and steps[n + 1] == label:
+            while n + 1 < len(steps) and steps[n + 1] == label:
+                n += 1
+            last[n] = [o.index]
+    assert n == len(steps) - 1, f"step {n + 1} {steps[n + 1 :][:1]} belongs to no op"
+    return {step: [max(ops)] for step, ops in last.items()}
+
+
+# -- in place
+
+
+ONE = "operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>"
+WIDE, NARROW = "tensor<8x4xf32>", "tensor<8xf32>"
+
+
+def may_overwrite(operand: int, body: str, result: str) -> bool:
+    """Whether the kernel `body` over (%x, %y), of one result, may write it over an operand."""
+    module = parse(f"""
+      func.func @f(%a: tensor<8x4xf32>, %b: tensor<8xf32>) {{
+        %r = "gflow.fused"(%a, %b) ({{
+          ^bb0(%x: tensor<8x4xf32>, %y: tensor<8xf32>):
+          {body}
+        }}) {{kind = "row", operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>,
+              resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>}}
+            : (tensor<8x4xf32>, tensor<8xf32>) -> {result}
+        return
+      }}""")
+    op = function_of(module).regions[0].blocks[0].operations[0].operation
+    return reads_where_it_writes(op, operand, 0)
+
+
+def test_a_pointwise_kernel_may_write_over_its_operand() -> None:
+    body = f"""
+        %0 = "gflow.neg"(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+        "gflow.yield"(%0) {{{ONE}}} : (tensor<8x4xf32>) -> ()"""
+    assert may_overwrite(0, body, WIDE)
+    assert not may_overwrite(1, body, WIDE), "of another shape"
+
+
+def test_rows_are_walked_more_than_once() -> None:
+    body = f"""
+        %0 = "gflow.reduce"(%x) {{dims = array<i64: 1>, kind = "sum"}}
+            : (tensor<8x4xf32>) -> tensor<8xf32>
+        %1 = "gflow.broadcast"(%0) {{dims = array<i64: 0>, shape = array<i64: 8, 4>}}
+            : (tensor<8xf32>) -> tensor<8x4xf32>
+        %2 = "gflow.sub"(%x, %1) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+        "gflow.yield"(%2) {{{ONE}}} : (tensor<8x4xf32>) -> ()"""
+    assert not may_overwrite(0, body, WIDE)
+
+
+def test_a_running_statistic_may_be_updated() -> None:
+    body = f"""
+        %0 = "gflow.reduce"(%x) {{dims = array<i64: 1>, kind = "sum"}}
+            : (tensor<8x4xf32>) -> tensor<8xf32>
+        %1 = "gflow.add"(%0, %y) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+        "gflow.yield"(%1) {{{ONE}}} : (tensor<8xf32>) -> ()"""
+    assert may_overwrite(1, body, NARROW)
+
+
+def test_what_is_broadcast_later_may_not_be_overwritten() -> None:
+    """-%y is read for each element of its row, so it may be read after its own was written."""
+    body = f"""
+        %0 = "gflow.neg"(%y) : (tensor<8xf32>) -> tensor<8xf32>
+        %1 = "gflow.broadcast"(%0) {{dims = array<i64: 0>, shape = array<i64: 8, 4>}}
+            : (tensor<8xf32>) -> tensor<8x4xf32>
+        %2 = "gflow.mul"(%x, %1) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+        %3 = "gflow.reduce"(%2) {{dims = array<i64: 1>, kind = "sum"}}
+            : (tensor<8x4xf32>) -> tensor<8xf32>
+        "gflow.yield"(%3) {{{ONE}}} : (tensor<8xf32>) -> ()"""
+    assert not may_overwrite(1, body, NARROW)
+
+
+def test_two_results_never_take_over_one_operand() -> None:
+    """Both results have the dying operand's type; the unused one may not share with the other."""
+    module = parse("""
+      func.func @f(%x: tensor<64xf32>) -> tensor<64xf32> {
+        %m = "gflow.fused"(%x) ({
+          ^bb0(%a: tensor<64xf32>):
+          %0 = "gflow.exp"(%a) : (tensor<64xf32>) -> tensor<64xf32>
+          "gflow.yield"(%0) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>}
+              : (tensor<64xf32>) -> ()
+        }) {kind = "pointwise", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+            resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>}
+            : (tensor<64xf32>) -> tensor<64xf32>
+        %r:2 = "gflow.fused"(%m) ({
+          ^bb0(%a: tensor<64xf32>):
+          %0 = "gflow.neg"(%a) : (tensor<64xf32>) -> tensor<64xf32>
+          %1 = "gflow.abs"(%a) : (tensor<64xf32>) -> tensor<64xf32>
+          "gflow.yield"(%0, %1) {operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+              : (tensor<64xf32>, tensor<64xf32>) -> ()
+        }) {kind = "pointwise", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+            resultSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+            : (tensor<64xf32>) -> (tensor<64xf32>, tensor<64xf32>)
+        %s = "gflow.reverse"(%r#1) {dims = array<i64: 0>} : (tensor<64xf32>) -> tensor<64xf32>
+        return %s : tensor<64xf32>
+      }""")
+    with CONTEXT:
+        run_pipeline(module, "builtin.module(func.func(gflow-plan-memory))")
+        plan = Plan(module)
+    places = list(plan.place.values())
+    assert places[1] != places[2], places
+
+
+# -- copies
+
+
+def test_swapped_arguments() -> None:
+    """Each of two arguments gets the other's old value."""
+    t = "tensor<2x3xf32>"
+    module = parse(f"""
+      func.func @f(%a: {t}, %b: {t}, %c: {t})
+          -> ({t} {{gflow.alias = 0 : i64}}, {t} {{gflow.alias = 1 : i64}},
+              {t} {{gflow.alias = 2 : i64}}) {{
+        return %b, %c, %a : {t}, {t}, {t}
+      }}""")
+    args = [torch.full((2, 3), float(i)) for i in range(3)]
+    want = run_module(module, [a.clone() for a in args])
+    with CONTEXT:
+        program = compile_module(module, CompileOptions(threads=2, pipeline=PIPELINE))
+    Executable(program)(args)
+    for got, expected in zip(args, want):
+        assert torch.equal(got, expected)
+
+
+def test_an_old_value_is_returned_beside_its_update() -> None:
+    t = "tensor<4xf32>"
+    module = parse(f"""
+      func.func @f(%a: {t}) -> ({t} {{gflow.alias = 0 : i64}}, {t}) {{
+        %0 = "gflow.neg"(%a) : ({t}) -> {t}
+        return %0, %a : {t}, {t}
+      }}""")
+    with CONTEXT:
+        program = compile_module(module, CompileOptions(threads=2, pipeline=PIPELINE))
+    x = torch.arange(4.0)
+    updated, old = Executable(program)([x])
+    assert updated is x
+    assert old.tolist() == [0, 1, 2, 3]
+    assert x.tolist() == [0, -1, -2, -3]
+
+
+def test_buffers_are_readable_in_the_ir() -> None:
+    """Every op that makes a value says where it lies; the module can be read back."""
+    module = random_module(CONTEXT, 5, 30)
+    plan = planned(module)
+    assert all(re.fullmatch(r"(arena|arg|result):\d+", p) for p in plan.place.values())
+    with CONTEXT:
+        again = Plan(ir.Module.parse(str(module)))
+    assert again.place == plan.place
