@@ -86,11 +86,15 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> Non
             ]
         )
         module = ir.Module.parse(text)
+        for op in module.body.operations:
+            # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
+            op.operation.attributes["no_inline"] = ir.UnitAttr.get()
         manager = PassManager.parse(LOWERING)
         manager.enable_verifier(False)
         manager.run(module.operation)
+        # vectors and unrolling are in the text, so more than level 1 only takes longer;
         # naming the libraries in `shared_libs` would cost half a second: LLVM lists their symbols
-        engine = ExecutionEngine(module, opt_level=2, shared_libs=[], enable_object_dump=False)
+        engine = ExecutionEngine(module, opt_level=1, shared_libs=[], enable_object_dump=False)
     for name in declarations:
         address = symbol_address(name)
         if address is not None:

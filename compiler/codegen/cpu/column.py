@@ -27,7 +27,7 @@ from .reductions import (
     starts,
     stores_at,
 )
-from .signature import BLOCK, UNROLL
+from .signature import BLOCK
 from .writer import Carried, Writer
 
 
@@ -94,21 +94,24 @@ class _Tile:
 
 
 def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
-    """Cover the vector's dimension from `start` on, for one tile's length: unrolled if it is whole, else masked."""
+    """Cover the vector's dimension from `start` on, for one tile's length: side by side if it is whole, else one
+    vector after the other."""
+    if w.p.tiled == "all":
+        body(_Tile(w, start, w.p.unroll))
+        return
     size, lanes = w.size(w.p.vector), w.lanes
-    length = w.i64(UNROLL * lanes)
+    length = w.i64(w.p.unroll * lanes)
     end = w.at_most(w.add(start, length), size)
 
     def single(iv: str) -> None:
-        if not w.p.whole:
-            w.set_mask(w.sub(size, iv))
+        w.set_mask(w.sub(size, iv))
         body(_Tile(w, iv, 1))
 
-    if w.p.narrow:
+    if w.p.tiled == "none":
         w.repeat(start, end, single, w.i64(lanes))
         return
     whole = w.e(f"arith.cmpi eq, {w.sub(end, start)}, {length} : i64")
-    w.when(whole, [], lambda: body(_Tile(w, start, UNROLL)) or [])
+    w.when(whole, [], lambda: body(_Tile(w, start, w.p.unroll)) or [])
     rest = w.e(f"arith.select {whole}, {end}, {start} : i64")
     w.repeat(rest, end, single, w.i64(lanes))
 
@@ -119,8 +122,8 @@ def write_column(w: Writer) -> None:
     if p.split:
         _write_split(w)
         return
-    length = w.i64(UNROLL * w.lanes)
-    tiles = w.steps_up(w.size(p.vector), UNROLL * w.lanes)
+    length = w.i64(p.unroll * w.lanes)
+    tiles = w.steps_up(w.size(p.vector), p.unroll * w.lanes)
     deepest = levels(w)
 
     def body(tile: _Tile) -> None:
@@ -164,7 +167,7 @@ def _write_split(w: Writer) -> None:
 
             tile.each(leave)
 
-        w.repeat(w.i64(0), size, lambda iv: _cover(w, iv, body), w.i64(UNROLL * lanes))
+        w.repeat(w.i64(0), size, lambda iv: _cover(w, iv, body), w.i64(p.unroll * lanes))
 
     w.repeat(w.i64(0), outer, partial)
     w.barrier()

@@ -26,8 +26,8 @@ _FEW = 8
 #: reductions longer than this keep a second level of partial sums, for accuracy
 BLOCK = 256
 
-#: vectors side by side in a column reduction
-UNROLL = 4
+#: most vectors side by side in a column reduction, and ops in the body of so many copies
+_UNROLL, _UNROLLED_OPS = 4, 60
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class Plan:
     split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
     blocked: sums are kept in two levels.
     lanes: elements a vector.
-    whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask.
-    narrow: it is shorter than the vectors of a column reduction side by side.
+    whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask ("pointwise" and "row").
+    unroll: vectors side by side in a "column" kernel, a tile.
+    tiled: "all" if the vector's dimension is a multiple of a tile, "none" if it is shorter than one, else "some".
     cached: nodes that a "row" kernel keeps between passes, and the pass that computes each.
     words: the kernel's arguments, in order.
     index: where to find a word: ("load", i), ("store", i), ("size", d), ("lstride", i, d), ("istride", i, d),
@@ -77,7 +78,8 @@ class Plan:
     blocked: bool
     lanes: int
     whole: bool = False
-    narrow: bool = False
+    unroll: int = 1
+    tiled: str = "none"
     cached: dict[int, int] = field(default_factory=dict)
     words: list[Word] = field(default_factory=list)
     index: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -109,11 +111,11 @@ def plan(k: Kernel) -> Plan:
         if not p.split:
             p.cached = row_plan.choose(k, vector, _passes(k), reduced_numel)
     elif mode == "column":
-        tiles = pieces * -(-k.sizes[vector] // (UNROLL * p.lanes))
+        p.unroll, p.tiled = _tiling(k, vector, p.lanes)
+        tiles = pieces * -(-k.sizes[vector] // (p.unroll * p.lanes))
         p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
-        p.blocked = reduced_numel > BLOCK
-    p.whole = vector >= 0 and k.sizes[vector] % p.lanes == 0
-    p.narrow = mode == "column" and k.sizes[vector] < UNROLL * p.lanes
+        p.blocked = True  # costs nothing, and short reductions share the code of long ones
+    p.whole = mode in ("pointwise", "row") and k.sizes[vector] % p.lanes == 0
     if p.cached:
         p.scratch_rows = len(p.cached)
         p.scratch_width = row_plan.width(reduced_numel, p.lanes)
@@ -124,6 +126,23 @@ def plan(k: Kernel) -> Plan:
         p.index[key] = len(p.words)
         p.words.append(word)
     return p
+
+
+def _tiling(k: Kernel, vector: int, lanes: int) -> tuple[int, str]:
+    """How many vectors lie side by side, and whether such tiles cover the dimension.
+
+    A tile is several cache lines wide, and its sums don't wait for each other; a size that divides the dimension
+    saves a second body for the rest.
+    """
+    ops = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
+    most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
+    size = k.sizes[vector]
+    if size < 2 * lanes or (size % lanes and size < most * lanes):
+        return 1, "none"
+    for unroll in range(most, 1, -1):
+        if size % (unroll * lanes) == 0:
+            return unroll, "all"
+    return min(most, size // lanes), "some"
 
 
 def _passes(k: Kernel) -> list[tuple[int, int]]:
@@ -221,4 +240,4 @@ def structure(k: Kernel, p: Plan) -> tuple[Any, ...]:
     indices = tuple(tuple(stride_class(s) for s in strides) for strides in k.indices)
     cached = tuple(sorted(p.cached.items()))
     return (nodes, walks, indices, len(k.sizes), tuple(sorted(k.reduced)), p.mode, p.outer, p.reduced, p.vector,
-            p.split, p.blocked, p.lanes, p.whole, p.narrow, cached)  # fmt: skip
+            p.split, p.blocked, p.lanes, p.whole, p.unroll, p.tiled, cached)  # fmt: skip

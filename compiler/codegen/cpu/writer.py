@@ -12,6 +12,9 @@ from ..kernel import Kernel
 from .emitter import Emitter
 from .signature import Plan
 
+#: loops are written as wide as they should be: copies of their bodies would cost compile time
+_KEEP_ROLLED = "{loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
+
 #: (initial value, type) of a value that a loop carries
 Carried = list[tuple[str, str]]
 
@@ -124,7 +127,7 @@ class Writer:
                 e.line(f"scf.yield {', '.join(values)} : {types}")
 
         self.scoped(inner)
-        e.line("}")
+        e.line(f"}} {_KEEP_ROLLED}")
         return [f"{result}#{n}" for n in range(len(inits))]
 
     def repeat(self, low: str, high: str, body: Callable[[str], None], step: str = "") -> None:
