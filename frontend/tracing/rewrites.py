@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphTraceError
@@ -74,6 +76,12 @@ class Rewrites(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if peek_interpreter_stack() is not None:
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
+                "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
+                "out, and use torch.autograd.grad(..., create_graph=True) for derivatives."
+            )
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         handler = _HANDLERS.get(func)
@@ -268,8 +276,45 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
+def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """PyTorch's own looks at the values: to check them, or to find the number of classes."""
+    words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor, num_classes = words["tensor"], words.get("num_classes", -1)
+    if num_classes < 0:
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
+            "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
+        )
+    classes = torch.arange(num_classes, device=tensor.device, dtype=tensor.dtype)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """PyTorch's own, without its check of the values of `var`."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = var.clone() if isinstance(var, Tensor) else torch.full_like(input, var)
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
 def _clamp_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     # In place and with traced numbers, PyTorch takes its slow Python reference apart.
+    if not any(number_of(a) is not None for a in (*args[1:], *kwargs.values())):
+        return func(*args, **kwargs)
     tensor = args[0]
     return tensor.copy_(torch.clamp(*args, **kwargs))
 
@@ -285,6 +330,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.instance_norm: _call(_instance_norm),
     F.instance_norm: _call(_f_instance_norm),
     F.dropout: _call(_dropout),
+    F.one_hot: _one_hot,
+    F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
     Tensor.backward: _backward,
     Tensor.item: _item,

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import GraphTraceError
 from .dynamo_stub import light_dynamo
+from .library import traceable_library
 from .location import Locator
 from .modules import Slot, collect_modules, exchanged
 from .optimizer import NewState, OptimizerTrace, trace_step
@@ -84,7 +85,7 @@ class _Session:
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
-            with self._active(), self.locator.module_calls():
+            with self._active(), self.locator.module_calls(), traceable_library():
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 result = self.build(*call_args, **call_kwargs)
         trace = Trace(self.name)
