@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is needed and runs every check: format, lint, types, pytest, lit.
 #
-#   scripts/test.sh           everything
-#   scripts/test.sh --fast    without the tests marked slow
+#   scripts/test.sh           everything but long sweeps
+#   scripts/test.sh --fast    without the tests marked slow, too
+#   scripts/test.sh --all     with the sweeps (more seeds, more element types)
 #
 # Every check runs even when an earlier one fails. The last line is pytest's own summary;
 # the exit status is non-zero when anything failed.
@@ -11,8 +12,9 @@ set -uo pipefail
 gflow_env test || exit 1
 cd "$GFLOW_ROOT"
 
-marks=()
-[ "${1:-}" = "--fast" ] && marks=(-m "not slow")
+marks=(-m "not sweep")
+[ "${1:-}" = "--fast" ] && marks=(-m "not slow and not sweep")
+[ "${1:-}" = "--all" ] && marks=()
 failed=()
 
 check() { # check NAME COMMAND...
@@ -30,7 +32,6 @@ check() { # check NAME COMMAND...
 check "ruff format" ruff format --check .
 check "ruff lint" ruff check .
 check "types" python scripts/typecheck.py
-check "lit" lit -sv lit_tests
 
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT

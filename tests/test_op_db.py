@@ -53,7 +53,7 @@ def test_gradient(op: Any) -> None:
     _check(op, torch.float32, True, GRADIENT_SAMPLES, known)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     """At least nine in ten samples of each other element type."""

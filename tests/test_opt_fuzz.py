@@ -30,7 +30,7 @@ def test_short_fuzz(tmp_path: Path) -> None:
     _fuzz(8, 1, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_long_fuzz(tmp_path: Path, seed: int) -> None:
     _fuzz(60, seed, tmp_path)
