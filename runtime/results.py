@@ -5,6 +5,8 @@ A fresh tensor of a few megabytes costs more in page faults than most kernels ta
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 #: buffers that the pool of one result keeps
@@ -24,10 +26,9 @@ class ResultPool:
     def take(self) -> torch.Tensor:
         """A contiguous tensor whose old contents nobody can see."""
         for n, buffer in enumerate(self._buffers):
-            storage = buffer.untyped_storage()
-            if torch._C._storage_Use_Count(storage._cdata) != _USES_OF_A_FREE_BUFFER:
+            if _uses(buffer) != _FREE:
                 continue
-            if storage.nbytes() < buffer.numel() * buffer.element_size():
+            if buffer.untyped_storage().nbytes() < buffer.numel() * buffer.element_size():
                 del self._buffers[n]  # the caller has shrunk it
                 break
             return buffer.detach()
@@ -37,11 +38,14 @@ class ResultPool:
         return buffer.detach()
 
 
-def _uses() -> int:
-    """The use count of a storage that only a pool's tensor and the wrapper that asks refer to."""
-    buffer = torch.empty(4)
+def _uses(buffer: torch.Tensor) -> tuple[int, int]:
+    """What refers to a tensor's storage: from PyTorch's side, and from Python's.
+
+    All Python objects of one storage are one, so PyTorch does not count who holds it.
+    """
     storage = buffer.untyped_storage()
-    return torch._C._storage_Use_Count(storage._cdata)
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
 
 
-_USES_OF_A_FREE_BUFFER = _uses()
+#: of a tensor that nobody else refers to
+_FREE = _uses(torch.empty(4))

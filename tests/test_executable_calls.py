@@ -1,0 +1,296 @@
+"""Calls of an Executable: tensors that move, results that stay the caller's, threads, memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from codegen_harness import Arg, Case, b, compile_case, full, make, reduce, spread
+
+from gflow.dialects.program import AtenStep, Program
+from gflow.runtime import Executable
+from gflow.runtime.results import ResultPool
+
+SHAPE = (8, 6)
+
+
+def program(case: Case) -> Program:
+    return compile_case(case)
+
+
+def affine() -> Case:
+    """y = x @ w + 1, then tanh."""
+    return make(
+        "affine",
+        [Arg(SHAPE), Arg((6, 4))],
+        lambda x, w: [b("tanh", b("add", m := b("matmul", x, w), full(1.0, m)))],
+    )
+
+
+def run_affine(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w + 1)
+
+
+def through_aten() -> Case:
+    """argmax, which runs in PyTorch, on an argument and into a result."""
+    return make("argmax", [Arg(SHAPE)], lambda x: [reduce("argmax", x, 1), b("neg", x)])
+
+
+# -- arguments
+
+
+def test_arguments_may_move_between_calls() -> None:
+    exe = Executable(program(affine()))
+    keep = []  # so that no address comes twice
+    for _ in range(5):
+        x, w = torch.randn(SHAPE), torch.randn(6, 4)
+        keep += [x, w]
+        torch.testing.assert_close(exe([x, w])[0], run_affine(x, w))
+
+
+def test_arguments_of_aten_steps_may_move() -> None:
+    p = program(through_aten())
+    assert any(isinstance(s, AtenStep) for s in p.steps)
+    exe = Executable(p)
+    keep = []
+    for _ in range(5):
+        x = torch.randn(SHAPE)
+        index, negative = exe([x])
+        keep += [x, index]
+        assert torch.equal(index, x.argmax(1))
+        assert torch.equal(negative, -x)
+
+
+def test_an_argument_may_be_part_of_another_storage() -> None:
+    exe = Executable(program(affine()))
+    memory = torch.randn(1000)
+    for offset in (0, 3, 100):
+        x, w = memory[offset : offset + 48].view(SHAPE), memory[500:524].view(6, 4)
+        torch.testing.assert_close(exe([x, w])[0], run_affine(x, w))
+
+
+def test_one_tensor_for_two_arguments() -> None:
+    case = make("square", [Arg((5, 5)), Arg((5, 5))], lambda x, y: [b("matmul", x, y)])
+    x = torch.randn(5, 5)
+    torch.testing.assert_close(Executable(program(case))([x, x])[0], x @ x)
+
+
+@pytest.mark.parametrize("strides", [(1, 8), (12, 1), (12, 2), (0, 1)])
+def test_arguments_that_are_not_dense(strides: tuple[int, int]) -> None:
+    case = make(
+        "strided",
+        [Arg(SHAPE, strides=strides), Arg((6, 4), strides=(1, 6))],
+        lambda x, w: [b("exp", x), b("matmul", x, w)],
+    )
+    exe = Executable(program(case))
+    for _ in range(2):
+        x = torch.randn(200).as_strided(SHAPE, strides)
+        w = torch.randn(4, 6).t()
+        e, m = exe([x, w])
+        torch.testing.assert_close(e, x.exp())
+        torch.testing.assert_close(m, x @ w)
+
+
+def test_an_update_of_a_strided_argument_stays_inside_it() -> None:
+    case = make(
+        "update",
+        [Arg(SHAPE, strides=(12, 2)), Arg(SHAPE)],
+        lambda w, g: [b("sub", w, g)],
+        alias={0: 0},
+    )
+    memory = torch.zeros(96)
+    w, g = memory.as_strided(SHAPE, (12, 2)), torch.rand(SHAPE)
+    (result,) = Executable(program(case))([w, g])
+    assert result is w
+    assert torch.equal(w, -g)
+    assert memory[1::2].eq(0).all()
+
+
+def test_the_number_of_arguments_is_checked() -> None:
+    exe = Executable(program(affine()))
+    with pytest.raises(ValueError, match="takes 2 arguments, 1 were given"):
+        exe([torch.randn(SHAPE)])
+
+
+# -- results
+
+
+def hold_itself(result: torch.Tensor) -> object:
+    return result
+
+
+def hold_view(result: torch.Tensor) -> object:
+    return result[1:, 2:]
+
+
+def hold_transposed(result: torch.Tensor) -> object:
+    return result.t().detach()
+
+
+def hold_numpy(result: torch.Tensor) -> object:
+    return result.numpy()
+
+
+def hold_storage(result: torch.Tensor) -> object:
+    return result.untyped_storage()
+
+
+def hold_graph(result: torch.Tensor) -> object:
+    """Autograd saves it for the backward pass."""
+    return result * torch.ones(1, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "hold", [hold_itself, hold_view, hold_transposed, hold_numpy, hold_storage, hold_graph]
+)
+def test_what_the_caller_holds_is_never_overwritten(hold: Callable[..., object]) -> None:
+    exe = Executable(program(affine()))
+    w = torch.randn(6, 4)
+    held, addresses = [], set()
+    for _ in range(7):
+        result = exe([torch.randn(SHAPE), w])[0]
+        assert result.data_ptr() not in addresses
+        addresses.add(result.data_ptr())
+        held.append(hold(result))
+        del result
+    held.clear()
+
+
+def test_dropped_results_are_used_again() -> None:
+    exe = Executable(program(affine()))
+    x, w = torch.randn(SHAPE), torch.randn(6, 4)
+    addresses = {exe([x, w])[0].data_ptr() for _ in range(10)}
+    assert len(addresses) == 1
+
+
+def test_a_result_that_the_caller_shrank_is_not_used_again() -> None:
+    pool = ResultPool((100,), torch.float32)
+    first = pool.take()
+    first.untyped_storage().resize_(0)
+    del first
+    second = pool.take()
+    assert second.untyped_storage().nbytes() >= 400
+
+
+def test_results_may_be_changed_in_place() -> None:
+    exe = Executable(program(affine()))
+    x, w = torch.randn(SHAPE), torch.randn(6, 4)
+    exe([x, w])[0].fill_(7)
+    first = exe([x, w])[0]
+    first.requires_grad_()
+    torch.testing.assert_close(exe([x, w])[0], run_affine(x, w))
+    del first
+    assert not exe([x, w])[0].requires_grad
+
+
+def test_a_result_fed_back_as_an_argument() -> None:
+    case = make("next", [Arg(SHAPE)], lambda x: [b("add", x, full(1.0, x))])
+    exe = Executable(program(case))
+    x = torch.zeros(SHAPE)
+    for i in range(5):
+        (x,) = exe([x])
+        assert x.eq(i + 1).all()
+
+
+# -- several executables, several threads
+
+
+def test_two_executables_of_one_program_share_no_memory() -> None:
+    p = program(affine())
+    one, two = Executable(p), Executable(p)
+    x, w = torch.randn(SHAPE), torch.randn(6, 4)
+    a, c = one([x, w])[0], two([2 * x, w])[0]
+    torch.testing.assert_close(a, run_affine(x, w))
+    torch.testing.assert_close(c, run_affine(2 * x, w))
+    assert one.arena.data_ptr() != two.arena.data_ptr()
+
+
+def test_calls_from_several_threads() -> None:
+    """Of one executable and of two; each call sees its own arguments and keeps its results."""
+    shared, other = Executable(program(affine())), Executable(program(through_aten()))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(60):
+            x = torch.randn(SHAPE, generator=generator)
+            w = torch.randn(6, 4, generator=generator)
+            y = shared([x, w])[0]
+            index, _ = other([x])
+            if not torch.allclose(y, run_affine(x, w)) or not torch.equal(index, x.argmax(1)):
+                wrong.append(f"thread {seed}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_number_of_threads_may_change_between_calls() -> None:
+    case = make(
+        "softmax",
+        [Arg((300, 400))],
+        lambda x: [b("div", e := b("exp", x), spread(reduce("sum", e, 1), (300, 400), 0))],
+    )
+    exe = Executable(program(case))
+    x = torch.randn(300, 400)
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2, 1, 7):
+            torch.set_num_threads(count)
+            torch.testing.assert_close(exe([x])[0], x.softmax(1))
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- memory
+
+
+def allocations(work: Callable[[], object]) -> list[int]:
+    """Bytes of each tensor storage that `work` allocates."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        work()
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return [e.nbytes() for e in events if e.name() == "[memory]" and e.nbytes() > 0]
+
+
+def test_the_measure_of_allocations_sees_them() -> None:
+    assert sum(allocations(lambda: torch.empty(10_000))) >= 40_000
+
+
+def test_no_allocation_in_steady_state() -> None:
+    case = make(
+        "step",
+        [Arg((64, 32)), Arg((32, 16)), Arg((64, 16))],
+        lambda x, w, t: (
+            [
+                b("sub", w, b("matmul", b("transpose", x, permutation=(1, 0)), b("sub", y, t))),
+                reduce("sum", b("abs", b("sub", y, t)), 0, 1),
+            ]
+            if (y := b("tanh", b("matmul", x, w)))
+            else []
+        ),
+        alias={0: 1},
+    )
+    p = program(case)
+    assert not any(isinstance(s, AtenStep) for s in p.steps)
+    exe = Executable(p)
+    args = [torch.randn(64, 32), torch.randn(32, 16), torch.randn(64, 16)]
+    exe(args)
+    assert allocations(lambda: exe(args)) == []
+
+
+def test_an_executable_frees_its_memory() -> None:
+    exe = Executable(program(affine()))
+    exe([torch.randn(SHAPE), torch.randn(6, 4)])
+    storage = exe.arena.untyped_storage()
+    del exe
+    gc.collect()
+    assert torch._C._storage_Use_Count(storage._cdata) == 1
