@@ -32,9 +32,8 @@ def test_random_programs(pipeline: str, first_seed: int) -> None:
         options = CompileOptions(threads=2, pipeline=pipeline)
         got = Executable(compile_module(module, options))([a.clone() for a in args])
         for n, (a, b) in enumerate(zip(got, want, strict=True)):
-            torch.testing.assert_close(
-                a, b, rtol=1e-3, atol=1e-4, equal_nan=True, msg=lambda m: f"seed {seed}, {n}: {m}"
-            )
+            note = f"seed {seed}, result {n}: {{}}"
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True, msg=note.format)
 
 
 def test_zeros_of_both_signs_in_one_kernel() -> None:
