@@ -107,7 +107,11 @@ def test_nan_and_infinity(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integer_edges(dtype: str) -> None:
     info = torch.iinfo(DTYPES[dtype])
-    edge = sorted({info.min, info.min + 1, -1, 0, 1, 2, 3, 7, info.max - 1, info.max} & set(range(info.min, info.min + 2)) | {v for v in (-1, 0, 1, 2, 3, 7, info.max - 1, info.max) if info.min <= v})  # fmt: skip
+    edge = sorted(
+        {info.min, info.min + 1, -1, 0, 1, 2, 3, 7, info.max - 1, info.max}
+        & set(range(info.min, info.min + 2))
+        | {v for v in (-1, 0, 1, 2, 3, 7, info.max - 1, info.max) if info.min <= v}
+    )
     pairs = torch.tensor(list(itertools.product(edge, edge)), dtype=DTYPES[dtype])
     # a quotient that overflows is not defined in C
     keep = (

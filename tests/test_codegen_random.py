@@ -55,7 +55,9 @@ class _Grower:
 
     def step(self) -> None:
         choice = self.random.choice
-        kind = choice(("unary", "binary", "binary", "select", "reduce", "reduce", "small", "spread"))
+        kind = choice(
+            ("unary", "binary", "binary", "select", "reduce", "reduce", "small", "spread")
+        )
         pool = self.small if kind == "small" else self.wide
         if kind == "unary":
             self.wide.append(self.tame(b(choice(UNARY), choice(self.wide))))

@@ -86,7 +86,13 @@ def test_strided_operands(dtype: str) -> None:
 def test_over_nothing(dtype: str) -> None:
     kinds = ("any", "all") if dtype == "i1" else ("sum", "prod")
     cases = []
-    for shape, dims in [((0,), (0,)), ((3, 0), (1,)), ((0, 40), (0,)), ((0, 40), (1,)), ((2, 0, 5), (0, 1))]:  # fmt: skip
+    for shape, dims in [
+        ((0,), (0,)),
+        ((3, 0), (1,)),
+        ((0, 40), (0,)),
+        ((0, 40), (1,)),
+        ((2, 0, 5), (0, 1)),
+    ]:
 
         def body(x: ir.Value, dims: tuple[int, ...] = dims) -> list[ir.Value]:
             return [reduce(kind, x, *dims) for kind in kinds]

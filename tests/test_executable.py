@@ -128,7 +128,9 @@ def test_matmul(dtype: str) -> None:
         r = len(batch)
         swap = (*range(r), r + 1, r)
 
-        def body(a: ir.Value, at: ir.Value, c: ir.Value, ct: ir.Value, swap: tuple[int, ...] = swap) -> list[ir.Value]:  # fmt: skip
+        def body(
+            a: ir.Value, at: ir.Value, c: ir.Value, ct: ir.Value, swap: tuple[int, ...] = swap
+        ) -> list[ir.Value]:
             lefts = [a, b("transpose", at, permutation=swap)]
             rights = [c, b("transpose", ct, permutation=swap)]
             return [b("matmul", x, y) for x in lefts for y in rights]
@@ -176,7 +178,11 @@ def test_random_numbers(kind: str) -> None:
             arg = Arg((2,), "i64", values=torch.tensor(state))
             tolerance = {} if not exact else {"rtol": 0.0, "atol": 0.0}
             if not exact:
-                tolerance = {"rtol": 2e-5, "atol": 2e-6} if shape[0] != 100003 else {"rtol": 1e-3, "atol": 1e-3}  # fmt: skip
+                tolerance = (
+                    {"rtol": 2e-5, "atol": 2e-6}
+                    if shape[0] != 100003
+                    else {"rtol": 1e-3, "atol": 1e-3}
+                )
             cases.append(make(f"{kind} {shape} {state}", [arg], body, **tolerance))
     if not exact:  # halves may fall on either side of a rounding boundary
         for case in cases:
@@ -255,7 +261,10 @@ def test_update_in_place() -> None:
 
     def normalized(p: ir.Value, g: ir.Value, m: ir.Value) -> list[ir.Value]:
         total = reduce("sum", b("mul", p, p), 1)
-        return [b("div", p, spread(b("sqrt", total), shape, 0)), b("add", m, spread(reduce("sum", m, 0), shape, 1))]  # fmt: skip
+        return [
+            b("div", p, spread(b("sqrt", total), shape, 0)),
+            b("add", m, spread(reduce("sum", m, 0), shape, 1)),
+        ]
 
     def constant(p: ir.Value, g: ir.Value, m: ir.Value) -> list[ir.Value]:
         return [full(0, p), g]
@@ -283,7 +292,11 @@ def test_update_of_statistics() -> None:
     """Buffers of the reduced shape, updated in the kernel that also needs their old value."""
 
     def body(x: ir.Value, mean: ir.Value, count: ir.Value) -> list[ir.Value]:
-        new = b("add", b("mul", mean, full(0.9, mean)), reduce("sum", b("sub", x, spread(mean, (300, 40), 1)), 0))  # fmt: skip
+        new = b(
+            "add",
+            b("mul", mean, full(0.9, mean)),
+            reduce("sum", b("sub", x, spread(mean, (300, 40), 1)), 0),
+        )
         y = b("sub", x, spread(mean, (300, 40), 1))
         one = builder.splat(1, TensorType((), "i64"))
         return [y, new, b("add", count, one)]

@@ -34,7 +34,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "aten",
         "structure",
-        "any ATen overload, run through PyTorch; `args` holds the call as JSON, with {\"t\": i} for operand i",
+        'any ATen overload, run through PyTorch; `args` holds the call as JSON, with {"t": i} for operand i',
         ("*inputs",),
         {
             "overload": Attr("str", "as `aten.topk.default`"),

@@ -209,9 +209,13 @@ class T5(nn.Module):
         n, t = ids.shape
         x = self.embed(ids)
         q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
-        scores = torch.matmul(q, k.transpose(3, 2)) + self.bias(self.buckets(t)).permute(2, 0, 1)[None]
+        scores = (
+            torch.matmul(q, k.transpose(3, 2)) + self.bias(self.buckets(t)).permute(2, 0, 1)[None]
+        )
         weights = F.softmax(scores.float(), dim=-1).type_as(scores)
-        return F.linear(x + self.o((weights @ v).transpose(1, 2).reshape(n, t, 32)), self.embed.weight)
+        return F.linear(
+            x + self.o((weights @ v).transpose(1, 2).reshape(n, t, 32)), self.embed.weight
+        )
 
 
 class CrossAttention(nn.Module):
@@ -286,7 +290,9 @@ class Experts(nn.Module):
 
 
 CASES: list[Case] = [
-    Case("ViT", ViT, lambda: (torch.randn(2, 3, 16, 16), torch.randint(5, (2,))), class_loss, adamw),
+    Case(
+        "ViT", ViT, lambda: (torch.randn(2, 3, 16, 16), torch.randint(5, (2,))), class_loss, adamw
+    ),
     Case("nn.TransformerEncoder", encoder, lambda: (torch.randn(7, 2, 32),), slow=True),
     Case("nn.Transformer", EncoderDecoder, lambda: (tokens(), tokens(length=9)), translate, adamw),
     Case("BERT", Bert, masked_batch, masked_loss, adamw),

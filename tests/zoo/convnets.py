@@ -66,7 +66,9 @@ class Dense(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, padding=1)
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm2d(8 + 4 * i), nn.ReLU(), nn.Conv2d(8 + 4 * i, 4, 3, padding=1))
+            nn.Sequential(
+                nn.BatchNorm2d(8 + 4 * i), nn.ReLU(), nn.Conv2d(8 + 4 * i, 4, 3, padding=1)
+            )
             for i in range(3)
         )
         self.transition = nn.Sequential(nn.BatchNorm2d(20), nn.Conv2d(20, 10, 1), nn.AvgPool2d(2))
@@ -275,7 +277,9 @@ def _norms() -> dict[str, Callable[[int], nn.Module]]:
         "GroupNorm": lambda c: nn.GroupNorm(4, c),
         "GroupNorm of one": lambda c: nn.GroupNorm(1, c),
         "InstanceNorm": lambda c: nn.InstanceNorm2d(c),
-        "InstanceNorm tracked": lambda c: nn.InstanceNorm2d(c, affine=True, track_running_stats=True),
+        "InstanceNorm tracked": lambda c: nn.InstanceNorm2d(
+            c, affine=True, track_running_stats=True
+        ),
         "BatchNorm no stats": lambda c: nn.BatchNorm2d(c, track_running_stats=False),
         "BatchNorm cumulative": lambda c: nn.BatchNorm2d(c, momentum=None),
         "BatchNorm plain": lambda c: nn.BatchNorm2d(c, affine=False),

@@ -57,7 +57,9 @@ def to(value: Any, dtype: torch.dtype) -> Any:
         return copy.deepcopy(value).to(dtype)
     return tree_map(
         lambda x: (
-            x.detach().to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else copy.copy(x)
+            x.detach().to(dtype)
+            if isinstance(x, Tensor) and x.is_floating_point()
+            else copy.copy(x)
         ),
         value,
     )
@@ -121,10 +123,7 @@ def difference(found: Run, expected: Run, truth: Run | None, rtol: float) -> str
     for name, value in found.values.items():
         want = expected.values[name]
         if value.shape != want.shape or value.dtype != want.dtype:
-            return (
-                f"{name}: {value.dtype}{list(value.shape)}, "
-                f"eager {want.dtype}{list(want.shape)}"
-            )
+            return f"{name}: {value.dtype}{list(value.shape)}, eager {want.dtype}{list(want.shape)}"
         if not value.is_floating_point():
             if not torch.equal(value, want):
                 return f"{name}: {int((value != want).sum())} of {value.numel()} differ"

@@ -53,7 +53,9 @@ _PAIRS: dict[str, Callable[..., Tensor]] = {
         a, b.sigmoid().detach(), pos_weight=torch.full((5,), 2.0, dtype=a.dtype)
     ),
     "kl": lambda a, b, y: F.kl_div(a.log_softmax(-1), b.softmax(-1), reduction="batchmean"),
-    "kl log target": lambda a, b, y: F.kl_div(a.log_softmax(-1), b.log_softmax(-1), log_target=True),
+    "kl log target": lambda a, b, y: F.kl_div(
+        a.log_softmax(-1), b.log_softmax(-1), log_target=True
+    ),
     "cosine": lambda a, b, y: 1 - F.cosine_similarity(a, b),
     "cosine embedding": lambda a, b, y: F.cosine_embedding_loss(a, b, _sign(y), margin=0.2),
     "triplet": lambda a, b, y: F.triplet_margin_loss(a, b, a.roll(1, 0), margin=1.0),

@@ -159,7 +159,9 @@ def quantize_program(model: nn.Module, x: Tensor) -> tuple[Tensor, Any]:
     index = torch.cdist(x, codes).argmin(-1)
     chosen = codes[index]
     through = x * codes.mean() + (chosen - x).detach()
-    return through.square().mean() + F.mse_loss(chosen, x) + 0.25 * F.mse_loss(x, chosen.detach()), index
+    return through.square().mean() + F.mse_loss(chosen, x) + 0.25 * F.mse_loss(
+        x, chosen.detach()
+    ), index
 
 
 class Lora(nn.Module):

@@ -105,16 +105,31 @@ def arithmetic(w: Tensor, x: Tensor) -> Any:
         torch.maximum(y, w), torch.minimum(y, w), y.clamp(max=w.max()), torch.lerp(y, w, 0.3),
         torch.addcmul(y, w, w, value=0.5), torch.addcdiv(y, w, p), y.sigmoid(), y.logit(eps=0.1),
         torch.nan_to_num(y / 0), torch.xlogy(p, p), torch.copysign(y, w), y.digamma(), y.square(),
-        p.reciprocal(), torch.logaddexp(y, p), torch.special.entr(p), y.sinc(), y.deg2rad(), y.detach().heaviside(w.detach()),
+        p.reciprocal(), torch.logaddexp(y, p), torch.special.entr(p), y.sinc(), y.deg2rad(),
+        y.detach().heaviside(w.detach()),
     ]  # fmt: skip
 
 
 def logic(w: Tensor, x: Tensor, i: Tensor) -> Any:
     y = x * w
     both = (y > 0) & (x < 1) | ~(y != x) ^ (i[None, :6] >= 2)
-    return both, i & 3, i | 4, i << 1, ~i, (i // 2).float() * w[0].float(), i % 3 == 1, i.to(torch.int32), (
-        both.to(x.dtype) * y
-    ), torch.isclose(x, y), x.isnan().logical_not(), i.bool(), -i, i.clamp(1, 3), i.cumsum(0)
+    return (
+        both,
+        i & 3,
+        i | 4,
+        i << 1,
+        ~i,
+        (i // 2).float() * w[0].float(),
+        i % 3 == 1,
+        i.to(torch.int32),
+        (both.to(x.dtype) * y),
+        torch.isclose(x, y),
+        x.isnan().logical_not(),
+        i.bool(),
+        -i,
+        i.clamp(1, 3),
+        i.cumsum(0),
+    )
 
 
 def contractions(w: Tensor, x: Tensor) -> Any:

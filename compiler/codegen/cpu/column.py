@@ -111,7 +111,12 @@ def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
         w.repeat(start, end, single, w.i64(lanes))
         return
     whole = w.e(f"arith.cmpi eq, {w.sub(end, start)}, {length} : i64")
-    w.when(whole, [], lambda: body(_Tile(w, start, w.p.unroll)) or [])
+
+    def unrolled() -> list[str]:
+        body(_Tile(w, start, w.p.unroll))
+        return []
+
+    w.when(whole, [], unrolled)
     rest = w.e(f"arith.select {whole}, {end}, {start} : i64")
     w.repeat(rest, end, single, w.i64(lanes))
 

@@ -124,8 +124,17 @@ def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None
     """Cover the channels: whole tiles of `width` vectors, then masked single vectors."""
     tile = width * LANES
     whole = t.sub(t["c"], t.binary("remui", t["c"], t.i64(tile)))
-    t.loop(0, whole, tile, [], lambda c, _: body(c, width, None) or [])
-    t.loop(whole, t["c"], LANES, [], lambda c, _: body(c, 1, t.mask(t.sub(t["c"], c))) or [])
+
+    def unrolled(c: str, _: list[str]) -> list[str]:
+        body(c, width, None)
+        return []
+
+    def single(c: str, _: list[str]) -> list[str]:
+        body(c, 1, t.mask(t.sub(t["c"], c)))
+        return []
+
+    t.loop(0, whole, tile, [], unrolled)
+    t.loop(whole, t["c"], LANES, [], single)
 
 
 def _depthwise() -> Template:

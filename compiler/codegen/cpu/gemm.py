@@ -1,7 +1,8 @@
 """Matrix products by the BLAS that PyTorch carries, called from generated code.
 
 Words: addresses of A, B and C; for A and B the letter of BLAS's transposition; M, N, K; the three leading dimensions;
-batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major, BLAS's are column-major: C' = B' A'.
+batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major, BLAS's are
+column-major: C' = B' A'.
 """
 
 from __future__ import annotations
@@ -16,22 +17,8 @@ _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
 
 #: where each word stands
 _WORDS = (
-    "a",
-    "b",
-    "c",
-    "ta",
-    "tb",
-    "m",
-    "n",
-    "k",
-    "lda",
-    "ldb",
-    "ldc",
-    "batch",
-    "sa",
-    "sb",
-    "sc",
-    "add",
+    *("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"),
+    *("batch", "sa", "sb", "sc", "add"),
 )
 
 DTYPES = tuple(_FUNCTIONS)
@@ -133,7 +120,7 @@ def words(
     m, n = types[2].shape[-2:]
     k = types[0].shape[-1]
     ldc = max(strides[2][-2] if m > 1 else n, n, 1)
-    calls = []
+    calls: list[tuple[tuple[int | Place, ...], bool]] = []
     for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
         at = [Place(p.space, p.index, p.offset + o * item) for p, o in zip(places, offsets)]
         numbers = (ord(ta), ord(tb), m, n, k, lda, ldb, ldc, count, *(s * item for s in steps), 0)

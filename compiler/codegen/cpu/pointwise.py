@@ -19,9 +19,13 @@ def write_pointwise(w: Writer) -> None:
     hoist(w, 0, set())
     every = range(len(w.k.stores))
 
+    def store(_: list[str]) -> list[str]:
+        write_stores(w, every, w.lanes)
+        return []
+
     def piece(low: str, high: str) -> None:
         hoist(w, 0, set(p.outer))
-        w.vectors(low, high, [], lambda _: write_stores(w, every, w.lanes) or [])
+        w.vectors(low, high, [], store)
 
     size = w.size(p.vector)
     if not p.outer:

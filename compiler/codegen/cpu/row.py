@@ -63,9 +63,13 @@ def _pass(
 def _sweep(w: Writer, stores: list[int]) -> None:
     """A last pass that only stores."""
 
+    def store(_: list[str]) -> list[str]:
+        write_stores(w, stores, w.lanes)
+        return []
+
     def inside(_: list[str]) -> list[str]:
         everything = (w.i64(0), w.size(w.p.vector))
-        w.vectors(*everything, [], lambda _: write_stores(w, stores, w.lanes) or [])
+        w.vectors(*everything, [], store)
         return []
 
     w.nest(w.p.reduced, [], inside)

@@ -32,13 +32,17 @@ def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) 
         needed.setdefault(node, set()).add(phase)
     found: dict[int, int] = {}
     for i in range(len(k.nodes) - 1, -1, -1):
-        node, when = k.nodes[i], needed.get(i, set())
-        if not when or node.op == "reduce" or vector not in node.dims:
+        value, when = k.nodes[i], needed.get(i, set())
+        if not when or value.op == "reduce" or vector not in value.dims:
             continue
-        if len(when) > 1 and _cost(k, i, vector) >= _WORTH and register_dtype(node.dtype) in _TYPES:
+        if (
+            len(when) > 1
+            and _cost(k, i, vector) >= _WORTH
+            and register_dtype(value.dtype) in _TYPES
+        ):
             found[i] = min(when)
             when = {min(when)}
-        for a in node.args:
+        for a in value.args:
             needed.setdefault(a, set()).update(when)
     return found
 

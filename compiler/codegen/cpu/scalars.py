@@ -273,7 +273,8 @@ def _sign(e: Emitter, args: list[str], dtype: str, lanes: int) -> str:
 
 
 _INTEGER: dict[str, Any] = {
-    "div": _div, "fmod": _fmod, "remainder": _remainder, "pow": _pow, "not": _not, "neg": _neg, "abs": _abs, "sign": _sign,
+    "div": _div, "fmod": _fmod, "remainder": _remainder, "pow": _pow, "not": _not, "neg": _neg,
+    "abs": _abs, "sign": _sign,
     "shift_left": _shift("shift_left"), "shift_right": _shift("shift_right"),
 }  # fmt: skip
 
@@ -326,8 +327,9 @@ def horizontal(e: Emitter, kind: str, x: str, dtype: str, lanes: int) -> str:
             )
         return e(f"vector.reduction <{word}>, {x} : {vector} into {reg}")
     unsigned = is_unsigned(dtype)
-    word = {"sum": "add", "prod": "mul", "max": "maxui" if unsigned else "maxsi", "min": "minui" if unsigned else "minsi",
-            "any": "or", "all": "and"}[kind]  # fmt: skip
+    extreme = "ui" if unsigned else "si"
+    words = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}
+    word = words.get(kind) or f"{kind}{extreme}"
     return e(f"vector.reduction <{word}>, {x} : {vector} into {reg}")
 
 

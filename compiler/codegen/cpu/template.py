@@ -91,9 +91,8 @@ class Template(Emitter):
         names = [self.fresh("a") for _ in inits]
         result, types = self.fresh("r"), ", ".join([ty] * len(inits))
         args = ", ".join(f"{n} = {i}" for n, i in zip(names, inits))
-        self.line(
-            f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step} iter_args({args}) -> ({types}) : i64 {{"
-        )
+        head = f"{result}:{len(inits)} = scf.for {iv} = {low} to {high} step {step}"
+        self.line(f"{head} iter_args({args}) -> ({types}) : i64 {{")
         with self.indented():
             self.line(f"scf.yield {', '.join(body(iv, names))} : {types}")
         self.line("}")
@@ -157,7 +156,8 @@ class Template(Emitter):
         if mask is None:
             return self(f"llvm.load {at} {{alignment = 4 : i64}} : !llvm.ptr -> {_F32}")
         return self(
-            f"llvm.intr.masked.load {at}, {mask}, {self.zero()} {{alignment = 4 : i32}} : (!llvm.ptr, {_MASK}, {_F32}) -> {_F32}"
+            f"llvm.intr.masked.load {at}, {mask}, {self.zero()} {{alignment = 4 : i32}} : "
+            f"(!llvm.ptr, {_MASK}, {_F32}) -> {_F32}"
         )
 
     def store(
@@ -166,7 +166,8 @@ class Template(Emitter):
         if stride is not None:
             at = self.lanes(base, index, stride)
             self.line(
-                f"llvm.intr.masked.scatter {value}, {at}, {mask} {{alignment = 4 : i32}} : {_F32}, {_MASK} into vector<{LANES}x!llvm.ptr>"
+                f"llvm.intr.masked.scatter {value}, {at}, {mask} {{alignment = 4 : i32}} : "
+                f"{_F32}, {_MASK} into vector<{LANES}x!llvm.ptr>"
             )
             return
         at = self.pointer(base, index)
