@@ -12,7 +12,6 @@ Patches are made in pieces that stay in the cache. A 1×1 kernel with stride 1 h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
@@ -21,10 +20,8 @@ from gflow.dialects.types import TensorType, row_major_strides
 
 from ...ssa import Op
 from . import conv_kernels, gemm
+from .builder import Builder
 from .gemm import Matrix
-
-if TYPE_CHECKING:
-    from .build import Builder
 
 #: bytes of patches made at a time
 _PIECE = 4 << 20
@@ -175,10 +172,8 @@ class _Convolution:
         weight, channel_major = self.weights(positions)
         if g.direct:
             for i in range(g.groups):
-                a, w = (
-                    Matrix(self.at(self.x, i * self.cg), g.c),
-                    Matrix(self.at(weight, i * self.og * self.k), self.k, True),
-                )
+                a = Matrix(self.at(self.x, i * self.cg), g.c)
+                w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
                 self.product(
                     a, w, Matrix(self.at(self.y, i * self.og), g.o), positions, self.og, self.k
                 )
@@ -206,10 +201,8 @@ class _Convolution:
         weight, channel_major = self.weights(positions)
         if g.direct:
             for i in range(g.groups):
-                a, w = (
-                    Matrix(self.at(self.y, i * self.og), g.o),
-                    Matrix(self.at(weight, i * self.og * self.k), self.k),
-                )
+                a = Matrix(self.at(self.y, i * self.og), g.o)
+                w = Matrix(self.at(weight, i * self.og * self.k), self.k)
                 self.product(
                     a, w, Matrix(self.at(self.x, i * self.cg), g.c), positions, self.cg, self.og
                 )

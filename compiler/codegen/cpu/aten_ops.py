@@ -1,0 +1,113 @@
+"""Ops that run through PyTorch, because they have no kernel here (yet)."""
+
+from __future__ import annotations
+
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import conv_dims
+from gflow.dialects.program import AtenStep, TensorRef
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ...ssa import Op
+from .builder import Builder
+
+
+def call(b: Builder, o: Op) -> None:
+    """`gflow.aten` itself."""
+    attrs = read(OPS["aten"], o.op.attributes)
+    outputs = tuple(b.ref(r) for r in o.results)
+    inputs = tuple(b.ref(v) for v in o.operands)
+    b.steps.append(AtenStep(attrs["overload"], attrs["args"], inputs, outputs, b.label(o)))
+
+
+def position(b: Builder, o: Op) -> None:
+    """A reduction that finds a position: argmax, argmin. The others are in kernels."""
+    attrs = read(OPS["reduce"], o.op.attributes)
+    args = [{"t": 0}, attrs["dims"][0]]
+    x, r = b.ref(o.operands[0]), b.ref(o.results[0])
+    b.aten(o, f"aten.{attrs['kind']}.default", args, [x], r)
+
+
+def gather(b: Builder, o: Op) -> None:
+    dim = read(OPS["gather"], o.op.attributes)["dim"]
+    inputs = [b.ref(v) for v in o.operands]
+    b.aten(o, "aten.gather.default", [{"t": 0}, dim, {"t": 1}], inputs, b.ref(o.results[0]))
+
+
+def take(b: Builder, o: Op) -> None:
+    x, index = o.operands
+    dim = read(OPS["take"], o.op.attributes)["dim"]
+    rank = b.body.types[index].rank
+    out = _merged(b, o.results[0], dim, rank)
+    inputs = [b.ref(x), _dense(b, index, 0, rank)]
+    b.aten(o, "aten.index_select.default", [{"t": 0}, dim, {"t": 1}], inputs, out)
+
+
+def index_add(b: Builder, o: Op) -> None:
+    x, index, source = o.operands
+    dim = read(OPS["index_add"], o.op.attributes)["dim"]
+    rank = b.body.types[index].rank
+    inputs = [b.ref(x), _dense(b, index, 0, rank), _dense(b, source, dim, rank)]
+    args = [{"t": 0}, dim, {"t": 1}, {"t": 2}]
+    b.aten(o, "aten.index_add.default", args, inputs, b.ref(o.results[0]))
+
+
+def _merged(b: Builder, value: int, low: int, rank: int) -> TensorRef:
+    """A dense value with its dimensions low…low+rank as one."""
+    ref = b.ref(value)
+    shape = ref.type.shape
+    merged = TensorType(shape[low : low + rank], "i1").numel
+    new = (*shape[:low], merged, *shape[low + rank :])
+    return TensorRef(ref.place, TensorType(new, ref.type.dtype), row_major_strides(new))
+
+
+def _dense(b: Builder, value: int, low: int, rank: int) -> TensorRef:
+    """As `_merged`, of a value that may be strided where there is nothing to merge.
+
+    Raises:
+        ValueError: there is, and the value isn't dense.
+    """
+    if rank == 1:
+        return b.ref(value)
+    if b.strides(value) != row_major_strides(b.body.types[value].shape):
+        raise ValueError(
+            "an index of more than one dimension must be dense; run gflow-materialize first"
+        )
+    return _merged(b, value, low, rank)
+
+
+# -- convolutions
+
+
+def convolution(b: Builder, o: Op) -> None:
+    """A convolution, or its gradient for the input or the weight."""
+    attrs = read(OPS[o.name], o.op.attributes)
+    first, second = (_channels_first(b.ref(v), attrs["layout"]) for v in o.operands)
+    out = _channels_first(b.ref(o.results[0]), attrs["layout"])
+    if out.type.numel == 0:
+        return
+    walk = [list(attrs[name]) for name in ("stride", "padding", "dilation")]
+    geometry = [*walk, False, [0] * (out.type.rank - 2), attrs["groups"]]
+    if o.name == "convolution":
+        args = [{"t": 0}, {"t": 1}, None, *geometry]
+        b.aten(o, "aten.convolution.default", args, [first, second], out)
+        return
+    # of the tensor whose gradient it computes ATen reads only the shape: one element stands for
+    # all of them
+    shape = TensorRef(first.place, out.type, (0,) * out.type.rank)
+    if o.name == "convolution_input_grad":
+        inputs, mask = [first, shape, second], [True, False, False]
+    else:
+        inputs, mask = [second, first, shape], [False, True, False]
+    args = [{"t": 0}, {"t": 1}, {"t": 2}, None, *geometry, mask]
+    b.aten(o, "aten.convolution_backward.default", args, inputs, out)
+
+
+def _channels_first(ref: TensorRef, layout: str) -> TensorRef:
+    """The same memory seen as NC* (or OI*)."""
+    if layout == "NC*":
+        return ref
+    n, c, spatial = conv_dims(layout, ref.type.rank)
+    order = (n, c, *spatial)
+    ty = TensorType(tuple(ref.type.shape[d] for d in order), ref.type.dtype)
+    return TensorRef(ref.place, ty, tuple(ref.strides[d] for d in order))
