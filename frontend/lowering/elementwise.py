@@ -269,8 +269,7 @@ def _ignore_nan(em: Emitter, name: str, x: Value, y: Value) -> Value:
 def heaviside(em: Emitter, x: Value, at_zero: Value) -> Value:
     def body(v: Value, z: Value) -> Value:
         positive = em.convert(v.gt(0), v.dtype) if v.dtype != "i1" else v
-        result = em.select(v.eq(0), z, positive)
-        return em.select(em("is_nan", v), math.nan, result) if is_float(v.dtype) else result
+        return em.select(v.eq(0), z, positive)
 
     return pointwise(em, [x, at_zero], body)
 

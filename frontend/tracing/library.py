@@ -1,15 +1,19 @@
-"""PyTorch's own code made traceable: library functions that look at the values of tensors, or
-take kernels whose shape rules are wrong, are replaced while a graph is traced. Each replacement
-computes the same."""
+"""PyTorch's own code while a graph is traced: functions that look at the values of tensors, or
+take kernels whose shape rules are wrong, are replaced by equal ones; what cannot be part of a
+graph is refused."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.nn.modules import transformer
+from torch.optim import optimizer
+
+from ..errors import GraphTraceError
+from .location import user_frame
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -17,15 +21,33 @@ def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None
     return is_causal is True
 
 
-_REPLACED: list[tuple[Any, str, Callable[..., Any]]] = [
+def _no_step(self: torch.optim.Optimizer, *_: Any) -> None:
+    file, line = user_frame(2)
+    raise GraphTraceError(
+        f"{file}:{line}: build() calls {type(self).__name__}.step(); the graph runs the update of "
+        "its optimizers after build() by itself. Leave step() out, and pass the optimizer to "
+        "add_optimizer() in __init__."
+    )
+
+
+def _no_parameter(*_: Any, **__: Any) -> Any:
+    file, line = user_frame(2)
+    raise GraphTraceError(
+        f"{file}:{line}: build() makes a parameter, or a module with parameters, which would be "
+        "new and untrained at every call. Make it in __init__ and use it here."
+    )
+
+
+_REPLACED: list[tuple[Any, str, Any]] = [
     (transformer, "_detect_is_causal_mask", _is_causal),
+    (torch.nn.Parameter, "__new__", staticmethod(_no_parameter)),
 ]
 
 
 @contextlib.contextmanager
 def traceable_library() -> Iterator[None]:
     """Active around `build()`."""
-    originals = [getattr(owner, name) for owner, name, _ in _REPLACED]
+    originals = [vars(owner)[name] for owner, name, _ in _REPLACED]
     onednn = torch._C._get_mkldnn_enabled()
     for owner, name, function in _REPLACED:
         setattr(owner, name, function)
@@ -33,9 +55,11 @@ def traceable_library() -> Iterator[None]:
     # without it, an LSTM is recorded as matrix products and gates. Convolutions are recorded as
     # aten.convolution either way.
     torch._C._set_mkldnn_enabled(False)
+    hook = optimizer.register_optimizer_step_pre_hook(_no_step)
     try:
         yield
     finally:
+        hook.remove()
         torch._C._set_mkldnn_enabled(onednn)
         for (owner, name, _), original in zip(_REPLACED, originals):
             setattr(owner, name, original)

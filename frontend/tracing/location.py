@@ -4,7 +4,6 @@ backward op comes from (by the autograd node's sequence number)."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import threading
@@ -20,7 +19,7 @@ _LIBRARY_DIRS = tuple(
     str(folder.resolve()) + os.sep
     for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
 )
-_LIBRARY_FILES = {str(Path(module.__file__ or "").resolve()) for module in (contextlib, functools)}
+_STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
 _is_user_code: dict[CodeType, bool] = {}
 
 
@@ -30,7 +29,9 @@ def _user_code(code: CodeType) -> bool:
         file = code.co_filename
         path = str(Path(file).resolve())
         known = not (
-            path.startswith(_LIBRARY_DIRS) or path in _LIBRARY_FILES or file.startswith("<frozen")
+            path.startswith(_LIBRARY_DIRS)
+            or (path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path)
+            or file.startswith("<frozen")
         )
         _is_user_code[code] = known
     return known

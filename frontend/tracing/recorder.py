@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import GraphTraceError
+from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
 from .location import Locator
@@ -224,6 +225,9 @@ class Recorder(TorchDispatchMode):
             if self.locator.optimizer:
                 return wrap(self.number_from(args[0]))
             raise item_error(loc)
+        check = CHECKS.get(func)
+        if check is not None and (problem := check(args)) is not None:
+            raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
         trace_args = tuple([self._trace_arg(a) for a in args])
         trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}
         call_args, call_kwargs = self._fakes(args), self._fakes(kwargs)

@@ -324,6 +324,12 @@ def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
 
 
+def _format(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if args[1]:
+        raise item_error(mode.recorder.locator.here(), "a tensor's value, to format it")
+    return _repr(mode, func, args, kwargs)
+
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
@@ -339,7 +345,10 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.numpy: _value("a tensor's memory (.numpy())"),
     Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
     Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
+    Tensor.__deepcopy__: _value("a copy of a tensor with its values (copy.deepcopy)"),
+    Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
     Tensor.__repr__: _repr,
+    Tensor.__format__: _format,
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,

@@ -14,10 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..errors import GraphTraceError
+from ..errors import GraphError, GraphTraceError
 from .dynamo_stub import light_dynamo
 from .library import traceable_library
-from .location import Locator
+from .location import Locator, user_line
 from .modules import Slot, collect_modules, exchanged
 from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder
@@ -59,6 +59,20 @@ def _without_gc() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def _located() -> Iterator[None]:
+    """Errors of PyTorch and of the user's code keep their type and text; a note at the end of
+    the traceback, below PyTorch's own frames, names the user's line."""
+    try:
+        yield
+    except GraphError:
+        raise
+    except Exception as error:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"{user_line(error)}raised in build() while the graph was traced")
+        raise
+
+
 @dataclass
 class _Session:
     name: str
@@ -87,7 +101,8 @@ class _Session:
             self._optimizer_parameters()
             with self._active(), self.locator.module_calls(), traceable_library():
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
-                result = self.build(*call_args, **call_kwargs)
+                with _located():
+                    result = self.build(*call_args, **call_kwargs)
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         outputs = self._results(trace)

@@ -1,0 +1,75 @@
+"""Checks of element types that PyTorch's kernels make and its shape rules leave out: without
+them a graph would compute what eager refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _dtypes(args: tuple[Any, ...]) -> list[torch.dtype]:
+    return [a.dtype for a in args if isinstance(a, Tensor)]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _same(args: tuple[Any, ...]) -> str | None:
+    found = _dtypes(args)
+    if len(set(found)) <= 1:
+        return None
+    return (
+        f"takes tensors of one dtype, got {', '.join(map(_name, found))}; convert one of them with "
+        ".to()"
+    )
+
+
+def _norm(args: tuple[Any, ...]) -> str | None:
+    """One dtype; statistics and weights of a half-precision input may be float32."""
+    found = _dtypes(args)
+    if found[0] in _HALVES and set(found[1:]) <= {torch.float32}:
+        return None
+    return _same(args)
+
+
+def _labels(args: tuple[Any, ...]) -> str | None:
+    dtype = args[1].dtype
+    if dtype in (torch.int64, torch.uint8):
+        return None
+    return f"takes class indices of dtype int64, got {_name(dtype)}; convert them with .long()"
+
+
+def _floating(args: tuple[Any, ...]) -> str | None:
+    dtype = args[0].dtype
+    if dtype.is_floating_point or dtype.is_complex or args[2]:
+        return None
+    return f"takes a floating-point tensor, got {_name(dtype)}; convert it with .float()"
+
+
+_Check = Callable[[tuple[Any, ...]], "str | None"]
+
+CHECKS: dict[Any, _Check] = {
+    aten.mm.default: _same,
+    aten.bmm.default: _same,
+    aten.mv.default: _same,
+    aten.addmm.default: _same,
+    aten.addmv.default: _same,
+    aten.baddbmm.default: _same,
+    aten.binary_cross_entropy.default: _same,
+    aten.native_layer_norm.default: _norm,
+    aten.native_group_norm.default: _norm,
+    aten._native_batch_norm_legit_functional.default: _norm,
+    aten._native_batch_norm_legit.no_stats: _norm,
+    aten._native_batch_norm_legit_no_training.default: _norm,
+    aten.nll_loss_forward.default: _labels,
+    aten.nll_loss2d_forward.default: _labels,
+    aten._softmax.default: _floating,
+    aten._log_softmax.default: _floating,
+}
