@@ -1,17 +1,16 @@
 """Convolutions as steps: patches and GEMM, or a depthwise kernel.
 
-Channels-last float32 in one or two spatial dimensions is done here; everything else goes to ATen, and says so.
+Channels-last float32 in one or two spatial dimensions is done here; everything else goes to ATen.
 
     forward         rows = patches(x)          y  = rows W'
     input gradient  rows = dy W                dx = patches'(rows)
     weight gradient rows = patches(x)          dW = dy' rows
 
-Patches are made in pieces that stay in the cache. A 1×1 kernel with stride 1 has none: the activation is the matrix.
+Patches are made in pieces that stay in the cache. A 1×1 kernel with stride 1 has none: the
+activation is the matrix.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
@@ -21,58 +20,11 @@ from gflow.dialects.types import TensorType, row_major_strides
 from ...ssa import Op
 from . import conv_kernels, gemm
 from .builder import Builder
+from .conv_geometry import GEOMETRY, Geometry, geometry
 from .gemm import Matrix
 
 #: bytes of patches made at a time
 _PIECE = 4 << 20
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Sizes of a 2-d convolution; a 1-d one has a height of 1."""
-
-    n: int
-    h: int
-    w: int
-    c: int
-    ho: int
-    wo: int
-    o: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    ph: int
-    pw: int
-    dh: int
-    dw: int
-    groups: int
-
-    @property
-    def taps(self) -> int:
-        return self.kh * self.kw
-
-    @property
-    def direct(self) -> bool:
-        """Whether each output reads the one input at its own position."""
-        return (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
-
-    def words(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in conv_kernels.GEOMETRY)
-
-
-def _geometry(o: Op, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
-    attrs = read(OPS[o.name], o.op.attributes)
-
-    def two(values: tuple[int, ...], fill: int) -> tuple[int, int]:
-        a, b = (fill,) * (2 - len(values)) + tuple(values)
-        return a, b
-
-    h, wd = two(x.shape[1:-1], 1)
-    ho, wo = two(y.shape[1:-1], 1)
-    kh, kw = two(w.shape[1:-1], 1)
-    return Geometry(x.shape[0], h, wd, x.shape[-1], ho, wo, y.shape[-1], kh, kw, *two(attrs["stride"], 1),
-                    *two(attrs["padding"], 0), *two(attrs["dilation"], 1), attrs["groups"])  # fmt: skip
 
 
 def native(b: Builder, o: Op) -> bool:
@@ -87,7 +39,7 @@ def native(b: Builder, o: Op) -> bool:
         "convolution_input_grad": (out, second, first),
         "convolution_weight_grad": (first, out, second),
     }[o.name]
-    g = _geometry(o, types[x], types[w], types[y])
+    g = geometry(o, types[x], types[w], types[y])
     if 0 in (types[x].numel, types[w].numel, types[y].numel):
         if types[out].numel:
             b.fill(0, b.place(out), types[out], b.strides(out), b.label(o))
@@ -125,7 +77,7 @@ class _Convolution:
         text, externals, names = conv_kernels.kernel(name)
         self.b.kernels[name] = text
         self.b.externals |= externals
-        given = dict(zip(conv_kernels.GEOMETRY, self.g.words())) | words
+        given = dict(zip(GEOMETRY, self.g.words())) | words
         self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
 
     def product(
@@ -142,10 +94,11 @@ class _Convolution:
     # -- weights
 
     def weights(self, rows: int) -> tuple[Place, bool]:
-        """The weight as a matrix [o, taps · cg]: its place, and whether its columns are channel-major (as OI*).
+        """The weight as a matrix [o, taps · cg]: its place, and whether its columns are
+        channel-major (as OI*).
 
-        PyTorch keeps weights as OI*. With few output positions the patches follow that order; with many it is
-        cheaper to copy the weight.
+        PyTorch keeps weights as OI*. With few output positions (`rows`) the patches follow that
+        order; with many it is cheaper to copy the weight.
         """
         g = self.g
         ty = self.b.body.types[self.w_value]
@@ -217,8 +170,10 @@ class _Convolution:
                 dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
                 self.product(dy, w, Matrix(rows, self.k), count, self.k, self.og)
                 images = count // image
-                self.run(unpack, x=self.at(self.x, i * self.cg), rows=rows, first=first // image,
-                         count=images * g.h * g.w, cg=self.cg)  # fmt: skip
+                target, inputs = self.at(self.x, i * self.cg), images * g.h * g.w
+                self.run(
+                    unpack, x=target, rows=rows, first=first // image, count=inputs, cg=self.cg
+                )
 
     def convolution_weight_grad(self) -> None:
         g = self.g

@@ -60,9 +60,8 @@ def function(dtype: str, name: str) -> str:
     ]
     for matrix in ("a", "b", "c"):
         lines.append(f"      %o{matrix} = arith.muli %i, %s{matrix} : i64")
-        lines.append(
-            f"      %{matrix}i = llvm.getelementptr %{matrix}[%o{matrix}] : (!llvm.ptr, i64) -> !llvm.ptr, i8"
-        )
+        lines.append(f"      %{matrix}i = llvm.getelementptr %{matrix}[%o{matrix}]")
+        lines.append("          : (!llvm.ptr, i64) -> !llvm.ptr, i8")
     types = ", ".join(["!llvm.ptr"] * 13)
     lines += [
         f"      llvm.call @{_FUNCTIONS[dtype]}({arguments}) : ({types}) -> ()",
@@ -74,7 +73,10 @@ def function(dtype: str, name: str) -> str:
 
 
 def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
-    """BLAS's letter and leading dimension of the matrix in the last two dimensions (see `gemm_ready`)."""
+    """BLAS's letter and leading dimension of the matrix in the last two dimensions.
+
+    It must be one that BLAS can read (see `gemm_ready` of gflow-materialize).
+    """
     (rows, cols), (row, col) = shape[-2:], strides[-2:]
     if (cols == 1 or col == 1) and (rows == 1 or row >= cols):
         return "N", max(row if rows > 1 else cols, cols, 1)
@@ -84,9 +86,13 @@ def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
 def batch_steps(
     shape: Sequence[int], strides: Sequence[Sequence[int]]
 ) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """The batch dimensions as runs that one loop can walk: a list of (count, strides, offsets), offsets for each run.
+    """The batch dimensions as runs that one loop can walk: (count, strides, offsets) of each.
 
     The innermost run is as long as the strides allow; the dimensions outside it are unrolled.
+
+    Args:
+        shape: of the batch dimensions.
+        strides: of the batch dimensions, for each matrix, in elements.
     """
     batch = list(shape)
     count, steps = 1, tuple(0 for _ in strides)
@@ -114,7 +120,10 @@ def batch_steps(
 def words(
     places: Sequence[Place], types: Sequence[TensorType], strides: Sequence[Sequence[int]]
 ) -> list[tuple[tuple[int | Place, ...], bool]]:
-    """The words of each call for C = A B, and whether threads should share its batch. Order: A, B, C."""
+    """The words of each call for C = A B, and whether threads should share its batch.
+
+    Args: for A, B and C; strides in elements.
+    """
     item = types[0].itemsize
     (ta, lda), (tb, ldb) = (_operand(t.shape, s) for t, s in zip(types[:2], strides[:2]))
     m, n = types[2].shape[-2:]
@@ -142,5 +151,5 @@ def product(
 ) -> tuple[int | Place, ...]:
     """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
     letters = (ord("T" if x.transposed else "N") for x in (a, b))
-    return (a.place, b.place, c.place, *letters, m, n, k, max(a.leading, 1), max(b.leading, 1), max(c.leading, 1),
-            1, 0, 0, 0, int(add))  # fmt: skip
+    leading = (max(x.leading, 1) for x in (a, b, c))
+    return (a.place, b.place, c.place, *letters, m, n, k, *leading, 1, 0, 0, 0, int(add))

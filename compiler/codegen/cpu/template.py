@@ -12,14 +12,15 @@ from .emitter import Emitter
 LANES = 16
 _F32 = f"vector<{LANES}xf32>"
 _MASK = f"vector<{LANES}xi1>"
+_POINTERS = f"vector<{LANES}x!llvm.ptr>"
 
 Body = Callable[[str, list[str]], list[str]]
 
 
 class Template(Emitter):
-    """A kernel over f32 data whose arguments are words with names; `t["h"]` is the value of word `h`.
+    """A kernel over f32 data whose arguments are words with names.
 
-    pointers: which words are addresses.
+    `t["h"]` is the value of word `h`. pointers: which words are addresses.
     """
 
     def __init__(self, words: Sequence[str], pointers: Sequence[str]) -> None:
@@ -139,9 +140,8 @@ class Template(Emitter):
         i64 = f"vector<{LANES}xi64>"
         wide = self(f"vector.broadcast {stride} : i64 to {i64}")
         offsets = self(f"arith.muli {self.steps(LANES, 'i64')}, {wide} : {i64}")
-        return self(
-            f"llvm.getelementptr {start}[{offsets}] : (!llvm.ptr, {i64}) -> vector<{LANES}x!llvm.ptr>, f32"
-        )
+        types = f"(!llvm.ptr, {i64}) -> {_POINTERS}, f32"
+        return self(f"llvm.getelementptr {start}[{offsets}] : {types}")
 
     def load(
         self, base: str, index: str, mask: str | None = None, stride: str | None = None
@@ -149,8 +149,8 @@ class Template(Emitter):
         if stride is not None:
             at = self.lanes(base, index, stride)
             return self(
-                f"llvm.intr.masked.gather {at}, {mask}, {self.zero()} {{alignment = 4 : i32}} : "
-                f"(vector<{LANES}x!llvm.ptr>, {_MASK}, {_F32}) -> {_F32}"
+                f"llvm.intr.masked.gather {at}, {mask}, {self.zero()} {{alignment = 4 : i32}}"
+                f" : ({_POINTERS}, {_MASK}, {_F32}) -> {_F32}"
             )
         at = self.pointer(base, index)
         if mask is None:
@@ -175,7 +175,8 @@ class Template(Emitter):
             self.line(f"llvm.store {value}, {at} {{alignment = 4 : i64}} : {_F32}, !llvm.ptr")
         else:
             self.line(
-                f"llvm.intr.masked.store {value}, {at}, {mask} {{alignment = 4 : i32}} : {_F32}, {_MASK} into !llvm.ptr"
+                f"llvm.intr.masked.store {value}, {at}, {mask} {{alignment = 4 : i32}}"
+                f" : {_F32}, {_MASK} into !llvm.ptr"
             )
 
     def fma(self, a: str, b: str, c: str) -> str:
