@@ -177,7 +177,7 @@ def _strides(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     "shape",
     [(5, 67), (64, 64), (3, 4, 33), (2, 33, 5, 7), (2, 3, 4, 5, 6), (2, 3, 2, 3, 2, 3, 5), (1, 40)],
 )
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i64", "i8", "i1"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i8", "i1"])
 def test_strides(shape: tuple[int, ...], dtype: str) -> None:
     def body(x: ir.Value, y: ir.Value) -> list[ir.Value]:
         if dtype == "i1":
@@ -185,9 +185,10 @@ def test_strides(shape: tuple[int, ...], dtype: str) -> None:
         return [b("sub", b("mul", x, y), y), b("maximum", x, y)]
 
     layouts = _strides(shape)
+    firsts = layouts[:5] if dtype == "f32" else layouts[:2]
     cases = [
         make(f"{s} {t}", [Arg(shape, dtype, s), Arg(shape, dtype, t)], body)
-        for s, t in itertools.product(layouts[:5], layouts)
+        for s, t in itertools.product(firsts, layouts)
     ]
     run_cases(cases)
 

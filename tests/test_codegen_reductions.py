@@ -73,7 +73,7 @@ def test_blocked_sums_are_accurate() -> None:
         torch.testing.assert_close(got, want, rtol=4e-6, atol=0)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i16"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i16"])
 def test_strided_operands(dtype: str) -> None:
     shape = (6, 5, 37)
     layouts = [(1, 6, 30), (185, 1, 5), (37, 222, 1), (400, 80, 2), (0, 37, 1), (37, 0, 1), (5, 1, 0),
