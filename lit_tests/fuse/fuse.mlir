@@ -46,3 +46,19 @@ func.func @views(%x: tensor<8x16xf32>) -> (tensor<16x8xf32>, tensor<128xf32>) {
   %1 = "gflow.reshape"(%0) {shape = array<i64: 128>} : (tensor<16x8xf32>) -> tensor<128xf32>
   return %0, %1 : tensor<16x8xf32>, tensor<128xf32>
 }
+
+// A column reduction takes up what has its shape, and no more.
+// CHECK-LABEL: func.func @column(
+// CHECK:         %[[K:.+]] = "gflow.fused"(%arg0) ({
+// CHECK:           "gflow.reduce"
+// CHECK:           "gflow.sqrt"
+// CHECK:         }) {kind = "column"
+// CHECK:         "gflow.fused"(%[[K]], %arg0)
+// CHECK:         }) {kind = "pointwise"
+func.func @column(%x: tensor<64x16xf32>) -> tensor<64x16xf32> {
+  %0 = "gflow.reduce"(%x) {dims = array<i64: 0>, kind = "sum"} : (tensor<64x16xf32>) -> tensor<16xf32>
+  %1 = "gflow.sqrt"(%0) : (tensor<16xf32>) -> tensor<16xf32>
+  %2 = "gflow.broadcast"(%1) {dims = array<i64: 1>, shape = array<i64: 64, 16>} : (tensor<16xf32>) -> tensor<64x16xf32>
+  %3 = "gflow.div"(%x, %2) : (tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+  return %3 : tensor<64x16xf32>
+}

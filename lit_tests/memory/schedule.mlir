@@ -15,3 +15,25 @@ func.func @updates(%w0: tensor<8x8xf32> {gflow.role = "parameter"}, %w1: tensor<
   %u1 = "gflow.sub"(%w1, %g1) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %u0, %u1 : tensor<8x8xf32>, tensor<8x8xf32>
 }
+
+// A reader of the old value that stands after the update, and doesn't need it, comes before it.
+// CHECK-LABEL: func.func @late_reader(
+// CHECK:         "gflow.transpose"(%arg0)
+// CHECK:         "gflow.matmul"
+// CHECK:         "gflow.fused"({{.*}}%arg0
+func.func @late_reader(%w: tensor<8x8xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}, tensor<8x8xf32>) {
+  %u = "gflow.sub"(%w, %g) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %t = "gflow.transpose"(%w) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  %m = "gflow.matmul"(%t, %g) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u, %m : tensor<8x8xf32>, tensor<8x8xf32>
+}
+
+// A reader that needs both the old value and the new one stays behind the update.
+// CHECK-LABEL: func.func @reader_of_both(
+// CHECK:         %[[U:.+]] = "gflow.fused"(
+// CHECK:         "gflow.matmul"(%[[U]], %arg0)
+func.func @reader_of_both(%w: tensor<8x8xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}, tensor<8x8xf32>) {
+  %u = "gflow.sub"(%w, %g) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %m = "gflow.matmul"(%u, %w) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u, %m : tensor<8x8xf32>, tensor<8x8xf32>
+}
