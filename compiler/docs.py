@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from gflow.dialects.docs import write_or_check
 
 from .opt_args import option_lines
 from .passes.base import Pass
@@ -60,19 +62,9 @@ def _body(doc: str) -> str:
     return "\n".join(out)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write the file, or check that it is current."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--write", action="store_true", help="write docs/passes.md")
-    mode.add_argument("--check", action="store_true", help="fail if docs/passes.md is not current")
-    options = parser.parse_args(argv)
-    if options.write:
-        TARGET.write_text(text(), encoding="utf-8")
-    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
-        print(f"{TARGET} is not current: run python -m gflow.compiler.docs --write")
-        return 1
-    return 0
+    return write_or_check(TARGET, text(), "gflow.compiler.docs", argv)
 
 
 if __name__ == "__main__":

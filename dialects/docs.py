@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -167,19 +168,27 @@ def _section(definition: OpDef) -> str:
     return "\n".join([*lines, "```mlir", op_lines(example(definition)), "```", ""])
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Write the file, or check that it is current."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def write_or_check(target: Path, text: str, module: str, argv: Sequence[str] | None = None) -> int:
+    """The command of a generated document: `--write` it, or `--check` that it is current.
+
+    module: what `python -m` runs to write it. Returns the exit status.
+    """
+    parser = argparse.ArgumentParser(description=f"docs/{target.name}, written from the code")
     mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--write", action="store_true", help="write docs/dialect.md")
-    mode.add_argument("--check", action="store_true", help="fail if docs/dialect.md is not current")
+    mode.add_argument("--write", action="store_true", help=f"write docs/{target.name}")
+    mode.add_argument("--check", action="store_true", help="fail if it is not current")
     options = parser.parse_args(argv)
     if options.write:
-        TARGET.write_text(text(), encoding="utf-8")
-    elif not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text():
-        print(f"{TARGET} is not current: run python -m gflow.dialects.docs --write")
+        target.write_text(text, encoding="utf-8")
+    elif not target.exists() or target.read_text(encoding="utf-8") != text:
+        print(f"{target} is not current: run python -m {module} --write")
         return 1
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the file, or check that it is current."""
+    return write_or_check(TARGET, text(), "gflow.dialects.docs", argv)
 
 
 if __name__ == "__main__":
