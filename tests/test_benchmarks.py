@@ -66,9 +66,9 @@ def test_models_have_their_published_sizes() -> None:
 
 @pytest.mark.slow
 def test_quick_run(tmp_path: Path) -> None:
-    """Eager and gflow through every kind of item, with results that agree."""
+    """Eager and gflow through an item with gradients, with results that agree."""
     path = tmp_path / "out.json"
-    options = ["--quick", "--models", "mlp,relu_mul_add,layer_norm_grad", "--peers", "eager,gflow"]
+    options = ["--quick", "--models", "layer_norm_grad", "--peers", "eager,gflow"]
     options += ["--threads", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *options, "--json", str(path)],

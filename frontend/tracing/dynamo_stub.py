@@ -23,6 +23,17 @@ _NAME = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
+    """The package while a trace runs. Functions that PyTorch keeps out of Dynamo's sight ask it once for a wrapper and
+    remember the answer: here they get themselves, and forget it again when the stand-in goes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.asked: list[Any] = []
+
+    def disable(self, fn: Any, recursive: bool = True, **_: Any) -> Any:
+        self.asked.append(fn)
+        return fn
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -30,7 +41,10 @@ class _StandIn(ModuleType):
         return getattr(importlib.import_module(_NAME), name)
 
 
-def _remove(stand_in: ModuleType) -> None:
+def _remove(stand_in: _StandIn) -> None:
+    for fn in stand_in.asked:
+        getattr(fn, "__dict__", {}).pop("__dynamo_disable", None)
+    stand_in.asked.clear()
     if sys.modules.get(_NAME) is stand_in:
         del sys.modules[_NAME]
     if torch.__dict__.get("_dynamo") is stand_in:
