@@ -309,3 +309,123 @@ def test_errors_of_pytorch_pass_through() -> None:
     with pytest.raises(RuntimeError, match=r"mat1|same reduction dim"):
         graph(torch.ones(1, 3))
     assert torch.is_tensor(graph(torch.ones(1, 2)))
+
+
+def test_a_note_names_the_line_of_any_other_error() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return model(x)
+
+    class Inner(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.ones(5, 5)  # inner
+
+    model = torch.nn.Sequential(Inner())
+    with pytest.raises(RuntimeError) as caught:
+        Call(function, model=model)(torch.ones(2, 3))
+    if hasattr(caught.value, "__notes__"):  # Python 3.11
+        assert caught.value.__notes__[0].startswith(line_of("inner"))
+
+
+def test_mixed_dtypes() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    graph = Call(lambda x: model(x.double()), model=model)
+    text = message(graph, torch.ones(1, 2))
+    assert "'model.0'" in text
+    assert "takes tensors of one dtype, got float32, float64, float32" in text
+
+
+def test_step_in_build() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def function(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()  # step
+
+    text = message(Call(function, optimizer, model), torch.ones(1, 2))
+    assert text.startswith(line_of("step"))
+    assert "Leave step() out" in text
+    optimizer.step()
+
+
+def test_new_parameters_in_build() -> None:
+    text = message(Call(lambda x: torch.nn.Linear(2, 2)(x)), torch.ones(1, 2))
+    assert "Make it in __init__" in text
+    assert torch.nn.Linear(2, 2).weight.is_leaf
+
+
+def test_functional_transforms() -> None:
+    for function in (
+        lambda x: torch.func.vmap(torch.sin)(x),
+        lambda x: torch.func.grad(lambda y: y.tanh().sum())(x),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
+    ):
+        assert "torch.func transform" in message(Call(function), torch.ones(3))
+
+
+def test_number_of_classes() -> None:
+    one_hot = torch.nn.functional.one_hot
+    assert "Pass num_classes" in message(Call(lambda x: one_hot(x)), torch.tensor([1, 2]))
+    found = Call(lambda x: one_hot(x, num_classes=4))(torch.tensor([1, 2]))
+    assert torch.equal(found, one_hot(torch.tensor([1, 2]), 4))
+
+
+def test_formatting_a_traced_tensor(capsys: pytest.CaptureFixture[str]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        print(f"{x} {x.sum()}")
+        return x
+
+    Call(function)(torch.ones(2))
+    assert capsys.readouterr().out == "<traced tensor float32[2]> <traced tensor float32[]>\n"
+    assert "to format it" in message(Call(lambda x: f"{x.sum():.3f}"), torch.ones(2))
+
+
+def test_deepcopy_names_the_users_line() -> None:
+    import copy
+
+    model = torch.nn.Linear(2, 2)
+    text = message(Call(lambda x: copy.deepcopy(model)(x), model=model), torch.ones(1, 2))
+    assert text.startswith(__file__)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), None], ids=["own", "pytorch"])
+def test_the_model_is_usable_after_an_error(error: Exception | None) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def function(x: torch.Tensor, bad: bool) -> Any:
+        loss = model(x).sum()
+        loss.backward()
+        if bad and error is not None:
+            raise error
+        return model(x[:, :2]) if bad else loss
+
+    graph = Call(function, optimizer, model)
+    with pytest.raises((ValueError, RuntimeError)):
+        graph(torch.randn(4, 3), True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(p.grad is None and isinstance(p, torch.nn.Parameter) for p in model.parameters())
+    model(torch.randn(4, 3)).sum().backward()
+    assert graph(torch.randn(4, 3), False).shape == ()
+
+
+def test_optimizer_over_parameters_that_the_model_lacks() -> None:
+    """As in eager: they get no gradient, so they stay."""
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    before = other.weight.detach().clone()
+    optimizer = torch.optim.AdamW([*model.parameters(), *other.parameters()], 0.1)
+    graph = Call(lambda x: model(x).sum().backward(), optimizer, model)
+    graph(torch.ones(1, 2))
+    assert torch.equal(other.weight, before)
+
+
+def test_optimizer_added_after_the_first_call() -> None:
+    model = torch.nn.Linear(2, 1)
+    graph = Call(lambda x: model(x).sum().backward(), model=model)
+    assert "add_optimizer" in message(graph, torch.ones(1, 2))
+    before = model.weight.detach().clone()
+    graph.add_optimizer(torch.optim.SGD(model.parameters(), 0.1))
+    graph(torch.ones(1, 2))
+    assert not torch.equal(model.weight, before)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import transformer
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import optimizer
 
 from ..errors import GraphTraceError
@@ -19,6 +20,29 @@ from .location import user_frame
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     """The original compares the mask's values with a causal one, to take a faster kernel."""
     return is_causal is True
+
+
+_batch_norm_forward = _BatchNorm.forward
+
+
+def _batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """With momentum=None (a cumulative average), the original makes a Python number of the
+    counter; here the average is taken on tensors."""
+    mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+    if self.momentum is not None or not self.training or mean is None or count is None:
+        return _batch_norm_forward(self, input)
+    assert var is not None
+    self._check_input_dim(input)
+    with torch.no_grad():
+        count.add_(1)
+        batch_mean, batch_var = mean.clone(), var.clone()
+    out = torch.nn.functional.batch_norm(
+        input, batch_mean, batch_var, self.weight, self.bias, True, 1.0, self.eps
+    )
+    with torch.no_grad():
+        mean.add_((batch_mean - mean) / count)
+        var.add_((batch_var - var) / count)
+    return out
 
 
 def _no_step(self: torch.optim.Optimizer, *_: Any) -> None:
@@ -39,7 +63,10 @@ def _no_parameter(*_: Any, **__: Any) -> Any:
 
 
 _REPLACED: list[tuple[Any, str, Any]] = [
+    # torch.compiler.is_compiling(): libraries ask it before they look at values.
+    (torch.compiler, "_is_compiling_flag", True),
     (transformer, "_detect_is_causal_mask", _is_causal),
+    (_BatchNorm, "forward", _batch_norm),
     (torch.nn.Parameter, "__new__", staticmethod(_no_parameter)),
 ]
 

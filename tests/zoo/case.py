@@ -40,7 +40,7 @@ class Case:
     """A model with inputs and a loss.
 
     make: the model. inputs: fresh random inputs. program: (model, *inputs) to (loss, outputs).
-    dtypes: what it runs in. grad: it can train. slow: not among the quick tests.
+    dtypes: what it runs in. infer: it runs without gradients too. slow: not among the quick tests.
     """
 
     name: str
@@ -49,9 +49,8 @@ class Case:
     program: Program = square_loss
     optimizer: Callable[[Any], torch.optim.Optimizer] = sgd
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
-    grad: bool = True
+    infer: bool = True
     slow: bool = False
-    group: str = ""
 
 
 class Function(Module):

@@ -322,10 +322,10 @@ _QUICK = ("PReLU", "ELU", "Mish", "GELU", "GLU")
 CASES: list[Case] = [
     Case("VGG", vgg, images(), class_loss),
     Case("ResNet bottleneck", resnet, images(size=32), class_loss),
-    Case("ResNeXt", lambda: resnet(4), images(size=32), class_loss),
-    Case("DenseNet", Dense, images(), class_loss),
+    Case("ResNeXt", lambda: resnet(4), images(size=32), class_loss, slow=True),
+    Case("DenseNet", Dense, images(), class_loss, slow=True),
     Case("Inception", Inception, images(), class_loss, slow=True),
-    Case("U-Net transpose", lambda: UNet(True), dense_labels, class_loss),
+    Case("U-Net transpose", lambda: UNet(True), dense_labels, class_loss, slow=True),
     Case("U-Net nearest", lambda: UNet(False), dense_labels, class_loss, slow=True),
     Case("U-Net bilinear", lambda: UNet(False, "bilinear"), dense_labels, class_loss),
     Case("U-Net bicubic", lambda: UNet(False, "bicubic"), dense_labels, class_loss, slow=True),
@@ -348,7 +348,7 @@ CASES: list[Case] = [
     Case("batch of one", convnext, images(size=32, batch=1), class_loss, slow=True),
     Case("odd sizes", resnet, lambda: (torch.randn(3, 3, 37, 29), torch.randint(5, (3,))),
          class_loss, slow=True),
-    *[Case(name, normed(norm), images(size=8), class_loss, slow="one" in name or "plain" in name)
+    *[Case(name, normed(norm), images(size=8), class_loss, slow=name not in ("GroupNorm", "BatchNorm cumulative"))
       for name, norm in _norms().items()],
     *[Case(f"pool {i} {type(pool).__name__}", _lazy(pooled(pool), 1, 3, 16, 16), images(),
            class_loss, slow=i > 2) for i, pool in enumerate(_POOLS)],

@@ -33,11 +33,6 @@ def _on(loss: Callable[..., Tensor]) -> Callable[..., Any]:
     return program
 
 
-def _ctc(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-    log_probs = a.view(4, 1, 5).expand(4, 2, 5).log_softmax(-1)
-    return F.ctc_loss(log_probs, torch.tensor([[1, 2], [3, 3]]), (4, 4), (2, 2))
-
-
 def _sign(y: Tensor) -> Tensor:
     return torch.where(y > 2, 1, -1)
 
@@ -70,7 +65,6 @@ _PAIRS: dict[str, Callable[..., Tensor]] = {
     "poisson": lambda a, b, y: F.poisson_nll_loss(a, b.exp().detach()),
     "gaussian": lambda a, b, y: F.gaussian_nll_loss(a, b, a.square() + 0.1),
     "nll": lambda a, b, y: F.nll_loss(a.log_softmax(1), y, ignore_index=2),
-    "ctc": _ctc,
     "focal": lambda a, b, y: (
         (1 - torch.exp(-F.cross_entropy(a, y, reduction="none"))) ** 2
         * F.cross_entropy(a, y, reduction="none")
@@ -92,7 +86,7 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "none": {"reduction": "none"},
 }
 
-_QUICK = ("bce logits", "kl", "cosine embedding", "triplet", "huber", "contrastive", "ctc")
+_QUICK = ("bce logits", "kl", "cosine embedding", "triplet", "huber", "contrastive")
 
 
 def _model() -> nn.Module:
