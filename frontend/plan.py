@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_unflatten
 from . import executor
 from .errors import GraphInputError
 from .executor import Compiled
-from .signature import check_call, check_devices
+from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
 from .tracing.location import user_frame
 from .tracing.modules import collect_modules
@@ -200,7 +200,7 @@ def compile_plan(
     """Trace and compile one signature."""
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
-    check_devices(build, args, kwargs, [(s.name, s.tensor) for s in slots])
+    check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
     first_outputs: list[Any] = []
     stepped = 0.0
 

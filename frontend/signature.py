@@ -99,19 +99,28 @@ def check_call(build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         ) from None
 
 
-def check_devices(
+def check_tensors(
     build: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     parameters: list[tuple[str, Tensor]],
 ) -> None:
-    """Inputs and parameters are on one device (0-d CPU tensors go with any)."""
+    """Inputs and parameters have dtypes of the dialect and are on one device (0-d CPU tensors go
+    with any)."""
+    from .lowering.dtypes import TO_MLIR
+
     leaves, _ = tree_flatten((args, kwargs))
     names = input_names(build, args, kwargs)
     known: tuple[str, torch.device] | None = None
     tensors = [(f"parameter {n!r}", t) for n, t in parameters]
     tensors += [(f"input {n!r}", t) for n, t in zip(names, leaves) if isinstance(t, Tensor)]
     for name, tensor in tensors:
+        if tensor.is_quantized or tensor.dtype not in TO_MLIR:
+            file, line = user_frame(2)
+            raise GraphInputError(
+                f"{file}:{line}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
+                "convert it first, e.g. with .float()."
+            )
         if tensor.dim() == 0 and tensor.device.type == "cpu":
             continue
         if known is None:

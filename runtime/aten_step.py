@@ -64,6 +64,11 @@ class AtenCall:
         result = self.func(*self.args, **self.kwargs)
         for target, value in zip(self.outputs, self._results(result), strict=True):
             if target is not None and value is not None:
+                if value.shape != target.shape:
+                    raise RuntimeError(
+                        f"{self.step.overload} gave shape {list(value.shape)} where PyTorch's "
+                        f"shape rule promised {list(target.shape)} ({self.step.label})"
+                    )
                 target.copy_(value)
 
     def _results(self, result: Any) -> list[torch.Tensor | None]:

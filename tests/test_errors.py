@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -429,3 +430,31 @@ def test_optimizer_added_after_the_first_call() -> None:
     graph.add_optimizer(torch.optim.SGD(model.parameters(), 0.1))
     graph(torch.ones(1, 2))
     assert not torch.equal(model.weight, before)
+
+
+def test_dtypes_that_no_graph_takes() -> None:
+    values = torch.ones(3).to(torch.float8_e4m3fn)
+    text = message(Call(lambda x: x.float()), values, error=flow.GraphInputError)
+    assert text.startswith(__file__)
+    assert "has dtype torch.float8_e4m3fn" in text
+
+
+@dataclasses.dataclass
+class _Pair:
+    a: Any
+
+
+@pytest.mark.parametrize(
+    "wrap", [_Pair, lambda x: (i for i in [x]), lambda x: {x}], ids=["object", "generator", "set"]
+)
+def test_outputs_that_hide_tensors(wrap: Any) -> None:
+    text = message(Call(lambda x: [3, wrap(x * 2)]), torch.ones(3))
+    assert "with traced tensors inside" in text
+    assert Call(lambda x: (x, _Pair(3)))(torch.ones(3))[1] == _Pair(3)
+
+
+def test_tensors_of_another_trace() -> None:
+    kept = []
+    Call(lambda x: kept.append(x * 2))(torch.ones(3))
+    text = message(Call(lambda x: x + kept[0]), torch.ones(3))
+    assert "a tensor of another trace" in text

@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
 
     def value_of(self, fake: torch.Tensor) -> TraceValue:
         value = getattr(fake, "_gflow_value", None)
-        if value is None:
+        if value is None or fake.fake_mode is not self.fake_mode:  # type: ignore[attr-defined]
             if isinstance(fake, FakeTensor):
                 raise GraphTraceError(
                     f"{describe(self.locator.here())}: a tensor of another trace is used here. "

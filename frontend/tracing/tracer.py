@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -255,6 +256,15 @@ class _Session:
                 value = self.recorder.value_of(self._current(wrapper))
                 trace.out_leaves[i] = OutputRef(len(outputs))
                 outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
+            elif _holds_tensors(leaf):
+                code = getattr(self.build, "__code__", None)
+                where = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+                raise GraphTraceError(
+                    f"{where}build() returns an object of type {type(leaf).__qualname__} "
+                    "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
+                    "named tuples and dicts of them (for a dataclass, also after "
+                    "torch.utils._pytree.register_dataclass)."
+                )
         return outputs
 
     def _current(self, wrapper: torch.Tensor) -> torch.Tensor:
@@ -282,6 +292,20 @@ class _Session:
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
         trace.input_leaves = self.input_leaves
+
+
+def _holds_tensors(leaf: Any) -> bool:
+    """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
+    if isinstance(leaf, (GeneratorType, set, frozenset)):
+        return isinstance(leaf, GeneratorType) or any(map(_is_traced, leaf))
+    try:
+        return any(map(_is_traced, vars(leaf).values()))
+    except TypeError:
+        return False
+
+
+def _is_traced(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and torch._is_functional_tensor(item)
 
 
 def _prune(trace: Trace) -> None:
