@@ -14,12 +14,13 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
 
 from .passmanager import run_pipeline
-from .pipeline import DEFAULT_PIPELINES
+from .pipeline import PIPELINES, PipelineOptions
 
 
 @dataclass
 class CompileOptions:
-    """target: "cpu". pipeline: the passes to run, as text; the target's default if None.
+    """target: "cpu". passes: switches that shape the target's pipeline. pipeline: the passes to run,
+    as text, instead of the target's.
 
     threads: the most threads that kernels may use; all cores if 0.
     blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
@@ -27,6 +28,7 @@ class CompileOptions:
     """
 
     target: str = "cpu"
+    passes: PipelineOptions = field(default_factory=PipelineOptions)
     pipeline: str | None = None
     threads: int = 0
     blas: bool | None = None
@@ -56,11 +58,9 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     from .codegen.cpu.build import build_program
 
     options = options or CompileOptions()
-    pipeline = options.pipeline or DEFAULT_PIPELINES.get(options.target)
-    if pipeline is None:
-        raise ValueError(
-            f"unknown target '{options.target}'; known: {', '.join(DEFAULT_PIPELINES)}"
-        )
+    if options.target not in PIPELINES:
+        raise ValueError(f"unknown target '{options.target}'; known: {', '.join(PIPELINES)}")
+    pipeline = options.pipeline or PIPELINES[options.target](options.passes)
     run_pipeline(module, pipeline, verify_each=False, timing=options.timing)
     start = time.perf_counter()
     threads = options.threads or os.cpu_count() or 1

@@ -1,10 +1,47 @@
-"""The pass pipelines that the compile path runs, by target."""
+"""The pass pipelines that the compile path runs, by target, and the switches that shape them."""
 
 from __future__ import annotations
 
-DEFAULT_PIPELINES: dict[str, str] = {
-    "cpu": (
-        "builtin.module(func.func(gflow-simplify,cse,gflow-assign-layout,gflow-simplify,cse,"
-        "gflow-fuse,gflow-schedule,gflow-materialize,gflow-plan-memory))"
-    ),
-}
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """What an author may switch; every field acts through passes and their options.
+
+    amp: element type of mixed precision, "f16" or "bf16"; "" without.
+    memory_budget: bytes of arena to stay under, by computing again; 0 without. memory_fraction: the
+        same as a share of what the program needs without computing anything again.
+    straighten: the order of ops, as `gflow-schedule{algorithm=…}` names it.
+    compress_memory: reuse memory of dead values. choose_best_allocation: try every allocation
+        strategy, and a local search, rather than the two quickest.
+    fuse_add_to_output: an addition after a contraction may become part of it.
+    fuse_cast_scale: casts and scaling by constants may become part of other kernels.
+    fuse_model_update_ops: the ops of one parameter's update may become one kernel.
+    multi_tensor_update: all parameter updates become few kernels.
+    """
+
+    amp: str = ""
+    memory_budget: int = 0
+    memory_fraction: float = 0.0
+    straighten: str = "SpeedFirst"
+    compress_memory: bool = True
+    choose_best_allocation: bool = False
+    fuse_add_to_output: bool = True
+    fuse_cast_scale: bool = True
+    fuse_model_update_ops: bool = True
+    multi_tensor_update: bool = False
+
+
+def cpu_pipeline(options: PipelineOptions) -> str:
+    """The passes for CPU kernels."""
+    passes = ["gflow-simplify", "cse", "gflow-assign-layout", "gflow-simplify", "cse"]
+    passes += ["gflow-fuse", "gflow-schedule", "gflow-materialize", "gflow-plan-memory"]
+    return f"builtin.module(func.func({','.join(passes)}))"
+
+
+PIPELINES: dict[str, Callable[[PipelineOptions], str]] = {"cpu": cpu_pipeline}
+
+#: what runs when nothing is switched
+DEFAULT_PIPELINES = {target: build(PipelineOptions()) for target, build in PIPELINES.items()}

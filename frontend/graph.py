@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from .config import GraphConfig
 from .errors import GraphError
 from .executor import lowered_ir
 from .plan import Plan, compile_plan
@@ -19,13 +20,6 @@ from .tracing.modules import ModuleTable, collect_modules
 
 _names: Counter[str] = Counter()
 _MAX_VARIANTS = 16
-
-
-@dataclass
-class GraphConfig:
-    """Settings of one graph. `compile_options` go to the compiler as they are."""
-
-    compile_options: Any = None
 
 
 @dataclass
@@ -201,7 +195,7 @@ class Graph:
                 kwargs,
                 self._roots(),
                 state.optimizers,
-                self.config.compile_options,
+                self.config.resolved(),
             )
         finally:
             state.building = False

@@ -1,0 +1,81 @@
+"""`graph.config`: how a graph is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .errors import GraphError
+from .tracing.location import user_frame
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
+
+_STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
+
+
+class GraphConfig:
+    """Settings of one graph; set them before its first call.
+
+    compile_options: options of the compiler itself (`gflow.compiler.CompileOptions`): target,
+        threads, a pipeline as text. The switches below add to them.
+    """
+
+    def __init__(self) -> None:
+        self.compile_options: CompileOptions | None = None
+        self._switches: dict[str, Any] = {}
+
+    def resolved(self) -> CompileOptions:
+        """The compiler's options, with the switches."""
+        from gflow.compiler import CompileOptions
+
+        options = self.compile_options or CompileOptions()
+        if not self._switches:
+            return options
+        return replace(options, passes=replace(options.passes, **self._switches))
+
+    def allow_fuse_add_to_output(self, mode: bool = True) -> None:
+        """Whether an addition may become part of the contraction that makes its operand."""
+        self._switches["fuse_add_to_output"] = _flag("allow_fuse_add_to_output", mode)
+
+    def allow_fuse_cast_scale(self, mode: bool = True) -> None:
+        """Whether casts and scaling by constants may become part of other kernels."""
+        self._switches["fuse_cast_scale"] = _flag("allow_fuse_cast_scale", mode)
+
+    def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
+        """Whether the ops of one parameter's update may become one kernel."""
+        self._switches["fuse_model_update_ops"] = _flag("allow_fuse_model_update_ops", mode)
+
+    def enable_multi_tensor_update(self, mode: bool = True) -> None:
+        """Whether the updates of all parameters become few kernels."""
+        self._switches["multi_tensor_update"] = _flag("enable_multi_tensor_update", mode)
+
+    def enable_compress_memory(self, mode: bool = True) -> None:
+        """Whether values share memory that others no longer need."""
+        self._switches["compress_memory"] = _flag("enable_compress_memory", mode)
+
+    def enable_choose_best_memory_allocation(self, mode: bool = True) -> None:
+        """Whether every allocation strategy and a local search are tried for the smallest arena."""
+        name = "enable_choose_best_memory_allocation"
+        self._switches["choose_best_allocation"] = _flag(name, mode)
+
+    def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
+        """The order in which ops run: "MemoryFirst", "SpeedFirst", "Disable" (as built),
+        "OverlapCpuGpu" or "DelayShortGpu"."""
+        if mode not in _STRAIGHTEN:
+            known = ", ".join(repr(m) for m in _STRAIGHTEN)
+            raise GraphError(
+                f"{_here()}: enable_straighten_algorithm() takes one of {known}; got {mode!r}"
+            )
+        self._switches["straighten"] = mode
+
+
+def _flag(name: str, mode: object) -> bool:
+    if not isinstance(mode, bool):
+        raise GraphError(f"{_here()}: {name}() takes True or False; got {mode!r}")
+    return mode
+
+
+def _here() -> str:
+    file, line = user_frame(2)
+    return f"{file}:{line}"
