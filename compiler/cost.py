@@ -104,7 +104,7 @@ def _memory(value: ir.Value) -> TensorType | None:
         return _memory(owner.operands[0])
     if owner.name == "gflow.constant":
         elements = owner.attributes["value"]
-        if ir.DenseElementsAttr.isinstance(elements) and ir.DenseElementsAttr(elements).is_splat:
+        if isinstance(elements, ir.DenseElementsAttr) and elements.is_splat:
             return None
     return builder.type_of(value)
 
