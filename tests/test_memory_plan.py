@@ -15,15 +15,8 @@ from random_ir import LARGE, SMALL, random_args, random_module
 
 from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.compiler.memory.in_place import reads_where_it_writes
-from gflow.compiler.memory.offsets import (
-    ALIGN,
-    Buffer,
-    aligned,
-    best,
-    by_program_order,
-    by_size,
-    lower_bound,
-)
+from gflow.compiler.memory.liveness import ALIGN, Buffer, aligned, lower_bound
+from gflow.compiler.memory.offsets import best, by_program_order, by_size
 from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.ssa import Body, aliases, read_body
 from gflow.compiler.views import Layout, is_view, layouts

@@ -4,40 +4,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-#: buffers start at multiples of this: a cache line, and the widest vector
-ALIGN = 64
+from .liveness import Buffer
 
 #: `by_size` compares every buffer with every other; with more of them it takes too long
 _MOST_BY_SIZE = 3000
-
-
-@dataclass
-class Buffer:
-    """`size` bytes that are live from op `start` to op `end`, both included."""
-
-    size: int
-    start: int
-    end: int
-
-
-def aligned(size: int) -> int:
-    """The bytes that a buffer takes up: a multiple of `ALIGN`, and never none."""
-    return max(-(-size // ALIGN), 1) * ALIGN
-
-
-def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of sizes live at one op: no arena can be smaller."""
-    change: dict[int, int] = {}
-    for b in buffers:
-        change[b.start] = change.get(b.start, 0) + b.size
-        change[b.end + 1] = change.get(b.end + 1, 0) - b.size
-    peak = live = 0
-    for at in sorted(change):
-        live += change[at]
-        peak = max(peak, live)
-    return peak
 
 
 def best(buffers: Sequence[Buffer]) -> tuple[int, list[int]]:

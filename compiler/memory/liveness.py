@@ -1,0 +1,141 @@
+"""Which bytes are live when: the buffers of a function, and from which op to which each is needed.
+
+`lives_of` answers for any function of the dialect, planned or not, so passes that decide what to
+keep and what to compute again can ask it too. Sizes are in bytes, times are op numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from gflow.dialects.mlir import func
+
+from ..ssa import Body, Op, aliases, read_body
+from ..views import Layout, is_view, layouts
+from .in_place import reads_where_it_writes
+
+#: buffers start at multiples of this: a cache line, and the widest vector
+ALIGN = 64
+
+
+@dataclass
+class Buffer:
+    """`size` bytes that are live from op `start` to op `end`, both included."""
+
+    size: int
+    start: int
+    end: int
+
+
+def aligned(size: int) -> int:
+    """The bytes that a buffer takes up: a multiple of `ALIGN`, and never none."""
+    return max(-(-size // ALIGN), 1) * ALIGN
+
+
+def live_bytes(buffers: Iterable[Buffer], ops: int) -> list[int]:
+    """For each of `ops` ops the bytes that are live while it runs."""
+    change = [0] * (ops + 1)
+    for b in buffers:
+        change[b.start] += b.size
+        change[b.end + 1] -= b.size
+    return list(accumulate(change[:ops]))
+
+
+def lower_bound(buffers: Sequence[Buffer]) -> int:
+    """The largest sum of sizes live at one op: no arena can be smaller."""
+    return max(live_bytes(buffers, max((b.end + 1 for b in buffers), default=0)), default=0)
+
+
+@dataclass
+class Lives:
+    """What of a function lies where, and when.
+
+    body, at: the function, and how its values lie. making: the ops that write memory of their own.
+    place: returned value → `result:<n>` or `arg:<n>`, where the op that makes it writes it.
+    buffers: of all other values. buffer_of: value → number of the buffer that it lies in.
+    taken: value → the operand whose buffer it took over.
+    """
+
+    body: Body
+    at: list[Layout]
+    making: list[Op]
+    place: dict[int, str] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+    buffer_of: dict[int, int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def per_op(self) -> list[int]:
+        """The bytes of buffers that are live at each op."""
+        return live_bytes(self.buffers, len(self.body.ops))
+
+    @property
+    def lower_bound(self) -> int:
+        """The largest of them: the smallest arena that this order of ops could do with."""
+        return max(self.per_op, default=0)
+
+
+def lives_of(
+    function: func.FuncOp,
+    body: Body | None = None,
+    at: list[Layout] | None = None,
+    *,
+    take_over: bool = True,
+) -> Lives:
+    """The lives of a function's values, in the order in which its ops stand.
+
+    Views live in what they look at. Before gflow-materialize the copies that it will insert are
+    not there to be counted.
+
+    Args:
+        body, at: of the function, where they are known.
+        take_over: let a kernel's result take over the buffer of an operand that dies in it.
+    """
+    body = body or read_body(function)
+    at = at or layouts(function, body)
+    making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
+    lives = Lives(body, at, making)
+    for n, (v, alias) in enumerate(zip(body.returned, aliases(function, body))):
+        lives.place[v] = f"result:{n}" if alias is None else f"arg:{alias}"
+    last = last_uses(body, at)
+    for o in making:
+        for n, r in enumerate(o.results):
+            if r not in lives.place:
+                _add(lives, last, o, n, take_over)
+    return lives
+
+
+def last_uses(body: Body, at: Sequence[Layout]) -> dict[int, int]:
+    """For each value that is read, itself or through views, the last op that does."""
+    return {at[v].base: o.index for o in body.ops for v in o.operands}
+
+
+def _add(lives: Lives, last: dict[int, int], o: Op, n: int, take_over: bool) -> None:
+    """A buffer for result `n` of `o`: a dying operand's, or a new one."""
+    r = o.results[n]
+    end = max(last.get(r, o.index), o.index)
+    old = _dying(lives, last, o, n) if take_over and o.name == "fused" else None
+    if old is None:
+        lives.buffer_of[r] = len(lives.buffers)
+        lives.buffers.append(Buffer(aligned(lives.body.types[r].nbytes), o.index, end))
+    else:
+        lives.taken[r] = old
+        lives.buffer_of[r] = lives.buffer_of[old]
+        lives.buffers[lives.buffer_of[r]].end = end
+
+
+def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
+    """An operand of a fused op whose buffer result `n` can take over; None without any."""
+    body, at = lives.body, lives.at
+    ty = body.types[o.results[n]]
+    gone = {lives.taken[r] for r in o.results if r in lives.taken}
+    for number, v in enumerate(o.operands):
+        if v not in lives.buffer_of or v in gone or body.types[v] != ty or last[v] != o.index:
+            continue
+        # a view of it beside it would be read at other positions
+        alone = sum(at[w].base == v for w in o.operands) == 1
+        if alone and reads_where_it_writes(o.op, number, n):
+            return v
+    return None
