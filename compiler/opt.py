@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from gflow.dialects.constants import externalize
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
@@ -270,6 +271,7 @@ class _Runner:
             )
         except PipelineError:
             return None
+        externalize(root)
         return self._print(root)
 
     def _parse(self, text: str, name: str, diagnostics: list[Diagnostic]) -> ir.Operation | None:
@@ -303,12 +305,14 @@ class _Runner:
 
     def _print(self, op: ir.Operation) -> str:
         options = self.options
+        limit = options.mlir_elide_elementsattrs_if_larger
         text = op.get_asm(
             enable_debug_info=options.mlir_print_debuginfo,
             pretty_debug_info=options.mlir_pretty_debuginfo,
             print_generic_op_form=options.mlir_print_op_generic,
             use_local_scope=options.mlir_print_local_scope,
-            large_elements_limit=options.mlir_elide_elementsattrs_if_larger,
+            large_elements_limit=limit,
+            large_resource_limit=None if limit is None else 2 * limit + 10,  # in hexadecimal digits
             assume_verified=True,
         )
         return text if text.endswith("\n") else text + "\n"

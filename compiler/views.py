@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
@@ -103,7 +104,7 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
             source = found[o.operands[0]]
             assert source is not None
             found[o.results[0]] = view_layout(o, source, body.types[o.operands[0]])
-        elif o.name == "constant" and ir.DenseElementsAttr(o.op.attributes["value"]).is_splat:
+        elif o.name == "constant" and is_splat(o.op.attributes["value"]):
             # one element in memory, read everywhere
             found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
         for r in o.results:

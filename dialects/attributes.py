@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .constants import as_resource
 from .mlir import ir
 from .opdef import Attr, OpDef, VerifyError
 from .types import TensorType, try_tensor_type
@@ -66,7 +67,7 @@ def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
         items = list(attr)
         if all(isinstance(a, ir.StringAttr) for a in items):
             return tuple(a.value for a in items)
-    if kind == "elements" and isinstance(attr, ir.DenseElementsAttr | ir.DenseResourceElementsAttr):
+    if kind == "elements" and (isinstance(attr, ir.DenseElementsAttr) or as_resource(attr)):
         found = try_tensor_type(attr.type)
         if found is not None:
             return found

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .attributes import to_mlir
+from .constants import dense_attribute
 from .mlir import ir
 from .opdef import MIXED_GROUPS, VerifyError
 from .ops import OPS
@@ -88,12 +89,7 @@ def dense(array: np.ndarray, ty: TensorType) -> ir.Value:
 
     array: holds `ty.dtype`'s bytes (bf16 as uint16, i1 as bool).
     """
-    mlir_type = ty.mlir()
-    packed = np.ascontiguousarray(array)
-    if ty.dtype == "i1":
-        packed = np.packbits(packed.reshape(-1).astype(bool), bitorder="little")
-    attr = ir.DenseElementsAttr.get(packed, type=mlir_type)
-    return build("constant", [], {"value": attr})
+    return build("constant", [], {"value": dense_attribute(array, ty)})
 
 
 def convert(x: ir.Value, dtype: str) -> ir.Value:

@@ -8,7 +8,6 @@ Understands modules before and after fusion (a `gflow.fused` runs its region).
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 from gflow.dialects import aten
 from gflow.dialects.attributes import read
+from gflow.dialects.constants import element_bytes, is_splat
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
@@ -71,6 +71,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
     attrs = read(OPS[name], operation.attributes)
     if name == "aten":
         return _aten(operands, attrs)
+    if name == "optimization_barrier":
+        return operands
     if name == "constant":
         return [_constant(operation.attributes["value"])]
     if name in _RULES:
@@ -87,24 +89,10 @@ def _aten(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
 
 def _constant(attr: Any) -> Tensor:
     ty = tensor_type(attr.type)
-    if attr.is_splat:
-        value = attr.get_splat_value().value
-        return torch.full(ty.shape, value, dtype=DTYPES[ty.dtype])
-    if ty.dtype == "bf16":
-        body = str(attr).partition("<")[2].rpartition(">")[0].partition("> : ")[0]
-        if body.startswith('"0x'):
-            raw = torch.frombuffer(bytearray.fromhex(body[3:-1]), dtype=torch.bfloat16)
-        else:
-            raw = torch.tensor(ast.literal_eval(body)).to(torch.bfloat16)
-        return raw.reshape(ty.shape)
-    return torch.from_numpy(np.array(attr).astype(_NUMPY[ty.dtype])).reshape(ty.shape)
-
-
-_NUMPY = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32,
-    "i16": np.int16, "i8": np.int8, "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32,
-    "ui64": np.uint64, "i1": np.bool_,
-}  # fmt: skip
+    if ty.numel == 0:
+        return torch.empty(ty.shape, dtype=DTYPES[ty.dtype])
+    data = torch.frombuffer(bytearray(element_bytes(attr, ty)), dtype=DTYPES[ty.dtype])
+    return (data.expand(ty.numel) if is_splat(attr) else data).reshape(ty.shape).clone()
 
 
 # -- elementwise

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
@@ -138,8 +139,8 @@ class _Describer:
         operands = list(op.operands)
         match name:
             case "constant":
-                elements = ir.DenseElementsAttr(op.attributes["value"])
-                if not elements.is_splat:
+                elements = op.attributes["value"]
+                if not is_splat(elements):
                     raise Unsupported("a constant in a kernel must be a splat")
                 return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
             case "iota":

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from gflow.dialects.attributes import read
-from gflow.dialects.mlir import ir
+from gflow.dialects.constants import is_splat
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import without_ones
 
@@ -50,8 +50,7 @@ class Dataflow:
                 # argmax and argmin find positions: no kernel combines those
                 return "other" if self.attrs[o.index]["kind"].startswith("arg") else "reduce"
             case "constant":
-                splat = ir.DenseElementsAttr(o.op.attributes["value"]).is_splat
-                return "free" if splat else "other"
+                return "free" if is_splat(o.op.attributes["value"]) else "other"
             case "broadcast" | "iota":
                 return "free"
             case "reshape":

@@ -14,6 +14,7 @@ import numpy as np
 
 from gflow.dialects.attributes import to_mlir
 from gflow.dialects.builder import segment_sizes
+from gflow.dialects.constants import dense_attribute
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
@@ -252,11 +253,7 @@ class Emitter:
 
     def dense(self, array: np.ndarray, dtype: str) -> Value:
         """A constant with the elements of `array` (which holds `dtype`'s bytes)."""
-        ty = self.mlir_type(array.shape, dtype)
-        packed = np.ascontiguousarray(array)
-        if dtype == "i1":
-            packed = np.packbits(packed.reshape(-1).astype(bool), bitorder="little")
-        attr = ir.DenseElementsAttr.get(packed, type=ty)
+        attr = dense_attribute(array, TensorType(tuple(array.shape), dtype))
         return self.create("constant", [], {"value": attr}, [(array.shape, dtype)])[0]
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str) -> Value:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Argument, KernelStep, Place, Program, Result
 
@@ -17,7 +18,6 @@ from ...views import is_view
 from ..kernel import describe
 from . import aten_ops, convolution, gemm, movement, vmath
 from .builder import Builder
-from .constants import constant_bytes
 
 _RUNTIME_FUNCTIONS = {
     "omp_get_thread_num": "  llvm.func @omp_get_thread_num() -> i32",
@@ -76,9 +76,8 @@ def _add(b: Builder, o: Op) -> None:
 def _constant(b: Builder, o: Op) -> None:
     """A constant that is read from memory: one element for a splat."""
     (r,) = o.results
-    elements = ir.DenseElementsAttr(o.op.attributes["value"])
     b.places[r] = Place("constant", len(b.constants), 0)
-    b.constants.append(constant_bytes(elements, b.body.types[r]))
+    b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
 
 
 def _fused(b: Builder, o: Op) -> None:
