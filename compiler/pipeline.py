@@ -36,9 +36,29 @@ class PipelineOptions:
 
 def cpu_pipeline(options: PipelineOptions) -> str:
     """The passes for CPU kernels."""
-    passes = ["gflow-simplify", "cse", "gflow-assign-layout", "gflow-simplify", "cse"]
-    passes += ["gflow-fuse", "gflow-schedule", "gflow-materialize", "gflow-plan-memory"]
+    passes = ["gflow-checkpoint"]
+    passes += ["gflow-simplify", "cse", "gflow-assign-layout", "gflow-simplify", "cse"]
+    passes += [_fuse(options), "gflow-schedule", "gflow-materialize", "gflow-plan-memory"]
     return f"builtin.module(func.func({','.join(passes)}))"
+
+
+def _fuse(options: PipelineOptions) -> str:
+    return _with_options(
+        "gflow-fuse",
+        {
+            "add-to-output": options.fuse_add_to_output,
+            "cast-scale": options.fuse_cast_scale,
+            "update-ops": options.fuse_model_update_ops,
+            "update-in-contraction": options.fuse_model_update_ops
+            and not options.multi_tensor_update,
+        },
+    )
+
+
+def _with_options(name: str, switches: dict[str, bool]) -> str:
+    """A pass with the switches that are off."""
+    off = [f"{switch}=false" for switch, on in switches.items() if not on]
+    return f"{name}{{{' '.join(off)}}}" if off else name
 
 
 PIPELINES: dict[str, Callable[[PipelineOptions], str]] = {"cpu": cpu_pipeline}

@@ -23,6 +23,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
 
+from ..contractions import CONTRACTIONS
+
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
 DimMap = tuple[int, ...]
 
@@ -135,8 +137,10 @@ class _Describer:
             return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
         op = value.owner.operation
         name = op.name.removeprefix("gflow.")
-        attrs = read(OPS[name], op.attributes)
         operands = list(op.operands)
+        if name in CONTRACTIONS or (name == "reshape" and _is_root(operands[0])):
+            return self.root(ty, dim_map)
+        attrs = read(OPS[name], op.attributes)
         match name:
             case "constant":
                 elements = op.attributes["value"]
@@ -175,6 +179,14 @@ class _Describer:
         return self.add(
             Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
         )
+
+    def root(self, ty: TensorType, dim_map: DimMap) -> int:
+        """The contraction's result, or a reshape of it: a load of one more operand, row-major."""
+        strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
+        access = Access(len(self.inputs), ty.dtype, strides)
+        if access not in self.loads:
+            self.loads.append(access)
+        return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
 
     def demand_rng(self, value: ir.Value, which: int) -> int:
         """Word `which` of the generator state, as a scalar load."""
@@ -224,6 +236,13 @@ def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: Di
     return tuple(next(found) if size != 1 else -1 for size in inner)
 
 
+def _is_root(value: ir.Value) -> bool:
+    """Whether a value is the result of a contraction."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    return value.owner.operation.name.removeprefix("gflow.") in CONTRACTIONS
+
+
 def _splat_value(elements: ir.DenseElementsAttr) -> float | int | bool:
     value = elements.get_splat_value()
     if isinstance(value, ir.FloatAttr | ir.BoolAttr):
@@ -237,7 +256,7 @@ def _index_space(block: ir.Block) -> tuple[tuple[int, ...], frozenset[int]]:
         if op.operation.name == "gflow.reduce":
             attrs = read(OPS["reduce"], op.operation.attributes)
             return type_of(op.operation.operands[0]).shape, frozenset(attrs["dims"])
-    shapes = [type_of(v).shape for v in _yielded(block)]
+    shapes = [type_of(v).shape for v in _yielded(block) if not _is_root(v)]
     return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
 
 
@@ -248,7 +267,8 @@ def _yielded(block: ir.Block) -> list[ir.Value]:
 def describe(
     op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
 ) -> Kernel:
-    """The kernel of a `gflow.fused` op.
+    """The kernel of a `gflow.fused` op; of an epilogue, if the op has a contraction. That one's result
+    is a load, numbered as one more operand; it isn't stored by the kernel.
 
     Args:
         op: the fused op.
@@ -264,6 +284,8 @@ def describe(
     kept_shape = tuple(d.space[i] for i in range(len(d.space)) if i not in d.reduced)
     stores = []
     for i, (value, own) in enumerate(zip(_yielded(d.block), outputs)):
+        if _is_root(value):
+            continue
         ty = type_of(value)
         if ty.shape == d.space:
             dim_map = full

@@ -42,8 +42,9 @@ def emit(grouping: Grouping) -> None:
 def _read_outside(grouping: Grouping) -> tuple[set[int], set[int]]:
     """Values that something outside the groups reads, and the ops that stay outside."""
     body, kind = grouping.body, grouping.flow.kind
-    alive = {o.index for o in body.ops if kind[o.index] == "other"}
-    stack = [v for i in alive for v in body.ops[i].operands] + body.returned
+    others = {o.index for o in body.ops if kind[o.index] == "other"} - grouping.absorbed
+    stack = [v for i in others for v in body.ops[i].operands] + body.returned
+    alive = {i for i in others if i not in grouping.group_of}
     needed: set[int] = set()
     while stack:
         v = stack.pop()
@@ -64,8 +65,9 @@ def _prune(grouping: Grouping, needed: set[int]) -> None:
     """
     body = grouping.body
     # readers before what they read
-    for gi in sorted(range(len(grouping.groups)), key=lambda i: -grouping.groups[i].level):
-        g = grouping.groups[gi]
+    groups = grouping.groups
+    for gi in sorted(range(len(groups)), key=lambda i: (-groups[i].level, -groups[i].root)):
+        g = groups[gi]
         outputs = {r for m in grouping.stored_by(gi) for r in body.ops[m].results} & needed
         members = set(g.members)
         kept: set[int] = set()
@@ -76,7 +78,7 @@ def _prune(grouping: Grouping, needed: set[int]) -> None:
             if p in kept:
                 continue
             kept.add(p)
-            for b in grouping.flow.bases(body.ops[p]):
+            for b in grouping.reads(p):
                 if b in seen:
                     continue
                 seen.add(b)
@@ -95,7 +97,7 @@ _Unit = tuple[bool, int]
 def _order(grouping: Grouping, alive: set[int]) -> list[_Unit]:
     """Groups and the ops outside, by dependencies and otherwise in the program's order.
 
-    A group stands where the last of its own members stood.
+    A group stands where the last of its own members stood; an epilogue where its contraction did.
     """
     body = grouping.body
     reads: dict[_Unit, list[int]] = {}
@@ -103,7 +105,7 @@ def _order(grouping: Grouping, alive: set[int]) -> list[_Unit]:
     for gi, g in enumerate(grouping.groups):
         if g.members:
             reads[True, gi] = sorted(g.inputs)
-            position[True, gi] = max(grouping.stored_by(gi))
+            position[True, gi] = g.root if g.root >= 0 else max(grouping.stored_by(gi))
     for i in alive:
         reads[False, i] = body.ops[i].operands
         position[False, i] = i
@@ -139,7 +141,8 @@ def _build(grouping: Grouping, gi: int, replaced: dict[int, ir.Value], needed: s
     outputs = [r for m in stored for r in body.ops[m].results if r in needed]
     outputs.sort(key=lambda v: (str(body.types[v]), v))
     inputs = sorted(g.inputs, key=lambda v: (str(body.types[v]), v))
-    with _location([body.ops[m].op.location for m in stored]):
+    told = dict.fromkeys([g.root, *stored] if g.root >= 0 else stored)
+    with _location([body.ops[m].op.location for m in told]):
         operands = [replaced.get(v, body.values[v]) for v in inputs]
         types = [body.types[v] for v in outputs]
         fused = builder.build_op("fused", operands, {"kind": g.kind}, types)

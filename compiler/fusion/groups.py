@@ -24,6 +24,23 @@ class FuseOptions:
             "than stored and loaded"
         },
     )
+    epilogues: bool = field(
+        default=True, metadata={"doc": "a contraction and what follows it may be one kernel"}
+    )
+    add_to_output: bool = field(
+        default=True, metadata={"doc": "adding a tensor to a contraction's result counts as that"}
+    )
+    update_in_contraction: bool = field(
+        default=True,
+        metadata={"doc": "updating an argument by a contraction's result counts as that"},
+    )
+    cast_scale: bool = field(
+        default=True,
+        metadata={"doc": "casts and scaling by a constant share kernels with other ops"},
+    )
+    update_ops: bool = field(
+        default=True, metadata={"doc": "the ops of one argument's update share a kernel"}
+    )
 
 
 @dataclass
@@ -36,6 +53,8 @@ class Group:
     reduced: the dimensions of the space that its reductions combine; None without a reduction.
     inputs: the values it loads.
     after: values that depend on a reduction of the group.
+    root: the contraction (an op number) that it is the epilogue of; -1 without one.
+    sealed: it stays as it is.
     """
 
     level: int
@@ -44,6 +63,8 @@ class Group:
     reduced: tuple[int, ...] | None = None
     inputs: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
+    root: int = -1
+    sealed: bool = False
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -59,6 +80,8 @@ class Group:
     @property
     def kind(self) -> str:
         """The kernel's kind, as `gflow.fused` names it."""
+        if self.root >= 0:
+            return "contraction"
         return "pointwise" if self.reduced is None else "row" if self.is_row else "column"
 
     def map_in(self, shape: tuple[int, ...]) -> DimMap | None:
@@ -95,12 +118,20 @@ class Grouping:
 
     group_of: op number → the group that stores its results (a group may also repeat the ops of
         another one).
+    updates: values that replace an argument's. update_ops: elementwise ops from which nothing else
+        is computed.
+    absorbed: reshapes that only a group with a contraction needs.
     """
 
-    def __init__(self, flow: Dataflow, options: FuseOptions) -> None:
+    def __init__(
+        self, flow: Dataflow, options: FuseOptions, updates: frozenset[int] = frozenset()
+    ) -> None:
         self.flow, self.body, self.options = flow, flow.body, options
+        self.updates = updates
+        self.update_ops = frozenset() if options.update_ops else _update_ops(flow, updates)
         self.groups: list[Group] = []
         self.group_of: dict[int, int] = {}
+        self.absorbed: set[int] = set()
         self._level = [0] * len(self.body.ops)  # of ops that are in no group
 
     def owner(self, value: int) -> int | None:
@@ -114,6 +145,19 @@ class Grouping:
         if p < 0:
             return 0
         return self.groups[self.group_of[p]].level if p in self.group_of else self._level[p]
+
+    def reads(self, op: int) -> list[int]:
+        """What an op of a group reads: bases, or the very operands of one that isn't elementwise."""
+        o = self.body.ops[op]
+        return o.operands if self.flow.kind[op] == "other" else self.flow.bases(o)
+
+    def read_outside(self) -> set[int]:
+        """Values that the function returns or that ops outside of all groups read; their bases."""
+        found = {self.flow.base(v) for v in self.body.returned} | set(self.body.returned)
+        for o in self.body.ops:
+            if self.flow.kind[o.index] == "other":
+                found.update(self.flow.base(v) for v in o.operands)
+        return found
 
     def place_alone(self, op: int, level: int) -> None:
         """Record the level of an op that is in no group."""
@@ -155,3 +199,17 @@ def same_space(a: Group, b: Group) -> bool:
 
 def numel(shape: tuple[int, ...]) -> int:
     return TensorType(shape, "i1").numel
+
+
+def _update_ops(flow: Dataflow, updates: frozenset[int]) -> frozenset[int]:
+    """Elementwise ops from which nothing but values in `updates` is computed."""
+    body = flow.body
+    plain = set(body.returned) - updates
+    found: set[int] = set()
+    for o in reversed(body.ops):
+        if flow.kind[o.index] not in ("elementwise", "free") or not plain.isdisjoint(o.results):
+            continue
+        users = [u for r in o.results for u in body.users[r]]
+        if all(u in found for u in users) and (users or not updates.isdisjoint(o.results)):
+            found.add(o.index)
+    return frozenset(i for i in found if flow.kind[i] == "elementwise")

@@ -41,12 +41,29 @@ def _place(grouping: Grouping, o: Op) -> None:
     """Add an op to the highest group that takes it, or to a new one."""
     bases = grouping.flow.bases(o)
     found = {gi for b in bases if (gi := grouping.owner(b)) is not None}
+    alone = _stays_alone(grouping, o)
+    found = {gi for gi in found if not alone and not grouping.groups[gi].sealed}
     for gi in sorted(found, key=lambda i: -grouping.groups[i].level):
         if _try_join(grouping, o, gi, bases):
             return
     level = _level_after(grouping, bases)
-    grouping.groups.append(Group(level, grouping.flow.own_space(o)))
+    grouping.groups.append(Group(level, grouping.flow.own_space(o), sealed=alone))
     _add(grouping, o, len(grouping.groups) - 1, bases)
+
+
+def _stays_alone(grouping: Grouping, o: Op) -> bool:
+    """Whether an option keeps an op out of kernels with others."""
+    options = grouping.options
+    if not options.cast_scale and (o.name == "convert" or _scales(grouping, o)):
+        return True
+    return not options.update_ops and o.index in grouping.update_ops
+
+
+def _scales(grouping: Grouping, o: Op) -> bool:
+    """Whether an op multiplies by a constant or by a scalar."""
+    flow = grouping.flow
+    factors = [flow.base(v) for v in o.operands]
+    return o.name == "mul" and any(b < 0 or numel(flow.shape(b)) == 1 for b in factors)
 
 
 def _add(grouping: Grouping, o: Op, gi: int, bases: Sequence[int]) -> None:
@@ -70,6 +87,8 @@ def _try_join(grouping: Grouping, o: Op, gi: int, bases: Sequence[int]) -> bool:
         if other == gi or level < g.level:
             continue
         if other is None or level > g.level or not same_space(g, grouping.groups[other]):
+            return False
+        if grouping.groups[other].sealed:
             return False
         merge.add(other)
     trial = union(g, [grouping.groups[m] for m in sorted(merge)])
@@ -117,7 +136,7 @@ def merge_siblings(grouping: Grouping) -> None:
     """Groups of one level over one index space that load the same large value become one."""
     first: dict[tuple[int, tuple[int, ...], int], int] = {}
     for gi, g in enumerate(grouping.groups):
-        if not g.members or numel(g.space) < _SHARED_LOAD:
+        if not g.members or g.sealed or numel(g.space) < _SHARED_LOAD:
             continue
         for b in sorted(g.inputs):
             if grouping.flow.shape(b) != g.space:

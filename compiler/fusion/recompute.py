@@ -32,13 +32,11 @@ def recompute(grouping: Grouping) -> None:
     for gi, g in enumerate(groups):
         for b in g.inputs:
             readers.setdefault(b, set()).add(gi)
-    stored = set(body.returned)
-    for o in body.ops:
-        if grouping.flow.kind[o.index] == "other":
-            stored.update(grouping.flow.base(v) for v in o.operands)
+    stored = grouping.read_outside()
     for v in sorted(readers):
         owner = grouping.owner(v)
-        cone = None if owner is None else _cone(grouping, v, groups[owner])
+        fixed = owner is None or groups[owner].sealed
+        cone = None if fixed else _cone(grouping, v, groups[owner])
         if cone is None or cone.cost > grouping.options.recompute_cost:
             continue
         size = body.types[v].numel
@@ -59,7 +57,7 @@ def recompute(grouping: Grouping) -> None:
 def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     """Whether group `g` reads `v` only where it would compute it."""
     flow = grouping.flow
-    if len({*g.members, *cone.ops}) > grouping.options.max_ops:
+    if g.sealed or len({*g.members, *cone.ops}) > grouping.options.max_ops:
         return False
     if not grouping.small_enough(g, cone.leaves):
         return False

@@ -13,7 +13,8 @@ reduction joins where a kernel can walk it: in a "row" kernel (the innermost dim
 reduced) everything, in a "column" kernel (it is kept) only what has the reduced shape.
 Constants, broadcasts and unit reshapes cost nothing and are repeated in each group that needs
 them. A value that another group can recompute from what it loads anyway is recomputed, not
-stored.
+stored. Last, a pointwise kernel that reads a contraction's result may become part of it
+(`kind = "contraction"`): bias, activation, residual add, an update.
 
 Groups must not depend on each other in a circle. Every group has a level, one above the highest
 group it reads; an op may join a group only if all else that it reads has a lower level, so
@@ -27,18 +28,24 @@ from gflow.dialects.mlir import func
 
 from ..fusion.dataflow import Dataflow
 from ..fusion.emit import emit
+from ..fusion.epilogue import join_epilogues
 from ..fusion.groups import FuseOptions, Grouping
 from ..fusion.grow import grow, merge_siblings
 from ..fusion.recompute import recompute
-from ..ssa import read_live_body
+from ..ssa import aliases, read_live_body
 from .base import Pass
 
 
 def run(function: func.FuncOp, options: FuseOptions) -> None:
-    grouping = Grouping(Dataflow(read_live_body(function)), options)
+    body = read_live_body(function)
+    targets = zip(body.returned, aliases(function, body))
+    updates = frozenset(v for v, alias in targets if alias is not None)
+    grouping = Grouping(Dataflow(body), options, updates)
     grow(grouping)
     merge_siblings(grouping)
     recompute(grouping)
+    if options.epilogues:
+        join_epilogues(grouping)
     emit(grouping)
 
 

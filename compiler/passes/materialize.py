@@ -20,6 +20,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import row_major_strides
 
+from ..contractions import root_of, root_operands
 from ..memory.in_place import reads_where_it_writes
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
@@ -76,9 +77,14 @@ def _readable(o: Op, n: int, shape: tuple[int, ...], at: list[Layout]) -> bool:
     if o.name == "reshape":
         return is_view(o, at)
     strides = at[o.operands[n]].strides
-    if o.name == "matmul":
-        return gemm_ready(shape, strides)
-    return n not in _DENSE.get(o.name, ()) or strides == row_major_strides(shape)
+    name, numbers = o.name, [n]
+    if o.name == "fused" and (root := root_of(o.op)) is not None:
+        name = root.name.removeprefix("gflow.")
+        numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]
+    if name == "matmul":
+        return not numbers or gemm_ready(shape, strides)
+    dense = _DENSE.get(name, ())
+    return strides == row_major_strides(shape) or not any(i in dense for i in numbers)
 
 
 def _fix_results(body: Body, at: list[Layout], target: list[int | None]) -> None:

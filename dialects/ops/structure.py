@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ..opdef import Attr, OpDef
 
+#: moves nothing: each result is its operand, seen through a view
+BARRIER = "optimization_barrier"
+
 OPS: tuple[OpDef, ...] = (
     OpDef(
         "fused",
@@ -15,7 +18,7 @@ OPS: tuple[OpDef, ...] = (
                 "str",
                 "how the kernel walks its index space; chosen by the code generator if missing",
                 optional=True,
-                choices=("pointwise", "row", "column"),
+                choices=("pointwise", "row", "column", "contraction"),
             )
         },
         results=None,
@@ -30,6 +33,16 @@ OPS: tuple[OpDef, ...] = (
         results=0,
         mixed=True,
         pure=False,
+    ),
+    OpDef(
+        BARRIER,
+        "structure",
+        "result i is operand i, but not before all operands are there; no rewrite sees through it, "
+        "and it costs nothing when the program runs",
+        ("*inputs",),
+        results=None,
+        infer=lambda operands, attrs: list(operands),
+        mixed=True,
     ),
     OpDef(
         "aten",

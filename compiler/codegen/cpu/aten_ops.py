@@ -25,13 +25,15 @@ def position(b: Builder, o: Op) -> None:
     attrs = read(OPS["reduce"], o.op.attributes)
     args = [{"t": 0}, attrs["dims"][0]]
     x, r = b.ref(o.operands[0]), b.ref(o.results[0])
-    b.aten(o, f"aten.{attrs['kind']}.default", args, [x], r)
+    b.aten(b.label(o), f"aten.{attrs['kind']}.default", args, [x], r)
 
 
 def gather(b: Builder, o: Op) -> None:
     dim = read(OPS["gather"], o.op.attributes)["dim"]
     inputs = [b.ref(v) for v in o.operands]
-    b.aten(o, "aten.gather.default", [{"t": 0}, dim, {"t": 1}], inputs, b.ref(o.results[0]))
+    b.aten(
+        b.label(o), "aten.gather.default", [{"t": 0}, dim, {"t": 1}], inputs, b.ref(o.results[0])
+    )
 
 
 def take(b: Builder, o: Op) -> None:
@@ -40,7 +42,7 @@ def take(b: Builder, o: Op) -> None:
     rank = b.body.types[index].rank
     out = _merged(b, o.results[0], dim, rank)
     inputs = [b.ref(x), _dense(b, index, 0, rank)]
-    b.aten(o, "aten.index_select.default", [{"t": 0}, dim, {"t": 1}], inputs, out)
+    b.aten(b.label(o), "aten.index_select.default", [{"t": 0}, dim, {"t": 1}], inputs, out)
 
 
 def index_add(b: Builder, o: Op) -> None:
@@ -49,7 +51,7 @@ def index_add(b: Builder, o: Op) -> None:
     rank = b.body.types[index].rank
     inputs = [b.ref(x), _dense(b, index, 0, rank), _dense(b, source, dim, rank)]
     args = [{"t": 0}, dim, {"t": 1}, {"t": 2}]
-    b.aten(o, "aten.index_add.default", args, inputs, b.ref(o.results[0]))
+    b.aten(b.label(o), "aten.index_add.default", args, inputs, b.ref(o.results[0]))
 
 
 def _merged(b: Builder, value: int, low: int, rank: int) -> TensorRef:
@@ -90,7 +92,7 @@ def convolution(b: Builder, o: Op) -> None:
     geometry = [*walk, False, [0] * (out.type.rank - 2), attrs["groups"]]
     if o.name == "convolution":
         args = [{"t": 0}, {"t": 1}, None, *geometry]
-        b.aten(o, "aten.convolution.default", args, [first, second], out)
+        b.aten(b.label(o), "aten.convolution.default", args, [first, second], out)
         return
     # of the tensor whose gradient it computes ATen reads only the shape: one element stands for
     # all of them
@@ -100,7 +102,7 @@ def convolution(b: Builder, o: Op) -> None:
     else:
         inputs, mask = [second, first, shape], [False, True, False]
     args = [{"t": 0}, {"t": 1}, {"t": 2}, None, *geometry, mask]
-    b.aten(o, "aten.convolution_backward.default", args, inputs, out)
+    b.aten(b.label(o), "aten.convolution_backward.default", args, inputs, out)
 
 
 def _channels_first(ref: TensorRef, layout: str) -> TensorRef:

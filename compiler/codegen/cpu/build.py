@@ -11,13 +11,16 @@ from typing import Any
 
 from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Argument, KernelStep, Place, Program, Result
+from gflow.dialects.program import Argument, Place, Program, Result
 
+from ...contractions import root_of
 from ...ssa import Op, aliases
 from ...views import is_view
 from ..kernel import describe
-from . import aten_ops, convolution, gemm, movement, vmath
+from . import aten_ops, convolution, movement, vmath
 from .builder import Builder
+from .epilogue import Epilogue, split
+from .matmul import matmul
 
 _RUNTIME_FUNCTIONS = {
     "omp_get_thread_num": "  llvm.func @omp_get_thread_num() -> i32",
@@ -81,35 +84,38 @@ def _constant(b: Builder, o: Op) -> None:
 
 
 def _fused(b: Builder, o: Op) -> None:
+    root = root_of(o.op)
+    if root is not None:
+        op, epilogue = split(b, o, root)
+        _CONTRACTIONS[op.name](b, op, epilogue)
+        return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
     b.launch(k, [b.place(v) for v in o.operands], [b.place(v) for v in o.results], b.label(o))
 
 
-def _matmul(b: Builder, o: Op) -> None:
-    values = [*o.operands, *o.results]
-    types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
-    places, label, out = [b.place(v) for v in values], b.label(o), types[2]
-    if out.numel == 0:
+def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    if convolution.native(b, o, epilogue):
         return
-    if types[0].shape[-1] == 0:
-        b.fill(0, places[2], out, strides[2], label)
-    elif b.blas and out.dtype in gemm.DTYPES:
-        name = b.gemm(out.dtype)
-        for words, parallel in gemm.words(places, types, strides):
-            b.steps.append(KernelStep(name, words, parallel, label))
-    else:
-        x, y, z = (b.ref(v) for v in values)
-        b.aten(o, "aten.matmul.default", [{"t": 0}, {"t": 1}], [x, y], z)
-
-
-def _convolution(b: Builder, o: Op) -> None:
-    if not convolution.native(b, o):
+    if epilogue is None:
         aten_ops.convolution(b, o)
+        return
+    (r,) = o.results
+    scratch = b.scratch(b.body.types[r].nbytes, epilogue.place is None)
+    b.places[r] = epilogue.target(0, scratch)
+    aten_ops.convolution(b, o)
+    epilogue.run(0, epilogue.rows, b.places[r])
 
+
+_CONTRACTIONS: Mapping[str, Callable[[Builder, Op, Epilogue], None]] = {
+    "matmul": matmul,
+    "convolution": _convolution,
+    "convolution_input_grad": _convolution,
+    "convolution_weight_grad": _convolution,
+}
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
-    "matmul": _matmul,
+    "matmul": matmul,
     "convolution": _convolution,
     "convolution_input_grad": _convolution,
     "convolution_weight_grad": _convolution,

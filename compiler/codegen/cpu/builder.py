@@ -85,12 +85,26 @@ class Builder:
     def label(self, o: Op) -> str:
         return f"{o.name} {o.op.location}"
 
+    def scratch(self, size: int, wanted: bool = True) -> Place:
+        """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""
+        if wanted:
+            self.scratch_bytes = max(self.scratch_bytes, -(-size // 64) * 64)
+        return Place("arena", 0, self.arena)
+
     # -- kernels
 
     def launch(
-        self, k: Kernel, loads: Sequence[Place], stores: Sequence[Place], label: str
+        self,
+        k: Kernel,
+        loads: Sequence[Place],
+        stores: Sequence[Place],
+        label: str,
+        first: int = 0,
     ) -> None:
-        """Add a step that runs kernel `k`; places by operand and result number."""
+        """Add a step that runs kernel `k`; places by operand and result number.
+
+        first: where the kernel starts along its first dimension.
+        """
         if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
             return
         p = plan(k)
@@ -103,10 +117,13 @@ class Builder:
             )
         words: list[int | Place] = []
         for w in p.words:
-            if w.kind == "load":
-                words.append(loads[k.loads[w.value].operand])
-            elif w.kind == "store":
-                words.append(stores[k.stores[w.value].operand])
+            if w.kind in ("load", "store"):
+                access = k.loads[w.value] if w.kind == "load" else k.stores[w.value]
+                place = (loads if w.kind == "load" else stores)[access.operand]
+                if first:
+                    ty = TensorType((), access.dtype)
+                    place = shifted(place, first * access.strides[0], ty)
+                words.append(place)
             elif w.kind == "scratch":
                 words.append(scratch)
             else:
@@ -186,11 +203,16 @@ class Builder:
     # -- through PyTorch
 
     def aten(
-        self, o: Op, overload: str, args: list[Any], inputs: Sequence[TensorRef], output: TensorRef
+        self,
+        label: str,
+        overload: str,
+        args: list[Any],
+        inputs: Sequence[TensorRef],
+        output: TensorRef,
     ) -> None:
         """Add a call of an ATen overload; in `args`, {"t": i} stands for input i."""
         call = json.dumps([args, {}])
-        self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), self.label(o)))
+        self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
 
 
 def _stem(k: Kernel, p: Plan) -> str:

@@ -21,14 +21,15 @@ from ...ssa import Op
 from . import conv_kernels, gemm
 from .builder import Builder
 from .conv_geometry import GEOMETRY, Geometry, geometry
+from .epilogue import Epilogue
 from .gemm import Matrix
 
 #: bytes of patches made at a time
 _PIECE = 4 << 20
 
 
-def native(b: Builder, o: Op) -> bool:
-    """Add the steps of a convolution op; False if it has none here."""
+def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> bool:
+    """Add the steps of a convolution op, and of what follows it; False if it has none here."""
     attrs = read(OPS[o.name], o.op.attributes)
     first, second, out = o.operands[0], o.operands[1], o.results[0]
     types = b.body.types
@@ -41,24 +42,92 @@ def native(b: Builder, o: Op) -> bool:
     }[o.name]
     g = geometry(o, types[x], types[w], types[y])
     if 0 in (types[x].numel, types[w].numel, types[y].numel):
-        if types[out].numel:
-            b.fill(0, b.place(out), types[out], b.strides(out), b.label(o))
+        _zero(b, o, epilogue)
         return True
     dense = [b.strides(v) == row_major_strides(types[v].shape) for v in (x, y)]
     if not all(dense):
         return False
-    conv = _Convolution(b, o, g, x, w, y)
+    conv = _Convolution(b, o, g, (x, w, y), epilogue)
     if g.groups == g.c == g.o and g.groups > 1:
         return conv.depthwise()
     getattr(conv, o.name)()
     return True
 
 
+def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
+    """Sums without terms."""
+    (r,) = o.results
+    ty = b.body.types[r]
+    if ty.numel == 0:
+        return
+    if epilogue is None:
+        b.fill(0, b.place(r), ty, b.strides(r), b.label(o))
+        return
+    target = epilogue.target(0, b.scratch(ty.nbytes, epilogue.place is None))
+    b.fill(0, target, ty, row_major_strides(ty.shape), b.label(o))
+    epilogue.run(0, epilogue.rows, target)
+
+
+class _Output:
+    """Where a convolution writes its result, row by row, and what follows once rows are there.
+
+    Args:
+        most: the most rows that are made at a time.
+    """
+
+    def __init__(self, conv: _Convolution, most: int) -> None:
+        (r,) = conv.o.results
+        self.type = conv.b.body.types[r]
+        self.epilogue = conv.epilogue
+        self.first = 0  # the row that `place` is that of
+        self.place = Place("arena", 0, 0)
+        if self.epilogue is None:
+            self.place = conv.b.place(r)
+        elif self.epilogue.place is not None:
+            self.place = self.epilogue.place
+        else:
+            rows = most if self.epilogue.granule else self.epilogue.rows
+            self.place = conv.take_scratch(rows * self.type.shape[-1] * self.type.itemsize)
+        self.floating = self.epilogue is not None and self.epilogue.place is None
+
+    def at(self, row: int, column: int = 0) -> Place:
+        """The address of an element."""
+        row -= self.first
+        offset = (row * self.type.shape[-1] + column) * self.type.itemsize
+        return Place(self.place.space, self.place.index, self.place.offset + offset)
+
+    def begin(self, first: int) -> None:
+        """Rows from `first` on come next."""
+        if self.floating and self.epilogue is not None and self.epilogue.granule:
+            self.first = first
+
+    def done(self, first: int, count: int) -> None:
+        """These rows are complete."""
+        if self.epilogue is None:
+            return
+        if self.epilogue.granule:
+            self.epilogue.run(first, count, self.at(first))
+        elif first + count == self.epilogue.rows:
+            self.epilogue.run(0, self.epilogue.rows, self.at(0))
+
+
 class _Convolution:
-    def __init__(self, b: Builder, o: Op, g: Geometry, x: int, w: int, y: int) -> None:
-        self.b, self.o, self.g = b, o, g
-        self.x, self.w, self.y = b.place(x), b.place(w), b.place(y)
-        self.w_value = w
+    """x, w, y: the value numbers of input, weight and output; the op's own result is one of them."""
+
+    def __init__(
+        self,
+        b: Builder,
+        o: Op,
+        g: Geometry,
+        values: tuple[int, int, int],
+        epilogue: Epilogue | None = None,
+    ) -> None:
+        self.b, self.o, self.g, self.epilogue = b, o, g, epilogue
+        self.x, self.w, self.y = (
+            Place("arena", 0, 0) if v in o.results and epilogue is not None else b.place(v)
+            for v in values
+        )
+        self.w_value = values[1]
         self.label = b.label(o)
         self.cg, self.og = g.c // g.groups, g.o // g.groups
         self.k = g.taps * self.cg
@@ -119,61 +188,77 @@ class _Convolution:
         length = max(1, _PIECE // max(1, row_bytes * granule)) * granule
         return [(at, min(length, positions - at)) for at in range(0, positions, length)]
 
+    def direct_pieces(self, positions: int, terms: int) -> list[tuple[int, int]]:
+        return [(0, positions)] if self.epilogue is None else self.epilogue.pieces(terms)
+
+    def granule(self, rows: int) -> int:
+        """The least multiple of so many rows of the result that an epilogue can run on, too."""
+        if self.epilogue is None or not self.epilogue.granule:
+            return rows
+        return self.epilogue.common(rows)
+
     def convolution(self) -> None:
         g = self.g
         positions = g.n * g.ho * g.wo
         weight, channel_major = self.weights(positions)
         if g.direct:
-            for i in range(g.groups):
-                a = Matrix(self.at(self.x, i * self.cg), g.c)
-                w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
-                self.product(
-                    a, w, Matrix(self.at(self.y, i * self.og), g.o), positions, self.og, self.k
-                )
-            return
-        pieces = self.pieces(positions, g.wo, 4 * self.k)
-        rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+            pieces = self.direct_pieces(positions, self.k)
+            rows = Place("arena", 0, 0)
+        else:
+            pieces = self.pieces(positions, self.granule(g.wo), 4 * self.k)
+            rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
         pack = "pack_patches_channel_major" if channel_major else "pack_patches"
-        for i in range(g.groups):
-            w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
-            for first, count in pieces:
-                self.run(
-                    pack,
-                    x=self.at(self.x, i * self.cg),
-                    rows=rows,
-                    first=first,
-                    count=count,
-                    cg=self.cg,
-                )
-                y = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
-                self.product(Matrix(rows, self.k), w, y, count, self.og, self.k)
+        out = _Output(self, max(count for _, count in pieces))
+        for first, count in pieces:
+            out.begin(first)
+            for i in range(g.groups):
+                x = self.at(self.x, i * self.cg)
+                if g.direct:
+                    a = Matrix(self.at(x, first * g.c), g.c)
+                else:
+                    self.run(pack, x=x, rows=rows, first=first, count=count, cg=self.cg)
+                    a = Matrix(rows, self.k)
+                w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
+                y = Matrix(out.at(first, i * self.og), g.o)
+                self.product(a, w, y, count, self.og, self.k)
+            out.done(first, count)
 
     def convolution_input_grad(self) -> None:
         g = self.g
         positions = g.n * g.ho * g.wo
         weight, channel_major = self.weights(positions)
-        if g.direct:
-            for i in range(g.groups):
-                a = Matrix(self.at(self.y, i * self.og), g.o)
-                w = Matrix(self.at(weight, i * self.og * self.k), self.k)
-                self.product(
-                    a, w, Matrix(self.at(self.x, i * self.cg), g.c), positions, self.cg, self.og
-                )
-            return
         image = g.ho * g.wo
-        pieces = self.pieces(positions, image, 4 * self.k)
-        rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+        if g.direct:
+            pieces = self.direct_pieces(positions, self.og)
+            rows = Place("arena", 0, 0)
+        else:
+            images = self.granule(g.h * g.w) // (g.h * g.w)
+            pieces = self.pieces(positions, images * image, 4 * self.k)
+            rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
         unpack = "add_patches_channel_major" if channel_major else "add_patches"
-        for i in range(g.groups):
-            w = Matrix(self.at(weight, i * self.og * self.k), self.k)
-            for first, count in pieces:
+        scale = 1 if g.direct else g.h * g.w / image
+        out = _Output(self, round(max(count for _, count in pieces) * scale))
+        for first, count in pieces:
+            begin, inputs = (
+                (first, count)
+                if g.direct
+                else (first // image * g.h * g.w, count // image * g.h * g.w)
+            )
+            out.begin(begin)
+            for i in range(g.groups):
+                w = Matrix(self.at(weight, i * self.og * self.k), self.k)
                 dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
+                if g.direct:
+                    dx = Matrix(out.at(first, i * self.cg), g.c)
+                    self.product(dy, w, dx, count, self.cg, self.og)
+                    continue
                 self.product(dy, w, Matrix(rows, self.k), count, self.k, self.og)
-                images = count // image
-                target, inputs = self.at(self.x, i * self.cg), images * g.h * g.w
+                # the kernel counts images from the place that it is given
+                target = out.at(0, i * self.cg)
                 self.run(
                     unpack, x=target, rows=rows, first=first // image, count=inputs, cg=self.cg
                 )
+            out.done(begin, inputs)
 
     def convolution_weight_grad(self) -> None:
         g = self.g
@@ -184,8 +269,10 @@ class _Convolution:
             if g.direct
             else self.take_scratch(4 * self.k * max(n for _, n in pieces))
         )
+        every = self.b.body.types[self.w_value].numel // max(self.cg, 1)
+        out = _Output(self, every)
         for i in range(g.groups):
-            dw = Matrix(self.at(self.w, i * self.og * self.k), self.k)
+            dw = Matrix(self.at(out.at(0), i * self.og * self.k), self.k)
             for first, count in pieces:
                 x = self.at(self.x, i * self.cg)
                 if not g.direct:
@@ -193,6 +280,7 @@ class _Convolution:
                 patches = Matrix(x, g.c) if g.direct else Matrix(rows, self.k)
                 dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o, True)
                 self.product(dy, patches, dw, self.og, self.k, count, add=first > 0)
+        out.done(0, every)
 
     # -- depthwise
 
@@ -207,14 +295,21 @@ class _Convolution:
         own = b.strides(self.w_value)
         weight_strides = (*own[1:-1], own[0])
         k = self.take_scratch(4 * ty.numel)
+        rows = b.body.types[self.o.results[0]].numel // max(
+            b.body.types[self.o.results[0]].shape[-1], 1
+        )
+        out = _Output(self, rows)
         if self.o.name == "convolution_weight_grad":
             partial = self.take_scratch(4 * ty.numel * b.threads)
             self.run("depthwise_weight_grad", x=self.x, y=self.y, k=k, partial=partial)
-            b.copy(k, dense, self.w, weight_strides, taps_first, self.label)
-            return True
-        b.copy(self.w, weight_strides, k, dense, taps_first, self.label)
-        name = "depthwise" if self.o.name == "convolution" else "depthwise_input_grad"
-        self.run(name, x=self.x, k=k, y=self.y)
+            b.copy(k, dense, out.at(0), weight_strides, taps_first, self.label)
+        else:
+            b.copy(self.w, weight_strides, k, dense, taps_first, self.label)
+            if self.o.name == "convolution":
+                self.run("depthwise", x=self.x, k=k, y=out.at(0))
+            else:
+                self.run("depthwise_input_grad", x=out.at(0), k=k, y=self.y)
+        out.done(0, rows)
         return True
 
 

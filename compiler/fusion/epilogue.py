@@ -1,0 +1,106 @@
+"""Joining a pointwise kernel to the contraction whose result it reads: bias, activation, residual add.
+
+    %0 = "gflow.matmul"(%a, %b)                  %1 = "gflow.fused"(%a, %b, %c) ({
+    %1 = "gflow.fused"(%0, %c) ({                ^bb0(%x, %y, %z):
+    ^bb0(%x, %z):                                  %0 = "gflow.matmul"(%x, %y)
+      %2 = "gflow.add"(%x, %z)            →        %2 = "gflow.add"(%0, %z)
+      "gflow.yield"(%2)                            "gflow.yield"(%2)
+    }) {kind = "pointwise"}                      }) {kind = "contraction"}
+
+That saves storing the contraction's result and loading it again, or, where others read the result
+too, loading it once.
+
+No circle can arise: give every op and group a key, (level, -1) before anything is joined and (level
+of the contraction, its number) for what is joined. All that a unit reads has a lower key: a
+contraction reads lower levels, and a group is joined only if all else that it reads has a lower key
+than the contraction.
+"""
+
+from __future__ import annotations
+
+from gflow.dialects.types import without_ones
+
+from ..contractions import CONTRACTIONS
+from ..ssa import Op
+from .groups import Group, Grouping, numel
+
+
+def join_epilogues(grouping: Grouping) -> None:
+    """Give each contraction the first pointwise group that can follow it, if there is one."""
+    readers: dict[int, list[int]] = {}
+    for gi, g in enumerate(grouping.groups):
+        for b in g.inputs:
+            readers.setdefault(b, []).append(gi)
+    needed = grouping.read_outside()
+    body = grouping.body
+    for o in body.ops:
+        if o.name not in CONTRACTIONS:
+            continue
+        (v,) = o.results
+        through = [r for r in body.users[v] if body.ops[r].name == "reshape"]
+        views = [(v, -1), *((body.ops[r].results[0], r) for r in dict.fromkeys(through))]
+        found = [(gi, u, r) for u, r in views for gi in readers.get(u, ())]
+        for gi, u, r in sorted(found, key=lambda f: (grouping.groups[f[0]].level, f[0])):
+            if _fits(grouping, o, gi, u):
+                _join(grouping, o, gi, u, r)
+                if r >= 0 and readers[u] == [gi] and u not in needed:
+                    grouping.absorbed.add(r)
+                break
+
+
+def _fits(grouping: Grouping, contraction: Op, gi: int, u: int) -> bool:
+    """Whether group `gi`, which reads `u` (the contraction's result or a reshape of it), can follow."""
+    g, body, flow = grouping.groups[gi], grouping.body, grouping.flow
+    shape = flow.shape(u)
+    if not g.members or g.sealed or g.reduced is not None or g.root >= 0:
+        return False
+    if without_ones(shape) != without_ones(g.space) or numel(shape) == 0:
+        return False
+    key = (grouping.level_of(contraction.results[0]), contraction.index)
+    if any(_key(grouping, b) >= key for b in g.inputs if b != u):
+        return False
+    at = g.map_in(shape)
+    for m in g.members:
+        o = body.ops[m]
+        own = g.map_in(flow.own_space(o))
+        for operand in o.operands:
+            if flow.base(operand) == u and (own is None or flow.pull(operand, own)[1] != at):
+                return False
+    if not grouping.options.add_to_output and _adds(grouping, g):
+        return False
+    if not grouping.options.update_in_contraction and _updates(grouping, g):
+        return False
+    trial = Group(g.level, g.space, [contraction.index, *g.members], inputs=g.inputs - {u})
+    return grouping.small_enough(trial, contraction.operands)
+
+
+def _key(grouping: Grouping, value: int) -> tuple[int, int]:
+    owner = grouping.owner(value)
+    root = -1 if owner is None else grouping.groups[owner].root
+    return (grouping.level_of(value), root)
+
+
+def _adds(grouping: Grouping, g: Group) -> bool:
+    """Whether the group adds two tensors of its own size."""
+    flow = grouping.flow
+    size = numel(g.space)
+    for m in g.members:
+        o = grouping.body.ops[m]
+        if o.name == "add" and all(
+            b >= 0 and numel(flow.shape(b)) == size for b in map(flow.base, o.operands)
+        ):
+            return True
+    return False
+
+
+def _updates(grouping: Grouping, g: Group) -> bool:
+    """Whether the group makes new values of arguments."""
+    return any(r in grouping.updates for m in g.members for r in grouping.body.ops[m].results)
+
+
+def _join(grouping: Grouping, contraction: Op, gi: int, u: int, reshape: int) -> None:
+    g = grouping.groups[gi]
+    g.level, g.root = grouping.level_of(contraction.results[0]), contraction.index
+    grouping.group_of[contraction.index] = gi
+    g.members = sorted({contraction.index, *g.members} | ({reshape} if reshape >= 0 else set()))
+    g.inputs = (g.inputs - {u}) | set(contraction.operands)
