@@ -17,6 +17,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import kernel_dims
+from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType
 
 from .views import VIEW_OPS
@@ -68,7 +69,7 @@ DEVICES = {
 def cost_of(op: ir.Operation) -> Cost:
     """The cost of an op of the dialect; a `gflow.fused` op costs what it loads, stores and computes."""
     name = op.name.removeprefix("gflow.")
-    if name in VIEW_OPS or name not in OPS or name in ("constant", "yield"):
+    if name in VIEW_OPS or name not in OPS or name in ("constant", "yield", BARRIER):
         return Cost()
     operands = [builder.type_of(v) for v in op.operands]
     results = [builder.type_of(v) for v in op.results]

@@ -13,6 +13,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .ssa import Body, Op
@@ -104,6 +105,9 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
             source = found[o.operands[0]]
             assert source is not None
             found[o.results[0]] = view_layout(o, source, body.types[o.operands[0]])
+        elif o.name == BARRIER:
+            for r, v in zip(o.results, o.operands):
+                found[r] = found[v]
         elif o.name == "constant" and is_splat(o.op.attributes["value"]):
             # one element in memory, read everywhere
             found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
@@ -115,4 +119,4 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:
     """Whether an op needs no memory of its own."""
-    return o.name in VIEW_OPS and at[o.results[0]].base != o.results[0]
+    return o.name == BARRIER or o.name in VIEW_OPS and at[o.results[0]].base != o.results[0]

@@ -34,7 +34,10 @@ def check(definition: OpDef, op: ir.Operation) -> None:
         types.append(found)
     attrs = read(definition, op.attributes)
     if definition.infer is not None:
-        for i, (result, want) in enumerate(zip(op.results, definition.infer(types, attrs))):
+        wanted_types = definition.infer(types, attrs)
+        if len(op.results) != len(wanted_types):
+            raise VerifyError(f"expects {len(wanted_types)} results, found {len(op.results)}")
+        for i, (result, want) in enumerate(zip(op.results, wanted_types)):
             if try_tensor_type(result.type) != want:
                 raise VerifyError(f"result #{i} must be {want}, found {result.type}")
     if definition.name == "fused":

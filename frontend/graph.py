@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
 
+from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .config import GraphConfig
 from .errors import GraphError
 from .executor import lowered_ir
@@ -31,6 +32,7 @@ class _State:
     table: ModuleTable | None = None
     rng: torch.Tensor | None = None
     building: bool = False
+    marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None
 
 
@@ -56,9 +58,10 @@ class Graph:
 
     def __setattr__(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)
+        enter_graph(_modules_in(key, value).values())
         state = self.__dict__.get("_state")
         if state is not None and state.table is not None and isinstance(value, torch.nn.Module):
-            state.table = None
+            state.table = state.marks = None
             state.plans.clear()
 
     @property
@@ -163,29 +166,20 @@ class Graph:
 
     def _roots(self) -> dict[str, torch.nn.Module]:
         roots: dict[str, torch.nn.Module] = {}
-
-        def visit(name: str, value: Any) -> None:
-            if isinstance(value, torch.nn.Module):
-                roots[name] = value
-            elif isinstance(value, (list, tuple)):
-                for i, item in enumerate(value):
-                    visit(f"{name}.{i}", item)
-            elif isinstance(value, Mapping):
-                for key, item in value.items():
-                    visit(f"{name}.{key}", item)
-
         for name, value in vars(self).items():
-            visit(name, value)
+            roots.update(_modules_in(name, value))
         return roots
 
     def _forget(self) -> None:
         """Modules changed (a parameter was replaced, ...): start over."""
         state = self._checked()
-        state.table = collect_modules(self._roots())
+        state.table, state.marks = collect_modules(self._roots()), None
         state.plans.clear()
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
         state = self._checked()
+        assert state.table is not None
+        check_settings(state.table.names, state.table.modules)
         state.building = True
         try:
             plan = compile_plan(
@@ -220,11 +214,33 @@ class Graph:
         return "\n".join([*lines, ")"]) if len(lines) > 1 else f"{type(self).__name__}()"
 
 
+def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
+    """An attribute's modules: itself, or those in lists, tuples and dicts, by their names."""
+    if isinstance(value, torch.nn.Module):
+        return {name: value}
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    elif isinstance(value, Mapping):
+        items = value.items()
+    return {n: m for key, item in items for n, m in _modules_in(f"{name}.{key}", item).items()}
+
+
+def _checkpointed(state: _State) -> tuple[int, ...]:
+    """The modules whose activations are computed again in the backward, by number."""
+    assert state.table is not None
+    if state.marks is None or state.marks[0] != changes():
+        marked = [i for i, m in enumerate(state.table.modules) if is_checkpointed(m)]
+        state.marks = (changes(), tuple(marked))
+    return state.marks[1]
+
+
 def _modes(state: _State) -> tuple[Any, ...]:
     """What outside of the arguments changes a trace."""
     assert state.table is not None
     return (
         state.table.modes(),
+        _checkpointed(state),
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import BARRIER
 
 from .base import NoOptions, Pass
 from .rewriting import Node, Rewriter, Rules, rule
@@ -126,6 +127,9 @@ class LayoutRewriter(Rewriter):
     def visit_other(self, op: ir.Operation) -> None:
         if op.name == "gflow.aten":
             self.follow_results(op)
+        elif op.name == f"gflow.{BARRIER}":
+            pairs = zip(op.operands, op.results)
+            self._lazy.update(r for v, r in pairs if self.has_last(v))
 
 
 def _last_of(b: Rewriter, *operands: ir.Value) -> list[ir.Value] | None:

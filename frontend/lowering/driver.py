@@ -43,7 +43,11 @@ def lower(trace: Trace) -> ir.Module:
             value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])
             value.number = given.value.is_number
             values[given.value.id] = value
-        for op in _live(trace):
+        ops = _live(trace)
+        scoped = any(op.scope for op in ops)
+        for op in ops:
+            if scoped:
+                em.mark(op)
             _lower_op(em, op, values)
         results = [values[o.value.id] for o in trace.outputs]
         func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))

@@ -147,6 +147,7 @@ class Emitter:
         self.uniques = 0
         self._ip = ir.InsertionPoint(block)
         self._loc = ir.Location.unknown()
+        self._marks: dict[str, ir.Attribute] = {}
         self._locs: dict[SourceLoc, ir.Location] = {}
         self._types: dict[tuple[tuple[int, ...], str], ir.Type] = {}
         self._elements: dict[str, ir.Type] = {}
@@ -163,6 +164,15 @@ class Emitter:
                 f"{loc.phase}:{loc.module}", childLoc=ir.Location.file(loc.file, loc.line, 0)
             )
         self._loc = found
+
+    def mark(self, op: TraceOp) -> None:
+        """Ops emitted from now on belong to the marked module calls and the phase of `op`."""
+        self._marks = {}
+        if op.scope:
+            scope = ir.ArrayAttr.get([ir.StringAttr.get(name) for name in op.scope])
+            self._marks["gflow.scope"] = scope
+        if op.loc.phase != "forward":
+            self._marks["gflow.phase"] = ir.StringAttr.get(op.loc.phase)
 
     def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
         key = (shape, dtype)
@@ -203,6 +213,7 @@ class Emitter:
             attributes["operandSegmentSizes"] = segment_sizes(operand_types)
             if definition.results is None:
                 attributes["resultSegmentSizes"] = segment_sizes(results)
+        attributes.update(self._marks)
         op = ir.Operation.create(
             f"gflow.{name}",
             results=results,

@@ -14,6 +14,8 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = Graph
         return Graph
+    if name == "graph":
+        return importlib.import_module(".graph", __name__)
     try:
         value = getattr(torch.nn, name)
     except AttributeError:
@@ -25,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"Graph", *dir(torch.nn)})
+    return sorted({"Graph", "graph", *dir(torch.nn)})
 
 
 __all__ = [

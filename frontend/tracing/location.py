@@ -7,12 +7,13 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 
 import torch
 
+from .scopes import ScopeStack, checkpoint_calls
 from .trace import SourceLoc
 
 _LIBRARY_DIRS = tuple(
@@ -64,6 +65,7 @@ class Locator:
     def __init__(self, module_names: Mapping[int, str]) -> None:
         self.module_names = module_names
         self.stack: list[str] = [""]
+        self.scopes = ScopeStack()
         self.optimizer = False
         self.backward_loc: SourceLoc | None = None
         self._by_node: dict[int, SourceLoc] = {}
@@ -99,23 +101,30 @@ class Locator:
         return loc
 
     @contextlib.contextmanager
-    def module_calls(self) -> Iterator[None]:
-        """Keep the path of the module that runs, by a patched `Module.__call__`."""
+    def module_calls(
+        self, checkpointed: Callable[[torch.nn.Module], bool] = lambda module: False
+    ) -> Iterator[None]:
+        """Keep the path of the module that runs, and the marked calls that it is in, by a patched
+        `Module.__call__`."""
         original = torch.nn.Module.__call__
         owner = threading.get_ident()
-        names, stack = self.module_names, self.stack
+        names, stack, scopes = self.module_names, self.stack, self.scopes
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             if threading.get_ident() != owner:
                 return original(module, *args, **kwargs)
             stack.append(names.get(id(module), stack[-1]))
             try:
+                if checkpointed(module):
+                    with scopes.call(stack[-1] or type(module).__name__):
+                        return original(module, *args, **kwargs)
                 return original(module, *args, **kwargs)
             finally:
                 stack.pop()
 
         torch.nn.Module.__call__ = call  # type: ignore[method-assign,assignment]
         try:
-            yield
+            with checkpoint_calls(scopes, lambda: stack[-1]):
+                yield
         finally:
             torch.nn.Module.__call__ = original  # type: ignore[method-assign]

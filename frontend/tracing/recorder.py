@@ -266,7 +266,8 @@ class Recorder(TorchDispatchMode):
             else:
                 results.append(None)
         if fresh:
-            self.ops.append(TraceOp(func, args, kwargs, results, loc))
+            scope = self.locator.scopes.current
+            self.ops.append(TraceOp(func, args, kwargs, results, loc, scope))
 
     def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
         """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""

@@ -55,13 +55,15 @@ class SourceLoc:
 @dataclass(eq=False, slots=True)
 class TraceOp:
     """One ATen call; tensors among the arguments are `TraceValue`s. `results` holds the
-    flattened tensor results, None for an undefined one."""
+    flattened tensor results, None for an undefined one. `scope`: the calls of modules to be
+    computed again in the backward that the op is part of, outermost first."""
 
     func: torch._ops.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: list[TraceValue | None]
     loc: SourceLoc
+    scope: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         results = ", ".join(repr(r) for r in self.results)

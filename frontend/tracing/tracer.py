@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
 from .dynamo_stub import light_dynamo
 from .library import traceable_library
@@ -100,7 +101,7 @@ class _Session:
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
-            with self._active(), self.locator.module_calls(), traceable_library():
+            with self._active(), self.locator.module_calls(is_checkpointed), traceable_library():
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)

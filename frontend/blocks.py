@@ -1,0 +1,157 @@
+"""What graphs do with one module of a model: `BlockConfig`, and how authors reach it.
+
+    module.to(nn.graph.GraphModule).activation_checkpointing = True
+    module.config.activation_checkpointing = True        # for modules of a graph
+
+Settings belong to the module, and every graph that it is part of sees them. They are kept beside
+the modules, by weak reference: a module's class, attributes, `state_dict()`, copies and pickles stay
+as they are. Two things are added to `torch.nn.Module` when this file is imported: `Module.to` takes
+the class `GraphModule` as its only argument (any other call goes to PyTorch's own), and a module
+that is part of a graph and has no `config` of its own answers to that name.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from .errors import GraphError
+from .tracing.location import user_frame
+
+
+@dataclass
+class BlockConfig:
+    """Settings of one module.
+
+    activation_checkpointing: what the module's forward computes is not kept for the backward; the
+        backward computes it again.
+    """
+
+    activation_checkpointing: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = {f.name: f.default for f in fields(self)}
+        if name not in known:
+            raise GraphError(
+                f"{_here()}: a module of a graph has no setting {name!r}; known: {', '.join(known)}"
+            )
+        if type(value) is not type(known[name]):
+            kind = type(known[name]).__name__
+            raise GraphError(f"{_here()}: {name} is a {kind}; got {value!r}")
+        if getattr(self, name, None) != value:
+            _changes[0] += 1
+        object.__setattr__(self, name, value)
+
+
+class GraphModule(BlockConfig):
+    """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
+
+
+#: counts changes of settings, so that graphs notice them
+_changes = [0]
+#: id of a module → the module, and its settings
+_settings: dict[int, tuple[weakref.ref[torch.nn.Module], GraphModule]] = {}
+#: ids of modules that are part of a graph
+_in_graph: dict[int, weakref.ref[torch.nn.Module]] = {}
+
+
+def changes() -> int:
+    """A number that grows whenever a setting of any module changes."""
+    return _changes[0]
+
+
+def settings_of(module: torch.nn.Module) -> GraphModule:
+    """A module's settings, made with their defaults where it has none."""
+    found = _settings.get(id(module))
+    if found is None or found[0]() is not module:
+        key = id(module)
+        found = (weakref.ref(module, lambda _: _settings.pop(key, None)), GraphModule())
+        _settings[key] = found
+    return found[1]
+
+
+def is_checkpointed(module: torch.nn.Module) -> bool:
+    """Whether what a module computes is computed again in the backward."""
+    found = _settings.get(id(module))
+    return found is not None and found[0]() is module and found[1].activation_checkpointing
+
+
+def enter_graph(modules: Iterable[torch.nn.Module]) -> None:
+    """Let modules, and those in them, answer to `config`."""
+    for root in modules:
+        for module in root.modules():
+            key = id(module)
+            known = _in_graph.get(key)
+            if known is None or known() is not module:
+                _in_graph[key] = weakref.ref(module, functools.partial(_leave, key))
+
+
+def _leave(key: int, _: object) -> None:
+    _in_graph.pop(key, None)
+
+
+def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) -> None:
+    """A module with a `config` of its own cannot be marked through it: say so.
+
+    Raises:
+        GraphError: someone has tried.
+    """
+    for module in modules:
+        own = vars(module).get("config")
+        if own is None or isinstance(own, BlockConfig) or id(module) in _settings:
+            continue
+        if getattr(own, "activation_checkpointing", None) is True:
+            name = names.get(id(module), type(module).__name__)
+            raise GraphError(
+                f"{_here()}: {name}.config.activation_checkpointing is set, but {name}.config is "
+                f"the model's own {type(own).__name__}, which graphs do not read. Write "
+                f"{name}.to(nn.graph.GraphModule).activation_checkpointing = True (or False, if "
+                "the model means something else by it)."
+            )
+
+
+class _Config:
+    """`module.config` of modules that are part of a graph.
+
+    Not a data descriptor: a `config` among a module's own attributes comes first, and so does one
+    of its class. For all other modules the name stays unknown.
+    """
+
+    def __get__(self, module: torch.nn.Module | None, owner: type) -> Any:
+        known = None if module is None else _in_graph.get(id(module))
+        if known is None or known() is not module:
+            raise AttributeError("config")
+        assert module is not None
+        try:
+            return type(module).__getattr__(module, "config")
+        except AttributeError:
+            return settings_of(module)
+
+
+_module_to = torch.nn.Module.to
+
+
+@functools.wraps(_module_to)
+def _to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and args[0] is GraphModule and not kwargs:
+        return settings_of(self)
+    return _module_to(self, *args, **kwargs)
+
+
+def _install() -> None:
+    if "config" not in vars(torch.nn.Module):
+        torch.nn.Module.config = _Config()  # type: ignore[attr-defined]
+        torch.nn.Module.to = _to  # type: ignore[method-assign]
+
+
+def _here() -> str:
+    file, line = user_frame(2)
+    return f"{file}:{line}"
+
+
+_install()
