@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import passes
 from benchmarks.items import decoder, make_work
 from benchmarks.peers import Step, gflow_step, import_libraries, make_step
 from examples.peak_memory import MIB, peak, release_unused, reset_peak, resident
@@ -141,7 +142,13 @@ def _count_ops(graph: Any) -> int | None:
     return sum('"gflow.' in line or " = gflow." in line for line in text.splitlines()) or None
 
 
-MODES = {"first_call": first_call, "memory": memory, "steps": steps, "scaling": scaling}
+MODES = {
+    "first_call": first_call,
+    "memory": memory,
+    "steps": steps,
+    "scaling": scaling,
+    "passes": passes.measure,
+}
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])

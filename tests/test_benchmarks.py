@@ -88,7 +88,8 @@ def test_quick_run(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    for options in (["--models", "vgg"], ["--peers", "tvm"]):
+    unknown = (["--models", "vgg"], ["--peers", "tvm"], ["passes", "--graphs", "ring"])
+    for options in unknown:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks", *options],
             cwd=ROOT,
@@ -98,3 +99,24 @@ def test_unknown_names_are_refused() -> None:
         )
         assert done.returncode == 2
         assert "there are" in done.stderr
+
+
+def test_passes_against_ops(tmp_path: Path) -> None:
+    """Every pass of the pipeline is in the table, and the mixture has about the ops asked for."""
+    path = tmp_path / "passes.json"
+    options = ["--graphs", "mixture", "--sizes", "100,200", "--repeats", "1", "--json", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "passes", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second = json.loads(path.read_text())["graphs"]["mixture"]["points"]
+    assert first["ops"] == pytest.approx(100, rel=0.3)
+    assert second["ops"] == pytest.approx(200, rel=0.3)
+    for name in ("verify", "cse", "gflow-simplify", "gflow-fuse", "codegen"):
+        assert name in done.stdout
+        assert second["passes"][name] > 0
+    assert "LLVM JIT" in done.stdout
