@@ -13,35 +13,82 @@ _KEEPS_POSITION = frozenset(
 
 
 def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> bool:
-    """Whether a kernel reads `operand` only at the position at which it writes `result` then.
+    """Whether a kernel is done with `operand`, position by position, when it writes `result`.
 
-    That holds if both have one type, and all that is computed from the operand stays at its
-    position: a broadcast of it would be read for positions that are written later. Where the
-    kernel reduces, rows are walked more than once, so only values of the reduced shape are
-    read before any is written.
+    That holds if both have as many elements of one width, and all that is computed from the
+    operand stays at its position: a broadcast of it would be read for positions that are written
+    later. (Kernels compute all that they store at a position before they store any of it.)
+
+    Where a kernel reduces, it walks its index space in passes: one for each level of reductions,
+    in which it also stores what needs no deeper one, and a last one. Over an operand as large as
+    the index space, only what is stored in the last pass that reads the operand, or later, may be
+    written. Values of the reduced shape are read before any of them is written. A contraction is
+    written before the rest of its kernel reads anything.
     """
     block = fused.regions[0].blocks[0]
     argument = block.arguments[operand]
     *body, terminator = list(block.operations)
-    if argument.type != terminator.operation.operands[result].type:
+    yielded = terminator.operation.operands[result]
+    read, written = builder.type_of(argument), builder.type_of(yielded)
+    if read.numel != written.numel or read.itemsize != written.itemsize:
         return False
-    numel = builder.type_of(argument).numel
-    for o in body:
-        if o.operation.name == "gflow.reduce":
-            if numel == builder.type_of(o.operation.operands[0]).numel:
-                return False
-            break
+    if not isinstance(yielded.owner, ir.Block) and _contracts(yielded.owner.operation):
+        return False
+    passes = _Passes([o.operation for o in body])
+    last_read = _last_read(argument, passes)
+    if last_read is None:
+        return False
+    return read.numel != passes.numel or last_read <= passes.depth(yielded) + 1
+
+
+def _contracts(op: ir.Operation) -> bool:
+    return OPS[op.name.removeprefix("gflow.")].category == "contraction"
+
+
+class _Passes:
+    """How many reductions lie below each value of a kernel; `numel` of what they reduce (-1: none)."""
+
+    def __init__(self, body: list[ir.Operation]) -> None:
+        self.numel = -1
+        self._depth: dict[ir.Value, int] = {}
+        for op in body:
+            if op.name == "gflow.reduce" and self.numel < 0:
+                self.numel = builder.type_of(op.operands[0]).numel
+        if self.numel < 0:
+            return
+        for op in body:
+            below = max((self.depth(v) for v in op.operands), default=0)
+            if op.name == "gflow.reduce":
+                below += 1
+            if below:
+                for r in op.results:
+                    self._depth[r] = below
+
+    def depth(self, value: ir.Value) -> int:
+        return self._depth.get(value, 0)
+
+
+def _last_read(argument: ir.Value, passes: _Passes) -> int | None:
+    """The last pass that reads an argument of a kernel; None if it is read for other positions.
+
+    A reduction ends a chain: what follows it reads the reduction, not the argument.
+    """
+    last = 1
     stack, seen = [argument], {argument}
     while stack:
-        for use in stack.pop().uses:
+        value = stack.pop()
+        for use in value.uses:
             op = use.owner.operation
-            name = op.name.removeprefix("gflow.")
-            if name == "yield":
-                continue
-            if name not in _KEEPS_POSITION:
-                return False
-            for r in op.results:
-                if r not in seen:
-                    seen.add(r)
-                    stack.append(r)
-    return True
+            match op.name.removeprefix("gflow."):
+                case "yield":
+                    last = max(last, passes.depth(value) + 1)
+                case "reduce":
+                    last = max(last, passes.depth(op.results[0]))
+                case name if name not in _KEEPS_POSITION:
+                    return None
+                case _:
+                    for r in op.results:
+                        if r not in seen:
+                            seen.add(r)
+                            stack.append(r)
+    return last

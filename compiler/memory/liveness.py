@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from gflow.dialects.mlir import func
+from gflow.dialects.types import row_major_strides
 
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
@@ -48,6 +49,19 @@ def lower_bound(buffers: Sequence[Buffer]) -> int:
     return max(live_bytes(buffers, max((b.end + 1 for b in buffers), default=0)), default=0)
 
 
+class TakesOver:
+    """Whether a kernel's result may lie where an operand does, asked once for each pair."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def __call__(self, o: Op, operand: int, result: int) -> bool:
+        key = (o.results[result], operand)
+        if key not in self._known:
+            self._known[key] = reads_where_it_writes(o.op, operand, result)
+        return self._known[key]
+
+
 @dataclass
 class Lives:
     """What of a function lies where, and when.
@@ -55,13 +69,14 @@ class Lives:
     body, at: the function, and how its values lie. making: the ops that write memory of their own.
     place: returned value → `result:<n>` or `arg:<n>`, where the op that makes it writes it.
     buffers: of all other values. buffer_of: value → number of the buffer that it lies in.
-    taken: value → the operand whose buffer it took over.
+    taken: value → the operand whose buffer it took over. takes_over: which may; None: none.
     """
 
     body: Body
     at: list[Layout]
     making: list[Op]
-    place: dict[int, str] = field(default_factory=dict)
+    place: dict[int, str]
+    takes_over: TakesOver | None
     buffers: list[Buffer] = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
@@ -77,33 +92,33 @@ class Lives:
         return max(self.per_op, default=0)
 
 
-def lives_of(
-    function: func.FuncOp,
-    body: Body | None = None,
-    at: list[Layout] | None = None,
-    *,
-    take_over: bool = True,
-) -> Lives:
+def lives_of(function: func.FuncOp, *, take_over: bool = True) -> Lives:
     """The lives of a function's values, in the order in which its ops stand.
 
     Views live in what they look at. Before gflow-materialize the copies that it will insert are
     not there to be counted.
 
     Args:
-        body, at: of the function, where they are known.
         take_over: let a kernel's result take over the buffer of an operand that dies in it.
     """
-    body = body or read_body(function)
-    at = at or layouts(function, body)
-    making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
-    lives = Lives(body, at, making)
+    body = read_body(function)
+    place: dict[int, str] = {}
     for n, (v, alias) in enumerate(zip(body.returned, aliases(function, body))):
-        lives.place[v] = f"result:{n}" if alias is None else f"arg:{alias}"
+        place[v] = f"result:{n}" if alias is None else f"arg:{alias}"
+    return lives_in(body, layouts(function, body), place, TakesOver() if take_over else None)
+
+
+def lives_in(
+    body: Body, at: list[Layout], place: dict[int, str], takes_over: TakesOver | None
+) -> Lives:
+    """As `lives_of`, of a body in the order of `body.ops`, which may be another one than the IR's."""
+    making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
+    lives = Lives(body, at, making, place, takes_over)
     last = last_uses(body, at)
     for o in making:
         for n, r in enumerate(o.results):
-            if r not in lives.place:
-                _add(lives, last, o, n, take_over)
+            if r not in place:
+                _add(lives, last, o, n)
     return lives
 
 
@@ -112,11 +127,11 @@ def last_uses(body: Body, at: Sequence[Layout]) -> dict[int, int]:
     return {at[v].base: o.index for o in body.ops for v in o.operands}
 
 
-def _add(lives: Lives, last: dict[int, int], o: Op, n: int, take_over: bool) -> None:
+def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
     """A buffer for result `n` of `o`: a dying operand's, or a new one."""
     r = o.results[n]
     end = max(last.get(r, o.index), o.index)
-    old = _dying(lives, last, o, n) if take_over and o.name == "fused" else None
+    old = _dying(lives, last, o, n)
     if old is None:
         lives.buffer_of[r] = len(lives.buffers)
         lives.buffers.append(Buffer(aligned(lives.body.types[r].nbytes), o.index, end))
@@ -127,15 +142,30 @@ def _add(lives: Lives, last: dict[int, int], o: Op, n: int, take_over: bool) -> 
 
 
 def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
-    """An operand of a fused op whose buffer result `n` can take over; None without any."""
+    """An operand of a fused op whose buffer result `n` can take over; None without any.
+
+    The value that lies in the buffer, where the operand is a view of all of it in its order.
+    """
+    if lives.takes_over is None or o.name != "fused":
+        return None
     body, at = lives.body, lives.at
     ty = body.types[o.results[n]]
     gone = {lives.taken[r] for r in o.results if r in lives.taken}
-    for number, v in enumerate(o.operands):
-        if v not in lives.buffer_of or v in gone or body.types[v] != ty or last[v] != o.index:
+    bases = [at[v].base for v in o.operands]
+    for number, (v, base) in enumerate(zip(o.operands, bases)):
+        if base not in lives.buffer_of or base in gone or last[base] != o.index:
             continue
-        # a view of it beside it would be read at other positions
-        alone = sum(at[w].base == v for w in o.operands) == 1
-        if alone and reads_where_it_writes(o.op, number, n):
-            return v
+        size, whole = body.types[v], body.types[base]
+        if size.numel != ty.numel or size.numel != whole.numel or size.nbytes != ty.nbytes:
+            continue
+        if bases.count(base) > 1 or not _in_order(at[v], size.shape):
+            continue  # another view of it would be read at other positions
+        if lives.takes_over(o, number, n):
+            return base
     return None
+
+
+def _in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
+    dense = zip(shape, layout.strides, row_major_strides(shape))
+    return layout.offset == 0 and all(size == 1 or a == b for size, a, b in dense)

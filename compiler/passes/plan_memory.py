@@ -7,25 +7,66 @@
     return %1                             return %1
                                           // on the function: gflow.arena_size, gflow.lower_bound
 
-Live ranges follow program order; views extend the life of what they look at. A kernel that
-reads a dying value only where it writes takes over its buffer. Offsets (in bytes) come from two
-strategies, and the smaller arena is kept: in program order with best fit among free blocks, and
-largest first at the lowest free offset. `gflow.lower_bound` is the largest sum of live bytes at
-any one op, which no arena can beat in this order.
+Live ranges follow program order; views extend the life of what they look at. A kernel that is
+done with a dying operand where it writes takes over its buffer. Offsets (in bytes) come from
+several strategies, and the smallest arena is kept; the search ends as soon as one needs no more
+than `gflow.lower_bound`, the largest sum of live bytes at any one op, which no arena can beat in
+this order. The strategies:
+
+- `timeline`: allocate and free as the program runs, each buffer in the smallest free block
+- `skyline`: from the bottom up, at the lowest place the buffer that lives longest in the time there
+- `size`, `lifetime`, `volume` (size × life): the largest first, each at the lowest free offset
+- `best-fit`: the largest first, each in the smallest gap
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from gflow.dialects.mlir import func, ir
 
+from ..memory.choose import choose
 from ..memory.liveness import lives_of
-from ..memory.offsets import best
-from .base import NoOptions, Pass
+from ..memory.strategies import STRATEGIES
+from .base import Pass, PassError
 
 
-def run(function: func.FuncOp, options: NoOptions) -> None:
-    lives = lives_of(function)
-    size, offsets = best(lives.buffers)
+@dataclass(frozen=True)
+class PlanMemoryOptions:
+    """How hard to look for a small arena."""
+
+    compress: bool = field(
+        default=True,
+        metadata={"doc": "values may lie where others lay before; without, each has its own bytes"},
+    )
+    strategies: tuple[str, ...] = field(
+        default=("timeline", "skyline", "size"),
+        metadata={"doc": f"of {', '.join(STRATEGIES)}, in the order they are tried"},
+    )
+    improve: int = field(
+        default=0, metadata={"doc": "steps of a local search, where no strategy meets the bound"}
+    )
+    time_limit: float = field(
+        default=10.0, metadata={"doc": "seconds after which the local search ends in any case"}
+    )
+
+
+def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
+    for name in options.strategies:
+        if name not in STRATEGIES:
+            raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}")
+    if not options.strategies:
+        raise PassError(f"no strategy is given; there are {', '.join(STRATEGIES)}")
+    lives = lives_of(function, take_over=options.compress)
+    if options.compress:
+        size, offsets = choose(
+            lives.buffers, options.strategies, options.improve, options.time_limit
+        )
+    else:
+        size, offsets = 0, []
+        for b in lives.buffers:
+            offsets.append(size)
+            size += b.size
     for o in lives.making:
         where = [lives.place.get(r) or f"arena:{offsets[lives.buffer_of[r]]}" for r in o.results]
         o.op.attributes["gflow.buffers"] = ir.ArrayAttr.get([ir.StringAttr.get(w) for w in where])
@@ -34,4 +75,4 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
         function.operation.attributes[f"gflow.{name}"] = ir.IntegerAttr.get(i64, value)
 
 
-PASS = Pass("gflow-plan-memory", run, NoOptions, __doc__ or "")
+PASS = Pass("gflow-plan-memory", run, PlanMemoryOptions, __doc__ or "")

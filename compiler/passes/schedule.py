@@ -1,4 +1,4 @@
-"""Update parameters as soon as their gradients are known and their old values are no longer needed.
+"""Choose the order in which ops run.
 
     %g0 = gflow.matmul …   (gradient of w0)        %g0 = gflow.matmul …
     %d  = gflow.matmul(%dy, %w0)                   %d  = gflow.matmul(%dy, %w0)
@@ -6,101 +6,97 @@
     %u0 = gflow.fused(%w0, %g0)                    %g1 = gflow.matmul …
     %u1 = gflow.fused(%w1, %g1)                    %u1 = gflow.fused(%w1, %g1)
 
-In program order all gradients live until the optimizer runs at the end; here each dies at once,
-and its update reads it from the cache. An update waits for every op that reads the old value, so
-it can be written in place. Everything else keeps its order.
+- `SpeedFirst` (above): program order, but parameters are updated as soon as their gradients are
+  known and their old values are no longer needed. In program order all gradients live until the
+  optimizer runs at the end; here each dies at once, and its update reads it from the cache.
+- `MemoryFirst`: of several orders (ops that free memory early, ops that need memory late) the one
+  whose live bytes peak lowest; never more than program order needs.
+- `Disable`: program order.
+- `OverlapCpuGpu`: steps that run through PyTorch come as soon as their operands are there, and
+  kernels are queued meanwhile, by the roofline times of `device`.
+- `DelayShortGpu`: kernels that are as short as a launch wait until no longer one is ready, so the
+  device has work while the host queues them.
+
+An order keeps every result: an update waits for every op that reads the old value, so that it can
+be written in place.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func
 
-from ..ssa import Body, aliases, read_body
-from ..views import VIEW_OPS
-from .base import NoOptions, Pass
+from ..cost import DEVICES
+from ..memory.liveness import lives_of
+from ..schedule.costs import seconds_of
+from ..schedule.dependences import Dependences, dependences_of
+from ..schedule.least_memory import least_memory
+from ..schedule.lists import host_early, short_last, updates_first
+from ..ssa import read_body
+from .base import Pass, PassError
 
 
-def run(function: func.FuncOp, options: NoOptions) -> None:
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """What the order is for."""
+
+    algorithm: str = field(
+        default="SpeedFirst",
+        metadata={
+            "doc": "SpeedFirst, MemoryFirst, Disable (program order), OverlapCpuGpu, DelayShortGpu"
+        },
+    )
+    device: str = field(
+        default="cpu",
+        metadata={"doc": f"whose times OverlapCpuGpu and DelayShortGpu read: {', '.join(DEVICES)}"},
+    )
+
+
+def run(function: func.FuncOp, options: ScheduleOptions) -> None:
+    for value, known, what in (
+        (options.algorithm, [*_ORDERS], "algorithm"),
+        (options.device, [*DEVICES], "device"),
+    ):
+        if value not in known:
+            raise PassError(f"no {what} '{value}'; there are {', '.join(known)}")
     body = read_body(function)
-    order = _order(body, aliases(function, body))
-    if order != sorted(order):
+    order = _ORDERS[options.algorithm](function, dependences_of(function, body), options.device)
+    if any(i != n for n, i in enumerate(order)):
         for i in order:
             body.ops[i].op.move_before(body.terminator)
 
 
-def _order(body: Body, target: list[int | None]) -> list[int]:
-    """Op numbers in their new order. target: the argument that each returned value updates."""
-    updates: dict[int, list[int]] = {}  # op → arguments that it updates
-    for v, alias in zip(body.returned, target):
-        if alias is not None and body.producer[v] >= 0:
-            updates.setdefault(body.producer[v], []).append(body.arguments[alias])
-    readers = _readers(body)
-    others = {
-        p: {r for a in arguments for r in readers.get(a, ())} - {p}
-        for p, arguments in updates.items()
-    }
-    # a reader that needs the update's result comes after it in any order: a copy will be made
-    late = _reached(body, {p: {r for r in rs if r > p} for p, rs in others.items()})
-    before = [{body.producer[v] for v in o.operands if body.producer[v] >= 0} for o in body.ops]
-    early = set(others) - late
-    for p in early:
-        before[p] |= others[p]
-    return _topological(before, early) or list(range(len(body.ops)))
+def _program(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+    return range(len(found.before))
 
 
-def _readers(body: Body) -> dict[int, list[int]]:
-    """For each value the ops that may read its memory, through views too."""
-    root = list(range(len(body.values)))
-    readers: dict[int, list[int]] = {}
-    for o in body.ops:
-        for v in o.operands:
-            readers.setdefault(root[v], []).append(o.index)
-        if o.name in VIEW_OPS:
-            root[o.results[0]] = root[o.operands[0]]
-    return readers
+def _speed(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+    return updates_first(found)
 
 
-def _reached(body: Body, targets: dict[int, set[int]]) -> set[int]:
-    """The ops `p` from whose results one of `targets[p]` is computed.
-
-    One walk over the program serves all of them: each op has the set of those it depends on, as
-    the bits of an integer.
-    """
-    bit = {p: 1 << n for n, p in enumerate(p for p, ops in targets.items() if ops)}
-    if not bit:
-        return set()
-    depends = [0] * len(body.ops)
-    for o in body.ops:
-        for v in o.operands:
-            p = body.producer[v]
-            if p >= 0:
-                depends[o.index] |= depends[p] | bit.get(p, 0)
-    return {p for p in bit if any(depends[t] & bit[p] for t in targets[p])}
+def _memory(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+    return least_memory(found, lives_of(function))
 
 
-def _topological(before: list[set[int]], early: set[int]) -> list[int] | None:
-    """Program order, but for `early` ops, which come as soon as they can; None for a circle.
-
-    before: for each op the ops that must come before it.
-    """
-    waiting = [len(b) for b in before]
-    after: list[list[int]] = [[] for _ in before]
-    for i, needs in enumerate(before):
-        for n in needs:
-            after[n].append(i)
-    heap = [(i not in early, i) for i, n in enumerate(waiting) if n == 0]
-    heapq.heapify(heap)
-    order = []
-    while heap:
-        _, i = heapq.heappop(heap)
-        order.append(i)
-        for j in after[i]:
-            waiting[j] -= 1
-            if waiting[j] == 0:
-                heapq.heappush(heap, (j not in early, j))
-    return order if len(order) == len(before) else None
+def _overlap(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+    host = [o.name == "aten" for o in found.body.ops]
+    return host_early(found, host, seconds_of(found.body, DEVICES[device]))
 
 
-PASS = Pass("gflow-schedule", run, NoOptions, __doc__ or "")
+def _delay(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+    launch = DEVICES[device].launch
+    seconds = seconds_of(found.body, DEVICES[device])
+    return short_last(found, [0 < s < 2 * launch for s in seconds])
+
+
+_ORDERS: dict[str, Callable[[func.FuncOp, Dependences, str], Sequence[int]]] = {
+    "SpeedFirst": _speed,
+    "MemoryFirst": _memory,
+    "Disable": _program,
+    "OverlapCpuGpu": _overlap,
+    "DelayShortGpu": _delay,
+}
+
+PASS = Pass("gflow-schedule", run, ScheduleOptions, __doc__ or "")
