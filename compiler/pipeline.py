@@ -15,7 +15,7 @@ class PipelineOptions:
         same as a share of what the program needs without computing anything again.
     straighten: the order of ops, as `gflow-schedule{algorithm=…}` names it.
     compress_memory: reuse memory of dead values. choose_best_allocation: try every allocation
-        strategy, and a local search, rather than the two quickest.
+        strategy, and a local search, rather than the three quickest.
     fuse_add_to_output: an addition after a contraction may become part of it.
     fuse_cast_scale: casts and scaling by constants may become part of other kernels.
     fuse_model_update_ops: the ops of one parameter's update may become one kernel.
@@ -37,8 +37,15 @@ class PipelineOptions:
 def cpu_pipeline(options: PipelineOptions) -> str:
     """The passes for CPU kernels."""
     passes = ["gflow-checkpoint"]
-    passes += ["gflow-simplify", "cse", "gflow-assign-layout", "gflow-simplify", "cse"]
-    passes += [_fuse(options), "gflow-schedule", "gflow-materialize", "gflow-plan-memory"]
+    passes += ["gflow-simplify", "cse"]
+    if options.amp:
+        passes.append(f"gflow-amp{{dtype={options.amp}}}")
+    passes += ["gflow-assign-layout", "gflow-simplify", "cse"]
+    passes += [_fuse(options), _schedule(options)]
+    passes.append("gflow-materialize")
+    if options.multi_tensor_update:
+        passes.append("gflow-merge-updates")
+    passes += [_plan_memory(options)]
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
@@ -53,6 +60,20 @@ def _fuse(options: PipelineOptions) -> str:
             and not options.multi_tensor_update,
         },
     )
+
+
+def _schedule(options: PipelineOptions) -> str:
+    if options.straighten == "SpeedFirst":
+        return "gflow-schedule"
+    return f"gflow-schedule{{algorithm={options.straighten}}}"
+
+
+def _plan_memory(options: PipelineOptions) -> str:
+    if not options.compress_memory:
+        return "gflow-plan-memory{compress=false}"
+    if options.choose_best_allocation:
+        return "gflow-plan-memory{strategies=all improve=2000}"
+    return "gflow-plan-memory"
 
 
 def _with_options(name: str, switches: dict[str, bool]) -> str:

@@ -23,6 +23,12 @@ class VerifyError(ValueError):
 ShapeRule = Callable[[Sequence[TensorType], dict[str, Any]], list[TensorType]]
 
 
+#: how an op takes part in mixed precision.
+#: allow: float operands and results are halves (contractions, which accumulate in float32).
+#: deny: computed in float32. promote: computed in float32 too, or in halves where that gives the same bits.
+#: clear: exact in every float type (moves, chooses or compares elements), so it takes what it is given.
+AMP_CLASSES = ("allow", "deny", "promote", "clear")
+
 #: runs of neighbouring operands (or results) of one type that a `mixed` op may have
 MIXED_GROUPS = 8
 
@@ -59,6 +65,8 @@ class OpDef:
         attributes with their lengths (`operandSegmentSizes`, `resultSegmentSizes`), which the
         builder writes.
     cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
+    amp: what mixed precision does with it, one of `AMP_CLASSES`; where that depends on the attribute
+        `kind`, `amp_kinds` says how.
     """
 
     name: str
@@ -72,6 +80,8 @@ class OpDef:
     cpu: dict[str, str] = field(default_factory=dict)
     triton: str = ""
     cost: int = 1
+    amp: str = "deny"
+    amp_kinds: dict[str, str] = field(default_factory=dict)
     pure: bool = True
     mixed: bool = False
     regions: int = 0

@@ -10,6 +10,12 @@ from typing import Literal, NamedTuple
 
 from .types import TensorType
 
+#: upstream passes that take kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
+KERNEL_LOWERING = (
+    "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,convert-vector-to-llvm,"
+    "convert-to-llvm,reconcile-unrealized-casts)"
+)
+
 #: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller
 #: gets, in a constant
 Space = Literal["arena", "arg", "result", "constant"]
@@ -37,12 +43,22 @@ class KernelStep:
     """Run a kernel function on a list of 64-bit words: numbers as they are, places as addresses.
 
     parallel: run it on all threads of the pool; else on the calling one.
+    shared: its function does the calling thread's share of the work, on any number of threads.
     label: the op's name and source, for profiles.
     """
 
     kernel: str
     words: tuple[int | Place, ...]
     parallel: bool
+    label: str
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Kernels that run side by side, as one launch; none reads what another one writes."""
+
+    members: tuple[KernelStep, ...]
     label: str
 
 
@@ -57,7 +73,7 @@ class AtenStep:
     label: str
 
 
-Step = KernelStep | AtenStep
+Step = KernelStep | KernelGroup | AtenStep
 
 
 @dataclass(frozen=True)

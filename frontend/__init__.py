@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{_OWN[name]}", __name__), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("gflow")
-    elif name in ("nn", "compiler", "dialects", "runtime"):
+    elif name in ("amp", "nn", "compiler", "dialects", "runtime"):
         return importlib.import_module(f".{name}", __name__)
     else:
         try:
@@ -40,4 +40,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"nn", *_OWN, *dir(importlib.import_module("torch"))})
+    return sorted({"amp", "nn", *_OWN, *dir(importlib.import_module("torch"))})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .errors import GraphError
 from .tracing.location import user_frame
 
@@ -33,6 +35,18 @@ class GraphConfig:
         if not self._switches:
             return options
         return replace(options, passes=replace(options.passes, **self._switches))
+
+    def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
+        """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.
+
+        Parameters, optimizer state and all that `build()` returns keep their types. With float16,
+        also set a scaler (`Graph.set_grad_scaler`)."""
+        names = {torch.float16: "f16", torch.bfloat16: "bf16"}
+        if dtype not in names:
+            raise GraphError(
+                f"{_here()}: enable_amp() takes dtype=torch.float16 or torch.bfloat16; got {dtype!r}"
+            )
+        self._switches["amp"] = names[dtype] if _flag("enable_amp", mode) else ""
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Whether an addition may become part of the contraction that makes its operand."""

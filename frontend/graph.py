@@ -14,7 +14,7 @@ from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .config import GraphConfig
 from .errors import GraphError
 from .executor import lowered_ir
-from .plan import Plan, compile_plan
+from .plan import Plan, StepSkipped, compile_plan
 from .signature import flatten_call
 from .tracing.location import user_frame
 from .tracing.modules import ModuleTable, collect_modules
@@ -28,6 +28,7 @@ class _State:
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
+    scaler: Any = None
     plans: dict[Any, list[Plan]] = field(default_factory=dict)
     table: ModuleTable | None = None
     rng: torch.Tensor | None = None
@@ -91,6 +92,22 @@ class Graph:
             state.schedulers.append(lr_sch)
         state.plans.clear()
 
+    def set_grad_scaler(self, grad_scaler: Any = None) -> None:
+        """Scale the loss, so that small gradients survive in float16: a `gflow.amp.GradScaler`, a
+        `torch.amp.GradScaler` or a `gflow.amp.StaticGradScaler`. None: no scaling."""
+        from .amp import StaticGradScaler
+
+        state = self._checked()
+        if grad_scaler is not None and not isinstance(
+            grad_scaler, (torch.amp.GradScaler, StaticGradScaler)
+        ):
+            raise GraphError(
+                f"{_here()}: set_grad_scaler() takes a gflow.amp.GradScaler, a torch.amp.GradScaler "
+                f"or a gflow.amp.StaticGradScaler, got {type(grad_scaler).__name__}"
+            )
+        state.scaler = grad_scaler
+        state.plans.clear()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state: _State | None = self.__dict__.get("_state")
         if state is None or state.table is None:
@@ -108,7 +125,11 @@ class Graph:
                 plan = candidate
                 break
         if plan is None:
-            plan = self._compile(key, args, kwargs)
+            try:
+                plan = self._compile(key, args, kwargs)
+            except StepSkipped as skipped:
+                self._after_step()
+                return skipped.outputs
             outputs = plan.first_outputs
             if outputs is not None:
                 plan.first_outputs = None
@@ -190,6 +211,7 @@ class Graph:
                 self._roots(),
                 state.optimizers,
                 self.config.resolved(),
+                state.scaler,
             )
         finally:
             state.building = False

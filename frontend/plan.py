@@ -18,6 +18,7 @@ from .tracing.interpreter import apply_aliases, run_trace
 from .tracing.location import user_frame
 from .tracing.modules import collect_modules
 from .tracing.numbers import Leaf
+from .tracing.scaler import eager_steps, prepare
 from .tracing.trace import OutputRef, Trace
 from .tracing.tracer import trace_graph
 
@@ -52,6 +53,13 @@ class Plan:
             for position, leaf in self.input_slots
             if any(o.alias == position for o in trace.outputs)
         ]
+        self.slots = [
+            (slot, self.positions[slot.value])
+            for step in trace.steps
+            for slot in step.slots
+            if slot.value in self.positions
+            and trace.inputs[self.positions[slot.value]].role == "scaler_state"
+        ]
         self.written = [n for n in trace.numbers if n.final is not None]
         spec = trace.out_spec
         self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
@@ -75,6 +83,9 @@ class Plan:
                 break
             if len(groups) != count:
                 return False
+        moved = any(slot.read() is not self.arguments[at] for slot, at in self.slots)
+        if moved and not self._rebind():
+            return False
         changed = False
         for number in self.numbers:
             value = number.read()
@@ -188,6 +199,14 @@ def _leaves(expr: Any) -> list[Leaf]:
     return []
 
 
+class StepSkipped(Exception):
+    """A first step ran, but an optimizer's part was skipped for gradients that are inf or nan."""
+
+    def __init__(self, outputs: Any) -> None:
+        super().__init__("skipped")
+        self.outputs = outputs
+
+
 def compile_plan(
     name: str,
     build: Callable[..., Any],
@@ -196,6 +215,7 @@ def compile_plan(
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     options: Any,
+    scaler: Any = None,
 ) -> Plan:
     """Trace and compile one signature."""
     check_call(build, args, kwargs)
@@ -207,11 +227,11 @@ def compile_plan(
     def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
         nonlocal stepped
         before = time.perf_counter()
-        first_outputs.append(_first_step(trace, parameters, args, kwargs, optimizers))
+        first_outputs.append(_first_step(trace, parameters, args, kwargs, optimizers, scaler))
         stepped = time.perf_counter() - before
 
     start = time.perf_counter()
-    trace = trace_graph(name, build, args, kwargs, modules, optimizers, first_step)
+    trace = trace_graph(name, build, args, kwargs, modules, optimizers, first_step, scaler)
     traced = time.perf_counter() - start - stepped
     compiled = executor.compile_trace(trace, options)
     timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
@@ -225,8 +245,13 @@ def _first_step(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     optimizers: Sequence[torch.optim.Optimizer],
+    scaler: Any,
 ) -> Any:
-    """Forward and backward op by op, then the optimizers' own first step."""
+    """Forward and backward op by op, then the optimizers' own first step.
+
+    Raises:
+        StepSkipped: an optimizer has made no step, so no state, since a gradient is inf or nan.
+    """
     leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
     inputs = [
         leaves[trace.input_leaves[i.value]] if i.tensor is None else i.tensor for i in trace.inputs
@@ -237,9 +262,10 @@ def _first_step(
     try:
         for p, grad in zip(parameters, results[len(results) - len(parameters) :]):
             p.grad = grad
-        for optimizer in optimizers:
-            optimizer.step()
+        skipped = eager_steps(scaler if prepare(scaler, parameters) else None, optimizers)
     finally:
         for p, old in zip(parameters, saved):
             p.grad = old
+    if skipped:
+        raise StepSkipped(unflatten(trace, results))
     return unflatten(trace, results)

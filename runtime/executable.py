@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from gflow.dialects.program import AtenStep, KernelStep, Place, Program, TensorRef
+from gflow.dialects.program import AtenStep, Place, Program, Step, TensorRef
 
 from .aten_step import AtenCall
 from .results import ResultPool
@@ -64,7 +64,7 @@ class Executable:
         """Runs of native steps, and the ATen calls between them."""
         begin = end = 0  # rows of the kernel table
         for step in self.program.steps:
-            if isinstance(step, KernelStep):
+            if not isinstance(step, AtenStep):
                 end += 1
                 continue
             if begin < end:
@@ -115,7 +115,7 @@ class Executable:
                     self._table.run(item, threads)
         return results
 
-    def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[KernelStep | AtenStep, float]]:
+    def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
         """Run once, step by step, as a call does; returns each step and its seconds."""
         with self._lock, torch.no_grad():
             results = self._bind(args)
@@ -127,7 +127,7 @@ class Executable:
             del results
         return times
 
-    def steps(self) -> Iterator[tuple[KernelStep | AtenStep, Callable[[], None]]]:
+    def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Each step with a function that runs it, for the arguments that are bound."""
         calls = iter([item for item in self._plan if isinstance(item, AtenCall)])
         row = 0

@@ -7,12 +7,12 @@ patched when these move, all others are written once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from gflow.dialects.program import KernelStep, Place, Program
+from gflow.dialects.program import AtenStep, KernelGroup, KernelStep, Place, Program
 
 from . import jit
 
@@ -51,6 +51,39 @@ _RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
     }
     llvm.return
   }"""
+_GROUP = "gflow_run_group"
+#: runs kernels side by side on the calling thread: its share of each, and every nth of those that cannot
+#: be shared; words: how many, then (function, words, whether it is shared) for each
+_GROUP_TEXT = """  llvm.func @gflow_run_group(%w: !llvm.ptr) {
+    %zero = arith.constant 0 : i64
+    %one = arith.constant 1 : i64
+    %count = llvm.load %w : !llvm.ptr -> i64
+    %rows = llvm.getelementptr %w[1] : (!llvm.ptr) -> !llvm.ptr, i64
+    %tid32 = llvm.call @omp_get_thread_num() : () -> i32
+    %threads32 = llvm.call @omp_get_num_threads() : () -> i32
+    %tid = arith.extsi %tid32 : i32 to i64
+    %threads = arith.extsi %threads32 : i32 to i64
+    scf.for %i = %zero to %count step %one : i64 {
+      %row = llvm.getelementptr %rows[%i]
+          : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.array<3 x i64>
+      %function = llvm.load %row : !llvm.ptr -> !llvm.ptr
+      %pw = llvm.getelementptr %row[1] : (!llvm.ptr) -> !llvm.ptr, i64
+      %words = llvm.load %pw : !llvm.ptr -> !llvm.ptr
+      %ps = llvm.getelementptr %row[2] : (!llvm.ptr) -> !llvm.ptr, i64
+      %flag = llvm.load %ps : !llvm.ptr -> i64
+      %shared = arith.cmpi ne, %flag, %zero : i64
+      %turn = arith.remui %i, %threads : i64
+      %mine = arith.cmpi eq, %turn, %tid : i64
+      %run = arith.ori %shared, %mine : i1
+      scf.if %run {
+        llvm.call %function(%words) : !llvm.ptr, (!llvm.ptr) -> ()
+      }
+    }
+    llvm.return
+  }"""
+_THREADS = {
+    name: f"  llvm.func @{name}() -> i32" for name in ("omp_get_thread_num", "omp_get_num_threads")
+}
 _PARALLEL = "  llvm.func @GOMP_parallel(!llvm.ptr, !llvm.ptr, i32, i32)"
 
 #: the address of a place that never moves; None for arguments and results
@@ -65,43 +98,62 @@ class Segment(NamedTuple):
 
 
 class KernelTable:
-    """Compiled kernels with their words. Row i is the i-th `KernelStep` of the program."""
+    """Compiled kernels with their words. Row i is the i-th step of the program that is no ATen call."""
 
     def __init__(self, program: Program, fixed: FixedAddress) -> None:
         """
         Raises:
             ValueError: a kernel's text is not valid MLIR.
         """
-        steps = [s for s in program.steps if isinstance(s, KernelStep)]
-        functions = jit.compile_kernels(
-            {**program.kernels, _RUNNER: _RUNNER_TEXT},
-            {**program.declarations, "GOMP_parallel": _PARALLEL},
-        )
+        steps = [s for s in program.steps if not isinstance(s, AtenStep)]
+        kernels = {**program.kernels, _RUNNER: _RUNNER_TEXT}
+        declarations = {**program.declarations, "GOMP_parallel": _PARALLEL}
+        if any(isinstance(s, KernelGroup) for s in steps):
+            kernels[_GROUP] = _GROUP_TEXT
+            declarations |= _THREADS
+        functions = jit.compile_kernels(kernels, declarations)
         self._runner = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions[_RUNNER])
         # never empty, so that their addresses are good
-        self._words = np.zeros(1 + sum(len(s.words) for s in steps), dtype=np.int64)
+        self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
         self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
-        self._patches = self._fill(steps, functions, fixed)
-
-    def _fill(
-        self, steps: Sequence[KernelStep], functions: dict[str, int], fixed: FixedAddress
-    ) -> dict[tuple[str, int], tuple[np.ndarray, np.ndarray]]:
-        """Write rows and words; returns (word numbers, offsets) by argument and result."""
-        spots: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        start, at = self._words.ctypes.data, 0
+        self._used = 0
+        self._spots: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for n, step in enumerate(steps):
-            self._rows[n] = (functions[step.kernel], start + 8 * at, int(step.parallel))
-            for word in step.words:
-                address = fixed(word) if isinstance(word, Place) else word
-                if address is not None:
-                    self._words[at] = address
-                elif isinstance(word, Place):
-                    spots.setdefault((word.space, word.index), []).append((at, word.offset))
-                at += 1
-        return {
+            if isinstance(step, KernelStep):
+                self._rows[n] = (*self._place(step, functions, fixed), int(step.parallel))
+            else:
+                self._rows[n] = (*self._place_group(step, functions, fixed), 1)
+        self._patches = {
             key: (np.array([w for w, _ in found]), np.array([o for _, o in found], dtype=np.int64))
-            for key, found in spots.items()
+            for key, found in self._spots.items()
         }
+
+    def _place(
+        self, step: KernelStep, functions: dict[str, int], fixed: FixedAddress
+    ) -> tuple[int, int]:
+        """Write the words of a step; returns its function and the words' address."""
+        start = self._words.ctypes.data + 8 * self._used
+        for word in step.words:
+            address = fixed(word) if isinstance(word, Place) else word
+            if address is not None:
+                self._words[self._used] = address
+            elif isinstance(word, Place):
+                found = self._spots.setdefault((word.space, word.index), [])
+                found.append((self._used, word.offset))
+            self._used += 1
+        return functions[step.kernel], start
+
+    def _place_group(
+        self, group: KernelGroup, functions: dict[str, int], fixed: FixedAddress
+    ) -> tuple[int, int]:
+        """The same for a group: its own words, after those of its members."""
+        words = [len(group.members)]
+        for step in group.members:
+            words += [*self._place(step, functions, fixed), int(step.shared)]
+        start = self._words.ctypes.data + 8 * self._used
+        self._words[self._used : self._used + len(words)] = words
+        self._used += len(words)
+        return functions[_GROUP], start
 
     def patch(self, space: str, index: int, address: int) -> None:
         """Set the address of argument or result number `index`."""
@@ -118,3 +170,9 @@ class KernelTable:
         """Run the rows of a segment, the parallel ones on `threads` threads."""
         segment.words[3] = threads
         self._runner(segment.address)
+
+
+def _word_count(step: KernelStep | KernelGroup) -> int:
+    if isinstance(step, KernelStep):
+        return len(step.words)
+    return 1 + sum(3 + len(member.words) for member in step.members)

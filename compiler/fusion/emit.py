@@ -23,7 +23,7 @@ def emit(grouping: Grouping) -> None:
     """
     body = grouping.body
     needed, alive = _read_outside(grouping)
-    _prune(grouping, needed)
+    _prune(grouping, needed, alive)
     replaced: dict[int, ir.Value] = {}
     with ir.InsertionPoint(body.terminator):
         for is_group, number in _order(grouping, alive):
@@ -58,10 +58,10 @@ def _read_outside(grouping: Grouping) -> tuple[set[int], set[int]]:
     return needed, alive
 
 
-def _prune(grouping: Grouping, needed: set[int]) -> None:
+def _prune(grouping: Grouping, needed: set[int], alive: set[int]) -> None:
     """Drop members that no output depends on; add what the groups load to `needed`.
 
-    A group without outputs is left without members.
+    A group without outputs is left without members. A contraction whose epilogue goes stays outside.
     """
     body = grouping.body
     # readers before what they read
@@ -86,6 +86,11 @@ def _prune(grouping: Grouping, needed: set[int]) -> None:
                     stack.append(b)
                 else:
                     g.inputs.add(b)
+        if g.root in kept and not outputs - set(body.ops[g.root].results):
+            alive.add(g.root)
+            kept = set()
+        if g.root >= 0 and not kept:
+            del grouping.group_of[g.root]
         g.members = sorted(kept)
         needed |= g.inputs
 

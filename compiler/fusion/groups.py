@@ -165,7 +165,7 @@ class Grouping:
 
     def stored_by(self, gi: int) -> list[int]:
         """The ops whose results group `gi` stores, without those it repeats."""
-        return [m for m in self.groups[gi].members if self.group_of[m] == gi]
+        return [m for m in self.groups[gi].members if self.group_of.get(m) == gi]
 
     def small_enough(self, group: Group, more: Iterable[int] = ()) -> bool:
         """Whether a fused op can have this many operands, and this many types of them.

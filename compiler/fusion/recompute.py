@@ -27,7 +27,7 @@ def recompute(grouping: Grouping) -> None:
     If every reader can do so, nothing else needs the value, and no reader loads more values of
     its size than before, it isn't stored at all.
     """
-    body, groups = grouping.body, grouping.groups
+    groups = grouping.groups
     readers: dict[int, set[int]] = {}
     for gi, g in enumerate(groups):
         for b in g.inputs:
@@ -35,23 +35,37 @@ def recompute(grouping: Grouping) -> None:
     stored = grouping.read_outside()
     for v in sorted(readers):
         owner = grouping.owner(v)
-        fixed = owner is None or groups[owner].sealed
-        cone = None if fixed else _cone(grouping, v, groups[owner])
-        if cone is None or cone.cost > grouping.options.recompute_cost:
+        if owner is None or groups[owner].sealed:
             continue
-        size = body.types[v].numel
-        large = {x for x in cone.leaves if body.types[x].numel * _NEGLIGIBLE > size}
+        # from what is stored anyway, or from what the group loads
+        found = [_cone(grouping, v, groups[owner], stop) for stop in (stored, set())]
+        cones = [c for c in found if c is not None and c.cost <= grouping.options.recompute_cost]
+        if len(cones) == 2 and cones[0] == cones[1]:
+            del cones[1]
         targets = [groups[h] for h in sorted(readers[v])]
-        able = [_can_repeat(grouping, v, cone, target) for target in targets]
-        extra = max(len(large - target.inputs) for target in targets)
-        vanishes = v not in stored and all(able) and extra <= 1
+        chosen = [_cheapest(grouping, v, cones, target) for target in targets]
+        vanishes = v not in stored and all(c and c[0] <= 1 for c in chosen)
         for target in targets:
-            if not (vanishes or large <= target.inputs):
-                continue
             # asked again: what was repeated in it before may have filled it up
-            if _can_repeat(grouping, v, cone, target):
-                target.members = sorted({*target.members, *cone.ops})
-                target.inputs = (target.inputs - {v}) | cone.leaves
+            best = _cheapest(grouping, v, cones, target)
+            if best is not None and (vanishes or best[0] == 0):
+                target.members = sorted({*target.members, *best[1].ops})
+                target.inputs = (target.inputs - {v}) | best[1].leaves
+
+
+def _cheapest(
+    grouping: Grouping, v: int, cones: list[_Cone], target: Group
+) -> tuple[int, _Cone] | None:
+    """The cone with which group `target` loads least, and how many large values more that is."""
+    size = grouping.body.types[v].numel
+    best: tuple[int, _Cone] | None = None
+    for cone in cones:
+        if _can_repeat(grouping, v, cone, target):
+            more = cone.leaves - target.inputs
+            large = sum(grouping.body.types[x].numel * _NEGLIGIBLE > size for x in more)
+            if best is None or large < best[0]:
+                best = large, cone
+    return best
 
 
 def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
@@ -73,8 +87,9 @@ def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     return True
 
 
-def _cone(grouping: Grouping, v: int, g: Group) -> _Cone | None:
-    """What computes `v` in its group; None if a reduction is part of it."""
+def _cone(grouping: Grouping, v: int, g: Group, stop: set[int]) -> _Cone | None:
+    """What computes `v` in its group, from values in `stop` where it comes by them; None if a
+    reduction is part of it."""
     body, flow = grouping.body, grouping.flow
     cone = _Cone([], set(), 0)
     members = set(g.members)
@@ -82,7 +97,7 @@ def _cone(grouping: Grouping, v: int, g: Group) -> _Cone | None:
     while stack:
         value = stack.pop()
         p = body.producer[value]
-        if p < 0 or p not in members:
+        if p < 0 or p not in members or (value in stop and value != v):
             cone.leaves.add(value)
             continue
         if flow.kind[p] == "reduce" or value in g.after:

@@ -64,14 +64,14 @@ def _unary(
     result: str | None = None,
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("x",), infer=_same(group, result), dtypes=group, cpu=cpu,
-                 triton=triton, cost=cost)  # fmt: skip
+                 triton=triton, cost=cost, amp=_amp(name))  # fmt: skip
 
 
 def _binary(
     name: str, summary: str, group: str, cpu: dict[str, str], triton: str, cost: int = 1
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("a", "b"), infer=_same(group), dtypes=group, cpu=cpu,
-                 triton=triton, cost=cost)  # fmt: skip
+                 triton=triton, cost=cost, amp=_amp(name))  # fmt: skip
 
 
 def _math(name: str, summary: str, triton: str, cost: int = 12) -> OpDef:
@@ -80,6 +80,19 @@ def _math(name: str, summary: str, triton: str, cost: int = 12) -> OpDef:
 
 
 _LIB = "libdevice."
+
+#: mixed precision: exact in every float type
+_CLEAR = frozenset({"maximum", "minimum", "neg", "abs", "sign", "copysign", "is_nan", "is_inf"})
+#: mixed precision: a half's few digits, or its range, would show (as `torch.autocast` has them on CUDA)
+_DENY = frozenset(
+    {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "reciprocal", "rsqrt", "tan", "asin", "acos",
+     "sinh", "cosh", "erfinv", "atan2", "remainder", "fmod", "floor", "ceil", "trunc", "round"}
+)  # fmt: skip
+
+
+def _amp(name: str) -> str:
+    return "clear" if name in _CLEAR else "deny" if name in _DENY else "promote"
+
 
 OPS: tuple[OpDef, ...] = (
     # -- arithmetic
@@ -110,9 +123,9 @@ OPS: tuple[OpDef, ...] = (
     _unary("not", "bitwise not; logical on i1", "bits", {"*": "int:not"}, "(~{0})"),
     OpDef("compare", "elementwise", "a OP b as i1; NaN compares false except under `ne`", ("a", "b"),
           {"predicate": Attr("str", "the relation", choices=("eq", "ne", "lt", "le", "gt", "ge"))},
-          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton="({0} {predicate} {1})"),
+          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton="({0} {predicate} {1})", amp="clear"),
     OpDef("select", "elementwise", "`a` where pred, else `b`", ("pred", "a", "b"), infer=_select, dtypes="any",
-          cpu={"*": "select"}, triton="tl.where({0}, {1}, {2})"),
+          cpu={"*": "select"}, triton="tl.where({0}, {1}, {2})", amp="clear"),
     OpDef("convert", "elementwise",
           "the value in another element type; floats to integers truncate, to i1 compare with zero; "
           "inside a fused region halves are rounded where a convert says so",

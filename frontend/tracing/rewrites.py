@@ -43,6 +43,7 @@ class Rewrites(TorchFunctionMode):
         self.recorder = recorder
         self.has_optimizer = has_optimizer
         self.in_optimizer = False
+        self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
         self.stand_ins: dict[int, StandIn] = {}
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
@@ -250,6 +251,10 @@ def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str
             f"{where}: backward() is called on a tensor that does not depend on any parameter "
             "with requires_grad=True. Check for .detach(), torch.no_grad() or frozen parameters."
         )
+    if mode.seed is not None:
+        names = ("gradient", "retain_graph", "create_graph", "inputs")
+        kwargs = dict(zip(names, args[1:], strict=False)) | kwargs
+        return func(loss, **(kwargs | {"gradient": mode.seed(loss, gradient)}))
     return func(*args, **kwargs)
 
 

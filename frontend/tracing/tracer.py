@@ -24,6 +24,7 @@ from .modules import Slot, collect_modules, exchanged
 from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder
 from .rewrites import Rewrites, StandIn, functional, unwrap
+from .scaler import LossScale, prepare
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
 
@@ -40,11 +41,12 @@ def trace_graph(
     modules: Mapping[str, torch.nn.Module],
     optimizers: Sequence[torch.optim.Optimizer] = (),
     first_step: FirstStep | None = None,
+    scaler: Any = None,
 ) -> Trace:
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
-    can make its state only from real gradients."""
-    session = _Session(name, build, args, kwargs, modules, optimizers, first_step)
+    can make its state only from real gradients. `scaler`: a gradient scaler."""
+    session = _Session(name, build, args, kwargs, modules, optimizers, first_step, scaler)
     with _without_gc(), light_dynamo():
         return session.run()
 
@@ -84,6 +86,7 @@ class _Session:
     modules: Mapping[str, torch.nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     first_step: FirstStep | None
+    scaler: Any = None
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
@@ -101,6 +104,7 @@ class _Session:
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
+            self._loss_scale()
             with self._active(), self.locator.module_calls(is_checkpointed), traceable_library():
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
@@ -112,7 +116,7 @@ class _Session:
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
-        steps = [self._optimizer(i, o) for i, o in enumerate(self.optimizers)]
+        steps = self._steps()
         self._finish(trace, outputs + self._updates())
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = steps
@@ -199,6 +203,26 @@ class _Session:
             for p in group["params"]
             if self.rewrites.wrapper_of(p).grad is not None
         ]
+
+    def _loss_scale(self) -> None:
+        self.scaling: LossScale | None = None
+        parameters = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        if self.optimizers and prepare(self.scaler, parameters):
+            self.scaling = LossScale(self.scaler, self)
+            self.rewrites.seed = self.scaling.seed
+
+    def _steps(self) -> list[OptimizerTrace]:
+        scaling = self.scaling
+        if scaling is None:
+            return [self._optimizer(i, o) for i, o in enumerate(self.optimizers)]
+        steps = []
+        for i, optimizer in enumerate(self.optimizers):
+            scaling.unscale(f"optimizer.{i}", self._with_grad(optimizer))
+            before = scaling.before()
+            steps.append(self._optimizer(i, optimizer))
+            scaling.skip(before)
+        scaling.update()
+        return [*steps, scaling.result]
 
     def _partial(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
         """The trace up to the optimizers; its last outputs are the gradients."""

@@ -7,11 +7,12 @@ what has no kernel yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Argument, Place, Program, Result
+from gflow.dialects.program import Argument, KernelGroup, KernelStep, Place, Program, Result
 
 from ...contractions import root_of
 from ...ssa import Op, aliases
@@ -42,8 +43,12 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     b = Builder(function, threads, blas)
     for i, v in enumerate(b.body.arguments):
         b.places[v] = Place("arg", i, 0)
-    for o in b.body.ops:
-        _add(b, o)
+    for launch, ops in groupby(b.body.ops, key=_launch):
+        first = len(b.steps)
+        for o in ops:
+            _add(b, o)
+        if launch is not None:
+            _merge(b, first)
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",
@@ -59,6 +64,21 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
 
 
 # -- ops
+
+
+def _launch(o: Op) -> int | None:
+    """The launch that an op shares with its neighbours, if it does."""
+    if "gflow.launch" not in o.op.attributes:
+        return None
+    return ir.IntegerAttr(o.op.attributes["gflow.launch"]).value
+
+
+def _merge(b: Builder, first: int) -> None:
+    """Make one step of those from `first` on."""
+    members = [s for s in b.steps[first:] if isinstance(s, KernelStep)]
+    if len(members) > 1 and len(members) == len(b.steps) - first:
+        label = f"{len(members)} kernels, first {members[0].label}"
+        b.steps[first:] = [KernelGroup(tuple(members), label)]
 
 
 def _add(b: Builder, o: Op) -> None:

@@ -129,7 +129,7 @@ class Builder:
             else:
                 words.append(w.bits())
         parallel = p.mode != "scalar" and work >= _SERIAL_WORK
-        self.steps.append(KernelStep(name, tuple(words), parallel, label))
+        self.steps.append(KernelStep(name, tuple(words), parallel, label, p.mode != "scalar"))
 
     def kernel(self, k: Kernel, p: Plan) -> str:
         """The name of the kernel's function; kernels of one structure share it."""

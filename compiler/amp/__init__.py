@@ -1,0 +1,1 @@
+"""Mixed precision: what is kept in halves."""

@@ -1,0 +1,76 @@
+"""Run the updates of all parameters in few kernels, after the last gradient is known.
+
+    %u0 = "gflow.fused"(%w0, %g0) …                    %g1 = "gflow.matmul" …
+    %g1 = "gflow.matmul" …                             %u0 = "gflow.fused"(%w0, %g0) … {gflow.launch = 0}
+    %u1 = "gflow.fused"(%w1, %g1) …            →       %u1 = "gflow.fused"(%w1, %g1) … {gflow.launch = 0}
+    %n  = "gflow.fused"(%count) …                      %n  = "gflow.fused"(%count) … {gflow.launch = 1}
+    return %u0, %u1, %n                                return %u0, %u1, %n
+
+Neighbours of one `gflow.launch` are one kernel: they run side by side, in any order. So none of them
+may read what another one writes; such an update (a step count that others read) goes to the next
+launch. All gradients live until then: fewer launches for more memory. Only pointwise kernels whose
+every result updates an argument are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.dialects.mlir import func, ir
+
+from ..ssa import Body, Op, aliases, read_body
+from .base import Pass
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """Options of gflow-merge-updates."""
+
+    least: int = field(default=2, metadata={"doc": "updates that are worth a launch of their own"})
+
+
+def run(function: func.FuncOp, options: MergeOptions) -> None:
+    body = read_body(function)
+    targets = {
+        v: body.arguments[alias]
+        for v, alias in zip(body.returned, aliases(function, body))
+        if alias is not None
+    }
+    updates = [o for o in body.ops if _is_update(body, o, targets)]
+    if len(updates) < options.least:
+        return
+    launch = _launches(updates, targets)
+    for o in sorted(updates, key=lambda o: (launch[o.index], o.index)):
+        o.op.move_before(body.terminator)
+        i64 = ir.IntegerType.get_signless(64)
+        o.op.attributes["gflow.launch"] = ir.IntegerAttr.get(i64, launch[o.index])
+
+
+def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
+    if o.name != "fused" or ir.StringAttr(o.op.attributes["kind"]).value != "pointwise":
+        return False
+    return all(r in targets and not body.users[r] for r in o.results)
+
+
+def _launches(updates: list[Op], targets: dict[int, int]) -> dict[int, int]:
+    """The launch of each update: later than those of all that read what it writes.
+
+    An update that would have to wait for itself (two that swap arguments) is never put in a circle:
+    only readers that stand before it count, as in the order that the program has.
+    """
+    readers: dict[int, list[int]] = {}  # argument → launches of the updates that read it, so far
+    launch: dict[int, int] = {}
+    written: dict[int, int] = {}  # argument → launch that writes it
+    for o in updates:
+        own = {targets[r] for r in o.results}
+        after = [n + 1 for a in own for n in readers.get(a, ())]
+        after += [written[v] + 1 for v in o.operands if v in written and v not in own]
+        launch[o.index] = max(after, default=0)
+        for a in own:
+            written[a] = launch[o.index]
+        for v in set(o.operands) - own:
+            readers.setdefault(v, []).append(launch[o.index])
+    return launch
+
+
+PASS = Pass("gflow-merge-updates", run, MergeOptions, __doc__ or "")

@@ -1,0 +1,248 @@
+"""Loss scaling as part of the trace.
+
+What `torch.amp.GradScaler` does around an eager step, as ops: the loss's gradient is multiplied by
+the scale, gradients are divided by it in float32, and where one of an optimizer's gradients is inf
+or nan all that its step changed keeps the old value. The scale and its growth tracker are the
+scaler's own tensors, inputs of role `scaler_state` that each step updates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import GraphTraceError
+from .location import Locator
+from .optimizer import BakedValue, OptimizerTrace, Place, StateSlot
+from .recorder import Recorder
+from .rewrites import Rewrites, StandIn, functional, unwrap
+from .trace import TraceOp, TraceValue
+
+aten = torch.ops.aten
+_FACTORS = ("_growth_factor", "_backoff_factor", "_growth_interval", "_enabled")
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class Tracing(Protocol):
+    """What a scaler needs of the session that traces."""
+
+    recorder: Recorder
+    rewrites: Rewrites
+    locator: Locator
+    rebound: dict[int, torch.Tensor]
+
+    def _active(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+@dataclass
+class Before:
+    """The values of everything traced before an optimizer's step, and how many numbers there were."""
+
+    values: dict[int, TraceValue]
+    numbers: int
+
+
+@dataclass
+class LossScale:
+    """Loss scaling in one trace. `scaler`: a `torch.amp.GradScaler`, or one with a constant
+    `scale_factor`."""
+
+    scaler: Any
+    session: Any
+    result: OptimizerTrace = field(default_factory=OptimizerTrace)
+    found: list[torch.Tensor] = field(default_factory=list)
+    _unscaled: set[int] = field(default_factory=set)
+    _state: dict[str, StandIn] = field(default_factory=dict)
+    _scaled: bool = False
+
+    def __post_init__(self) -> None:
+        self.static = not isinstance(self.scaler, torch.amp.GradScaler)
+        place = Place(self.scaler, "self", holder=vars(self.scaler))
+        self.result.places.append(place)
+        names = ("scale_factor",) if self.static else _FACTORS
+        self.result.baked += [BakedValue(place, n, vars(self.scaler)[n]) for n in names]
+        if not self.static:
+            for key in ("_scale", "_growth_tracker"):
+                self._input(place, key)
+
+    def _input(self, place: Place, key: str) -> None:
+        session: Tracing = self.session
+        real = getattr(self.scaler, key)
+        index = len(session.recorder.inputs)
+        fake = session.recorder.add_input(real, "scaler_state", f"scaler.{key[1:]}")
+        session.rewrites.register(real, functional(fake, real), index)
+        self._state[key] = session.rewrites.stand_ins[id(real)]
+        self.result.slots.append(StateSlot(place, key, (), session.recorder.inputs[index].value))
+
+    # backward
+
+    def seed(self, loss: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+        """The gradient that the backward pass of `loss` starts with."""
+        self._scaled = True
+        with torch.no_grad():
+            if gradient is None:
+                gradient = torch.ones_like(loss)
+            if self.static:
+                return gradient * self.scaler.scale_factor
+            return (gradient * self._state["_scale"].wrapper).to(loss.dtype)
+
+    # optimizers
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        session: Tracing = self.session
+        session.locator.optimizer = True
+        try:
+            with session._active(), torch.no_grad():
+                yield
+        finally:
+            session.locator.optimizer = False
+
+    def unscale(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
+        """Divide the gradients of one optimizer by the scale, and see whether they are finite."""
+        session: Tracing = self.session
+        if parameters and not self._scaled:
+            raise GraphTraceError(
+                "the graph has a gradient scaler, but gradients were made without loss.backward(); "
+                "call backward() on the loss in build(), or set no scaler."
+            )
+        gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
+        with self._recording():
+            bad = torch.zeros((), dtype=torch.bool)
+            if not self.static:
+                inverse = self._state["_scale"].wrapper.double().reciprocal().float()
+            for real in parameters:
+                wrapper = session.rewrites.wrapper_of(real)
+                old: Any = wrapper.grad
+                if real.dtype in _HALVES:
+                    raise GraphTraceError(
+                        f"{name}: the gradient of a {real.dtype} parameter cannot be unscaled; keep "
+                        "parameters in float32 (config.enable_amp() casts them where it pays)."
+                    )
+                if not self.static:
+                    bad = bad | ~torch.isfinite(old).all()
+                if id(real) in self._unscaled:
+                    continue
+                self._unscaled.add(id(real))
+                new = old * inverse if not self.static else old * (1 / self.scaler.scale_factor)
+                gradients.append((wrapper, new))
+            self.found.append(bad)
+        for wrapper, new in gradients:
+            wrapper.grad = functional(unwrap(new), new)
+
+    def before(self) -> Before:
+        """What is known before an optimizer's step."""
+        return Before(self._values(), len(self.session.recorder.numbers))
+
+    def _values(self) -> dict[int, TraceValue]:
+        session: Tracing = self.session
+        stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+        found = {}
+        with session._active():
+            for index, stand_in in stand_ins.items():
+                wrapper = session.rebound.get(index, stand_in.wrapper)
+                found[index] = session.recorder.value_of(unwrap(wrapper))
+        return found
+
+    def skip(self, before: Before) -> None:
+        """Where the latest optimizer's gradients are not finite, its step changes nothing."""
+        if self.static:
+            return
+        session: Tracing = self.session
+        recorder = session.recorder
+        bad = recorder.value_of(unwrap(self.found[-1]))
+        after = self._values()
+        stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+        with self._recording():
+            for index, new in after.items():
+                old = before.values.get(index, recorder.inputs[index].value)
+                if new is not old:
+                    self._choose(stand_ins[index], bad, old, new)
+            for number in recorder.numbers[before.numbers :]:
+                if number.final is not None:
+                    number.final = recorder.record_number(
+                        aten.where.self, (bad, number.value, number.final), number.value.dtype
+                    )
+
+    def _choose(self, stand_in: StandIn, bad: TraceValue, old: TraceValue, new: TraceValue) -> None:
+        """`old` where `bad`, else `new`, as the value of one input from here on."""
+        session: Tracing = self.session
+        fake = session.recorder.fake_like(stand_in.real)
+        value = session.recorder.value_of(fake)
+        loc = session.locator.here()
+        session.recorder.ops.append(TraceOp(aten.where.self, (bad, old, new), {}, [value], loc))
+        wrapper = functional(fake, stand_in.real)
+        if stand_in.index in session.rebound:
+            session.rebound[stand_in.index] = wrapper
+            return
+        old_grad: Any = stand_in.wrapper.grad if stand_in.wrapper.is_leaf else None
+        if old_grad is not None:
+            wrapper.grad = functional(unwrap(old_grad), old_grad)
+        session.rewrites.register(stand_in.real, wrapper, stand_in.index)
+
+    def update(self) -> None:
+        """The scale and growth tracker after the step, as `aten._amp_update_scale_`."""
+        if self.static or not self.found:
+            return
+        session: Tracing = self.session
+        scale, tracker = (self._state[k].wrapper for k in ("_scale", "_growth_tracker"))
+        options = vars(self.scaler)
+        with self._recording():
+            bad = self.found[0]
+            for other in self.found[1:]:
+                bad = bad | other
+            shrunk = (scale.double() * options["_backoff_factor"]).float()
+            grown = (scale.double() * options["_growth_factor"]).float()
+            steps = tracker + 1
+            full = steps == options["_growth_interval"]
+            kept = torch.where(full & torch.isfinite(grown), grown, scale)
+            new = {
+                "_scale": torch.where(bad, shrunk, kept),
+                "_growth_tracker": torch.where(bad | full, torch.zeros_like(tracker), steps),
+            }
+        for key, wrapper in new.items():
+            session.rebound[self._state[key].index] = wrapper
+
+
+def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:
+    """Make a scaler ready: its tensors exist. False where it does nothing."""
+    if scaler is None:
+        return False
+    if not isinstance(scaler, torch.amp.GradScaler):
+        return True
+    if not scaler.is_enabled():
+        return False
+    if scaler._scale is None:
+        device = parameters[0].device if parameters else torch.device("cpu")
+        scaler._lazy_init_scale_growth_tracker(device)
+    return True
+
+
+def eager_steps(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+    """The optimizers' steps on real, scaled gradients; those that were skipped."""
+    if scaler is None:
+        for optimizer in optimizers:
+            optimizer.step()
+        return []
+    if not isinstance(scaler, torch.amp.GradScaler):
+        for parameter in {
+            id(p): p for o in optimizers for g in o.param_groups for p in g["params"]
+        }.values():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * (1 / scaler.scale_factor)
+        return eager_steps(None, optimizers)
+    skipped = []
+    for optimizer in optimizers:
+        if all(p.grad is None for g in optimizer.param_groups for p in g["params"]):
+            continue
+        scaler.unscale_(optimizer)
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if sum(v.item() for v in found.values()):
+            skipped.append(optimizer)
+        scaler.step(optimizer)
+    scaler.update()
+    return skipped
