@@ -41,7 +41,7 @@ class PlanMemoryOptions:
     )
     strategies: tuple[str, ...] = field(
         default=("timeline", "skyline", "size"),
-        metadata={"doc": f"of {', '.join(STRATEGIES)}, in the order they are tried"},
+        metadata={"doc": f"of {', '.join(STRATEGIES)}, in the order they are tried; or all"},
     )
     improve: int = field(
         default=0, metadata={"doc": "steps of a local search, where no strategy meets the bound"}
@@ -52,16 +52,13 @@ class PlanMemoryOptions:
 
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
-    for name in options.strategies:
+    strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
+    for name in strategies or ("",):
         if name not in STRATEGIES:
-            raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}")
-    if not options.strategies:
-        raise PassError(f"no strategy is given; there are {', '.join(STRATEGIES)}")
+            raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
     lives = lives_of(function, take_over=options.compress)
     if options.compress:
-        size, offsets = choose(
-            lives.buffers, options.strategies, options.improve, options.time_limit
-        )
+        size, offsets = choose(lives.buffers, strategies, options.improve, options.time_limit)
     else:
         size, offsets = 0, []
         for b in lives.buffers:
