@@ -158,14 +158,14 @@ def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
         size, whole = body.types[v], body.types[base]
         if size.numel != ty.numel or size.numel != whole.numel or size.nbytes != ty.nbytes:
             continue
-        if bases.count(base) > 1 or not _in_order(at[v], size.shape):
+        if bases.count(base) > 1 or not in_order(at[v], size.shape):
             continue  # another view of it would be read at other positions
         if lives.takes_over(o, number, n):
             return base
     return None
 
 
-def _in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
+def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
     """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
     dense = zip(shape, layout.strides, row_major_strides(shape))
     return layout.offset == 0 and all(size == 1 or a == b for size, a, b in dense)

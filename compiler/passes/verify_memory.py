@@ -1,0 +1,25 @@
+"""Check the memory plan: no two live values overlap, and all lie where they must.
+
+    %0 = "gflow.matmul"(%a, %b) {gflow.buffers = ["arena:0"]}      // op 0
+    %1 = "gflow.matmul"(%0, %b) {gflow.buffers = ["arena:0"]}
+    // error: result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still
+
+Changes nothing. Reads `gflow.buffers`, `gflow.arena_size` and the order of ops, and asks of the
+planner nothing but the rule of when a kernel may write over its operand. Aliased results lie in
+their arguments, and nobody reads an argument's old value after its update.
+"""
+
+from __future__ import annotations
+
+from gflow.dialects.mlir import func
+
+from ..memory.check import problems
+from .base import NoOptions, Pass, PassError
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    for message, op in problems(function):
+        raise PassError(message, op)
+
+
+PASS = Pass("gflow-verify-memory", run, NoOptions, __doc__ or "")
