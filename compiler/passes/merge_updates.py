@@ -8,8 +8,8 @@
 
 Neighbours of one `gflow.launch` are one kernel: they run side by side, in any order. So none of them
 may read what another one writes; such an update (a step count that others read) goes to the next
-launch. All gradients live until then: fewer launches for more memory. Only pointwise kernels whose
-every result updates an argument are taken.
+launch. All gradients live until then: fewer launches for more memory. Only pointwise kernels are taken
+whose every result updates an argument that nothing reads later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import func, ir
 
 from ..ssa import Body, Op, aliases, read_body
+from ..views import VIEW_OPS
 from .base import Pass
 
 
@@ -36,10 +37,17 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
         for v, alias in zip(body.returned, aliases(function, body))
         if alias is not None
     }
-    updates = [o for o in body.ops if _is_update(body, o, targets)]
+    root = _roots(body)
+    last = {root[v]: o.index for o in body.ops if o.name not in VIEW_OPS for v in o.operands}
+    updates = [
+        o
+        for o in body.ops
+        if _is_update(body, o, targets)
+        and all(last.get(targets[r], -1) <= o.index for r in o.results)
+    ]
     if len(updates) < options.least:
         return
-    launch = _launches(updates, targets)
+    launch = _launches(updates, targets, root)
     for o in sorted(updates, key=lambda o: (launch[o.index], o.index)):
         o.op.move_before(body.terminator)
         i64 = ir.IntegerType.get_signless(64)
@@ -52,23 +60,25 @@ def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
     return all(r in targets and not body.users[r] for r in o.results)
 
 
-def _launches(updates: list[Op], targets: dict[int, int]) -> dict[int, int]:
-    """The launch of each update: later than those of all that read what it writes.
+def _roots(body: Body) -> list[int]:
+    """For each value the one whose memory it may be a view of."""
+    root = list(range(len(body.values)))
+    for o in body.ops:
+        if o.name in VIEW_OPS:
+            root[o.results[0]] = root[o.operands[0]]
+    return root
 
-    An update that would have to wait for itself (two that swap arguments) is never put in a circle:
-    only readers that stand before it count, as in the order that the program has.
-    """
+
+def _launches(updates: list[Op], targets: dict[int, int], root: list[int]) -> dict[int, int]:
+    """The launch of each update: later than those of all that read what it writes, all of which
+    stand before it."""
     readers: dict[int, list[int]] = {}  # argument → launches of the updates that read it, so far
     launch: dict[int, int] = {}
-    written: dict[int, int] = {}  # argument → launch that writes it
     for o in updates:
         own = {targets[r] for r in o.results}
         after = [n + 1 for a in own for n in readers.get(a, ())]
-        after += [written[v] + 1 for v in o.operands if v in written and v not in own]
         launch[o.index] = max(after, default=0)
-        for a in own:
-            written[a] = launch[o.index]
-        for v in set(o.operands) - own:
+        for v in {root[v] for v in o.operands} - own:
             readers.setdefault(v, []).append(launch[o.index])
     return launch
 

@@ -6,20 +6,21 @@
 
 // Bias and residual, through a reshape that nothing else needs.
 // CHECK-LABEL: func.func @residual(
-// CHECK-NEXT:    %[[R:.+]] = "gflow.fused"(%{{.*}}) <{kind = "contraction"
+// CHECK-NEXT:    %[[R:[0-9]+]] = "gflow.fused"(%{{.*}}) ({
 // CHECK-NEXT:    ^bb0
-// CHECK-NEXT:      "gflow.matmul"
-// CHECK-NEXT:      "gflow.reshape"
-// CHECK-NEXT:      "gflow.broadcast"
-// CHECK-NEXT:      "gflow.add"
-// CHECK-NEXT:      "gflow.add"
+// CHECK-NEXT:      %{{.+}} = "gflow.matmul"
+// CHECK-NEXT:      %{{.+}} = "gflow.reshape"
+// CHECK-NEXT:      %{{.+}} = "gflow.broadcast"
+// CHECK-NEXT:      %{{.+}} = "gflow.add"
+// CHECK-NEXT:      %{{.+}} = "gflow.add"
 // CHECK-NEXT:      "gflow.yield"
-// CHECK-NEXT:    })
+// CHECK-NEXT:    }) {kind = "contraction"
 // CHECK-NEXT:    return %[[R]]
 // OFF-LABEL:   func.func @residual(
-// OFF-NEXT:      "gflow.matmul"
-// OFF-NEXT:      "gflow.reshape"
-// OFF-NEXT:      "gflow.fused"(%{{.*}}) <{kind = "pointwise"
+// OFF-NEXT:      %{{.+}} = "gflow.matmul"
+// OFF-NEXT:      %{{.+}} = "gflow.reshape"
+// OFF-NEXT:      %{{.+}} = "gflow.fused"
+// OFF:           kind = "pointwise"
 // NOADD-LABEL: func.func @residual(
 // NOADD:         kind = "pointwise"
 func.func @residual(%a: tensor<6x4xf32>, %w: tensor<4x8xf32>, %b: tensor<8xf32>, %x: tensor<2x3x8xf32>) -> tensor<2x3x8xf32> {
@@ -31,11 +32,13 @@ func.func @residual(%a: tensor<6x4xf32>, %w: tensor<4x8xf32>, %b: tensor<8xf32>,
   return %4 : tensor<2x3x8xf32>
 }
 
-// The product is returned, too: both are results. What is computed from a later product stays outside.
+// The product is returned, too: both are results. A later product's epilogue reads them.
 // CHECK-LABEL: func.func @both(
-// CHECK-NEXT:    %[[R:.+]]:2 = "gflow.fused"(%arg0, %arg1) <{kind = "contraction"
-// CHECK:         "gflow.matmul"(%[[R]]#{{[01]}}
-// CHECK:         kind = "pointwise"
+// CHECK-NEXT:    %[[R:[0-9]+]]:2 = "gflow.fused"(%arg0, %arg1)
+// CHECK:         kind = "contraction"
+// CHECK-NEXT:    %[[D:.+]] = "gflow.fused"(%arg1, %[[R]]#0, %[[R]]#1)
+// CHECK:           "gflow.matmul"
+// CHECK:         return %[[R]]#{{[01]}}, %[[D]]
 func.func @both(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   %0 = "gflow.matmul"(%a, %b) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   %1 = "gflow.tanh"(%0) : (tensor<4x4xf32>) -> tensor<4x4xf32>
@@ -46,9 +49,11 @@ func.func @both(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>) -> (tensor<4x4xf32>, t
 
 // A scaled cast is a kernel of its own where casts must not share one.
 // CHECK-LABEL: func.func @cast(
-// CHECK-NEXT:    "gflow.fused"(%{{.*}}) <{kind = "contraction"
+// CHECK-NEXT:    %{{.+}} = "gflow.fused"
+// CHECK:           "gflow.convert"
+// CHECK:         kind = "contraction"
 // NOCAST-LABEL: func.func @cast(
-// NOCAST-NEXT:   "gflow.matmul"
+// NOCAST-NEXT:   %{{.+}} = "gflow.matmul"
 // NOCAST-COUNT-2: kind = "pointwise"
 func.func @cast(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>) -> tensor<4x4xf16> {
   %half = "gflow.constant"() {value = dense<0.5> : tensor<4x4xf32>} : () -> tensor<4x4xf32>
@@ -60,10 +65,11 @@ func.func @cast(%a: tensor<4x4xf32>, %b: tensor<4x4xf32>) -> tensor<4x4xf16> {
 
 // The update of a weight follows the product that is its gradient; or is a kernel for each op.
 // CHECK-LABEL: func.func @update(
-// CHECK-NEXT:    %[[W:.+]] = "gflow.fused"(%{{.*}}) <{kind = "contraction"
-// CHECK:         return %[[W]]
+// CHECK-NEXT:    %[[W:.+]] = "gflow.fused"
+// CHECK:         kind = "contraction"
+// CHECK-NEXT:    return %[[W]]
 // NOUPDATE-LABEL: func.func @update(
-// NOUPDATE-NEXT:   "gflow.matmul"
+// NOUPDATE-NEXT:   %{{.+}} = "gflow.matmul"
 // NOUPDATE-COUNT-2: kind = "pointwise"
 func.func @update(%dy: tensor<4x4xf32>, %x: tensor<4x4xf32>, %w: tensor<4x4xf32> {gflow.role = "parameter"}, %lr: tensor<f32>)
     -> (tensor<4x4xf32> {gflow.alias = 2 : i64}) {

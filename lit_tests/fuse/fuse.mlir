@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --gflow-fuse | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{epilogues=false}))' | FileCheck %s
 
 // A softmax is one kernel that walks rows.
 // CHECK-LABEL: func.func @softmax(

@@ -1,6 +1,6 @@
-// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{max-ops=2}))' | FileCheck %s --check-prefix=TWO
-// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{recompute-cost=0}))' | FileCheck %s --check-prefix=ONCE
-// RUN: %gflow-opt %s --gflow-fuse | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{max-ops=2 epilogues=false}))' | FileCheck %s --check-prefix=TWO
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{recompute-cost=0 epilogues=false}))' | FileCheck %s --check-prefix=ONCE
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{epilogues=false}))' | FileCheck %s
 
 // Three ops in kernels of at most two.
 // TWO-LABEL:   func.func @chain(

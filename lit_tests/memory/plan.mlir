@@ -1,5 +1,5 @@
-// RUN: %gflow-opt %s --gflow-fuse --gflow-materialize --gflow-plan-memory | FileCheck %s
-// RUN: %gflow-opt %s --gflow-fuse --gflow-materialize --gflow-plan-memory | %gflow-opt | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{epilogues=false},gflow-materialize,gflow-plan-memory))' | FileCheck %s
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse{epilogues=false},gflow-materialize,gflow-plan-memory))' | %gflow-opt | FileCheck %s
 
 // Temporaries lie in the arena, results in the results' buffers; the arena is as small as can be.
 // CHECK-LABEL: func.func @two_kernels(
