@@ -6,6 +6,8 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,8 +15,10 @@ from pathlib import Path
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
 
-from .passmanager import run_pipeline
+from .internal import debugging, internal_error
+from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipeline import PIPELINES, PipelineOptions
+from .reproducer import Writer, writer_for
 
 
 @dataclass
@@ -25,6 +29,7 @@ class CompileOptions:
     threads: the most threads that kernels may use; all cores if 0.
     blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
     timing: seconds by phase and pass are added here.
+    reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
     """
 
     target: str = "cpu"
@@ -33,6 +38,7 @@ class CompileOptions:
     threads: int = 0
     blas: bool | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    reproducer_dir: str = ""
 
 
 @cache
@@ -61,18 +67,44 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     if options.target not in PIPELINES:
         raise ValueError(f"unknown target '{options.target}'; known: {', '.join(PIPELINES)}")
     pipeline = options.pipeline or PIPELINES[options.target](options.passes)
-    run_pipeline(module, pipeline, verify_each=False, timing=options.timing)
+    entry = entry_function(module)
+    name = ir.StringAttr(entry.attributes["sym_name"]).value
+    writer = writer_for(name, options.reproducer_dir)
+    run_pipeline(module, pipeline, timing=options.timing, reproducer=writer)
     start = time.perf_counter()
     threads = options.threads or os.cpu_count() or 1
     blas = host_blas() if options.blas is None else options.blas
-    with module.context:
-        program = build_program(_entry(module), threads=threads, blas=blas)
+    with module.context, _reproducible(module, writer):
+        program = build_program(entry, threads=threads, blas=blas)
     options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)
     return program
 
 
-def _entry(module: ir.Module) -> func.FuncOp:
+@contextmanager
+def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
+    """Code generation: what nobody expected becomes a diagnostic, and leaves a reproducer."""
+    if writer is not None:
+        writer.before(module.operation, "builtin.module()", False)
+    try:
+        yield
+    except Exception as error:
+        if debugging() or isinstance(error, ValueError):
+            raise
+        found = [internal_error(error, CODE_GENERATION, module.operation)]
+        if writer is not None:
+            found.append(kept(writer.path))
+        raise PipelineError(CODE_GENERATION, found) from None
+    if writer is not None:
+        writer.succeeded()
+
+
+def entry_function(module: ir.Module) -> func.FuncOp:
+    """The first function of a module, which is the program.
+
+    Raises:
+        ValueError: there is none.
+    """
     for op in module.body.operations:
         if isinstance(op.operation.opview, func.FuncOp):
             return op.operation.opview

@@ -118,7 +118,7 @@ class Sources:
         if diagnostic.line:
             head = f"{diagnostic.file}:{diagnostic.line}:{diagnostic.column}"
         elif diagnostic.where == "loc(unknown)":
-            head = "<unknown>:0"
+            head = "<unknown>:0" if diagnostic.severity != "note" else "gflow-opt"
         elif diagnostic.file:
             head = f"{diagnostic.file}:0:0"
         else:

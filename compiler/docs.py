@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gflow.dialects.docs import write_or_check
 
-from .opt_args import option_lines
 from .passes.base import Pass
 from .passmanager import our_passes
 from .pipeline import DEFAULT_PIPELINES
+from .tools.help import option_lines
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "passes.md"
 

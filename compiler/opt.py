@@ -2,9 +2,11 @@
 
     gflow-opt model.mlir --pass-pipeline='builtin.module(func.func(gflow-simplify,cse))'
     gflow-opt - --gflow-simplify --cse -o out.mlir
+    gflow-opt model.mlir --pipeline-for=cpu --emit=plan --gflow-report --view-memory memory.html
 
 Exit status 0 when everything parsed, ran and verified (or, under --verify-diagnostics, when the
 diagnostics were the expected ones), else 1. Input of any kind gives diagnostics, not a traceback.
+The parts are in `tools/`.
 """
 
 from __future__ import annotations
@@ -14,33 +16,31 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+import time
 from importlib import metadata
 from pathlib import Path
 
-from gflow.dialects.constants import externalize
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
-from gflow.dialects.ops import OPS
 
-from .diagnostics import Diagnostic, Sources, collect
-from .opt_args import Options, UsageError, help_text, list_text, parse_args
-from .opt_expected import compare
+from .diagnostics import Diagnostic, Sources
+from .internal import debugging
 from .passmanager import Pipeline, PipelineError
 from .pipeline import DEFAULT_PIPELINES
 from .pipeline_text import PipelineSyntaxError, nearest
+from .reproducer import ReproducerError, Writer
+from .reproducer import read as read_reproducer
+from .tools.args import Options, UsageError, parse_args
+from .tools.dumps import instrument, module_text, timing_report
+from .tools.expected import compare
+from .tools.help import help_text, list_text
+from .tools.inputs import InputError, check_writable, parse, read_file
+from .tools.results import Results, ResultsError
 
-# MLIR parses and prints nested constructs by recursion. Nesting is bounded before parsing, and
-# the work runs on a thread whose stack holds that much of it.
-_MAX_NESTING = 2000
+# MLIR prints nested constructs by recursion: the work runs on a thread with room for it.
 _STACK_BYTES = 512 << 20
 
 _SPLIT = re.compile(r"^// -----[ \t-]*\r?$", re.MULTILINE)
-_SINGLE_OP = "source must contain a single top-level operation"
-
-
-class InputError(Exception):
-    """The input or output cannot be used at all; the message is what the user sees."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def _internal_error(error: BaseException) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if os.environ.get("GFLOW_DEBUG"):
+    if debugging():
         raise error
     print(
         f"gflow-opt: internal error: {type(error).__name__}: {error}\n"
@@ -88,24 +88,26 @@ def _main(argv: list[str]) -> int:
         if options.help or options.version or options.list_passes or options.show_dialects:
             print(_information(options))
             return 0
-        text = _read(options.input)
+        results = Results(options)
+        text = read_file(options.input)
         context = make_context()
         context.enable_multithreading(False)
         context.allow_unregistered_dialects = options.allow_unregistered_dialect
         with context:
-            pipeline = _pipeline(options)
-        _check_writable(options.output)
-    except (UsageError, InputError) as error:
+            pipeline = _pipeline(options, text)
+        for file in (options.output, options.view_memory, options.view_graph):
+            check_writable(file or "-")
+    except (UsageError, InputError, ResultsError, ReproducerError) as error:
         return _fail(f"gflow-opt: {error}")
     except PipelineSyntaxError as error:
         return _fail(f"<pass-pipeline>:1:{error.position + 1}: error: {error}")
     if options.dump_pass_pipeline:
         print(f"Pass Manager with {len(pipeline.steps)} passes:\n{pipeline}", file=sys.stderr)
-    runner = _Runner(options, pipeline, context)
+    runner = _Runner(options, pipeline, context, results)
     name = "<stdin>" if options.input == "-" else options.input
     good = runner.run_all(text, name)
     if options.gflow_timing:
-        print(_timing_report(runner.seconds), file=sys.stderr)
+        print(timing_report(runner.seconds), file=sys.stderr)
     output = "// -----\n".join(runner.outputs)
     if options.output == "-":
         sys.stdout.write(output)
@@ -133,43 +135,11 @@ def _information(options: Options) -> str:
     return help_text()
 
 
-def _read(name: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot open input file '{name}': {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"cannot open input file {name!r}: {error}") from None
-    if data.startswith(b"ML\xefR"):
-        raise InputError(f"'{name}' holds MLIR bytecode; only MLIR text is read")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        shown = "<stdin>" if name == "-" else name
-        raise InputError(
-            f"{shown}:{line}:{column}: error: the input is not UTF-8 text: "
-            f"byte 0x{data[error.start]:02x}"
-        ) from None
-
-
-def _check_writable(name: str) -> None:
-    if name == "-":
-        return
-    path = Path(name)
-    reason = ""
-    if path.is_dir():
-        reason = "Is a directory"
-    elif not path.parent.is_dir():
-        reason = "No such file or directory"
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        reason = "Permission denied"
-    if reason:
-        raise InputError(f"cannot open output file '{name}': {reason}")
-
-
-def _pipeline(options: Options) -> Pipeline:
+def _pipeline(options: Options, text: str) -> Pipeline:
+    if options.run_reproducer:
+        wanted = read_reproducer(text)
+        options.verify_each = wanted.verify_each
+        return Pipeline(wanted.pipeline)
     if options.pipeline is not None:
         if options.pipeline not in DEFAULT_PIPELINES:
             hint = nearest(options.pipeline, DEFAULT_PIPELINES)
@@ -181,45 +151,21 @@ def _pipeline(options: Options) -> Pipeline:
     return Pipeline(f"any({','.join(options.passes)})")
 
 
-def _nesting_error(text: str) -> tuple[int, int] | None:
-    """Line and column where brackets nest too deeply, if they do."""
-    if sum(map(text.count, "([{<")) <= _MAX_NESTING:
-        return None
-    depth = 0
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[(\[{<]|[)\]}>]', text):
-        token = match.group()
-        if token in ")]}>":
-            depth = max(depth - 1, 0)
-        elif token in "([{<":
-            depth += 1
-            if depth > _MAX_NESTING:
-                start = match.start()
-                return text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-    return None
-
-
-def _silent_failure(text: str, name: str) -> Diagnostic:
-    """What to say where the parser fails and says nothing, as for `gflow.add %x, %y`."""
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
-        token = match.group()
-        if token.startswith("gflow.") and token[6:] in OPS:
-            start = match.start()
-            line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-            message = f"'{token}' has only the generic form: write \"{token}\"(%x) {{...}} : ..."
-            return Diagnostic("error", message, name, line, column)
-    return Diagnostic("error", "the input is not valid MLIR", name, 1, 1)
-
-
 class _Runner:
     """Processes the parts of one input with one pipeline."""
 
-    def __init__(self, options: Options, pipeline: Pipeline, context: ir.Context) -> None:
+    def __init__(
+        self, options: Options, pipeline: Pipeline, context: ir.Context, results: Results
+    ) -> None:
         self.options = options
         self.pipeline = pipeline
         self.context = context
+        self.results = results
         self.sources = Sources()
         self.outputs: list[str] = []
         self.seconds: dict[str, float] = {}
+        keep = options.mlir_pass_pipeline_crash_reproducer
+        self.reproducer = Writer(Path(keep)) if keep else None
 
     def run_all(self, text: str, name: str) -> bool:
         """Process every part of `text`; whether all were good."""
@@ -252,120 +198,40 @@ class _Runner:
         return good
 
     def _process(self, text: str, name: str, diagnostics: list[Diagnostic]) -> str | None:
-        """The resulting IR as text; None (and diagnostics) where something failed."""
-        place = _nesting_error(text)
-        if place is not None:
-            message = f"brackets nest more than {_MAX_NESTING} deep"
-            diagnostics.append(Diagnostic("error", message, name, *place))
-            return None
-        root = self._parse(text, name, diagnostics)
+        """What to print; None (and diagnostics) where something failed."""
+        options = self.options
+        start = time.perf_counter()
+        implicit = not options.no_implicit_module
+        root = parse(text, name, self.context, diagnostics, implicit)
+        self.seconds["parse"] = self.seconds.get("parse", 0.0) + time.perf_counter() - start
         if root is None:
             return None
+        self.results.before(root)
         try:
             self.pipeline.run(
                 root,
-                verify_each=self.options.verify_each,
+                verify_each=options.verify_each,
                 timing=self.seconds,
-                instrument=self._instrument(),
+                instrument=instrument(options),
                 diagnostics=diagnostics,
+                reproducer=self.reproducer,
             )
         except PipelineError:
             return None
-        externalize(root)
-        return self._print(root)
-
-    def _parse(self, text: str, name: str, diagnostics: list[Diagnostic]) -> ir.Operation | None:
-        with self.context:
-            with collect(self.context) as found:
-                try:
-                    op = ir.Operation.parse(text, source_name=name)
-                except ir.MLIRError:
-                    op = None
-            if op is not None:
-                diagnostics += found
-                if self.options.no_implicit_module or op.operation.name == "builtin.module":
-                    return op.operation
-                module = ir.Module.create(loc=ir.Location.file(name, 1, 1))
-                module.body.append(op)
-                return module.operation
-            if not found:
-                found.append(_silent_failure(text, name))
-            several = len(found) == 1 and found[0].message.startswith(_SINGLE_OP)
-            if not several or self.options.no_implicit_module:
-                diagnostics += found
-                return None
-            # Several operations (or none): the implicit module. Places then read "-".
-            with collect(self.context) as found:
-                try:
-                    parsed = ir.Module.parse(text).operation
-                except ir.MLIRError:
-                    parsed = None
-            diagnostics += found
-            return parsed
-
-    def _print(self, op: ir.Operation) -> str:
-        options = self.options
-        limit = options.mlir_elide_elementsattrs_if_larger
-        text = op.get_asm(
-            enable_debug_info=options.mlir_print_debuginfo,
-            pretty_debug_info=options.mlir_pretty_debuginfo,
-            print_generic_op_form=options.mlir_print_op_generic,
-            use_local_scope=options.mlir_print_local_scope,
-            large_elements_limit=limit,
-            large_resource_limit=None if limit is None else 2 * limit + 10,  # in hexadecimal digits
-            assume_verified=True,
-        )
-        return text if text.endswith("\n") else text + "\n"
-
-    def _instrument(self) -> Callable[[str, str, ir.Operation], None] | None:
-        options = self.options
-        wanted = {
-            "before": (options.mlir_print_ir_before_all, options.mlir_print_ir_before),
-            "after": (options.mlir_print_ir_after_all, options.mlir_print_ir_after),
-        }
-        if not (any(a or n for a, n in wanted.values()) or options.mlir_print_ir_after_change):
+        except ReproducerError as error:
+            diagnostics.append(Diagnostic("error", str(error), where="gflow-opt"))
             return None
-        last = ""
-
-        def dump(event: str, name: str, op: ir.Operation) -> None:
-            nonlocal last
-            if event == "failed":
-                every = options.mlir_print_ir_after_all
-                if every or name in options.mlir_print_ir_after:
-                    text = op.get_asm(print_generic_op_form=True, assume_verified=True)
-                    print(_dump_header("After", f"{name} Failed") + text, file=sys.stderr)
-                return
-            every, names = wanted[event]
-            if options.mlir_print_ir_after_change:
-                text = self._print(op)
-                changed, last = text != last, text
-                if event == "after" and not changed and (every or name in names):
-                    print(_dump_header("After", f"{name} (no change)"), file=sys.stderr)
-                    return
-                if event == "after" and changed:
-                    every = True
-            if every or name in names:
-                print(_dump_header(event.capitalize(), name) + self._print(op), file=sys.stderr)
-
-        return dump
-
-
-def _dump_header(event: str, name: str) -> str:
-    return f"// -----// IR Dump {event} {name} //----- //\n"
-
-
-def _timing_report(seconds: dict[str, float]) -> str:
-    total = sum(seconds.values())
-    bar = "===" + "-" * 73 + "==="
-    lines = [
-        bar, "Execution time report".center(79).rstrip(), bar,
-        f"  Total Execution Time: {total:.4f} seconds", "", "  ----Wall Time----  ----Name----",
-    ]  # fmt: skip
-    rows = [*sorted(seconds.items(), key=lambda item: -item[1]), ("Total", total)]
-    for name, spent in rows:
-        share = f"({spent / total * 100 if total else 0:.1f}%)"
-        lines.append(f"  {spent:8.4f} {share:>8}  {name}")
-    return "\n".join(lines)
+        start = time.perf_counter()
+        try:
+            output = self.results.after(root, self.seconds, diagnostics)
+        except ResultsError as error:
+            diagnostics.append(Diagnostic("error", str(error), where="gflow-opt"))
+            return None
+        if output is None and options.emit == "mlir":
+            output = module_text(root, options)
+        phase = "print" if options.emit == "mlir" else f"emit {options.emit}"
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+        return output
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from gflow.dialects.mlir import PassManager, func, ir
@@ -21,6 +22,7 @@ from gflow.dialects.opdef import VerifyError
 
 from . import passes as passes_package
 from .diagnostics import Diagnostic, at_operation, collect
+from .internal import debugging, internal_error
 from .passes.base import Pass, PassError
 from .pipeline_text import (
     PassItem,
@@ -29,21 +31,35 @@ from .pipeline_text import (
     parse_options,
     parse_pipeline,
 )
+from .reproducer import Writer
 from .upstream_passes import UPSTREAM_PASSES
 
 #: Called as `instrument("before" | "after" | "failed", pass name, operation)`.
 Instrument = Callable[[str, str, ir.Operation], None]
 
 
+#: stands for a pass's name in errors that come after all passes
+CODE_GENERATION = "code generation"
+
+
 class PipelineError(RuntimeError):
-    """A pipeline failed: which pass, and the diagnostics that say why."""
+    """A pipeline failed: which pass, the diagnostics that say why, and the reproducer, if one
+    was asked for."""
 
     def __init__(self, pass_name: str, diagnostics: list[Diagnostic]) -> None:
         self.pass_name = pass_name
         self.diagnostics = diagnostics
-        lines = [f"pass '{pass_name}' failed" if pass_name else "the IR is not valid"]
-        lines += [str(d) for d in diagnostics]
-        super().__init__("\n".join(lines))
+        self.reproducer: Path | None = None
+        super().__init__()
+
+    def __str__(self) -> str:
+        if not self.pass_name:
+            head = "the IR is not valid"
+        elif self.pass_name == CODE_GENERATION:
+            head = f"{CODE_GENERATION} failed"
+        else:
+            head = f"pass '{self.pass_name}' failed"
+        return "\n".join([head, *map(str, self.diagnostics)])
 
 
 @cache
@@ -89,7 +105,7 @@ class Step:
             if self.ours is not None:
                 self.options = parse_options(self.name, self.ours.options, item.options)
             else:
-                self.upstream = "(".join([*anchors, str(item)]) + ")" * len(anchors)
+                self.upstream = self.text()
                 self._parse_upstream()
         except PipelineSyntaxError as error:
             raise PipelineSyntaxError(error.message, text, item.position) from None
@@ -107,6 +123,10 @@ class Step:
         lines = [s for s in message.splitlines() if s and "to inner pipeline" not in s]
         reason = lines[0].removeprefix("<Pass-Options-Parser>: ") if lines else message
         raise PipelineSyntaxError(f"pass '{self.name}': {reason}")
+
+    def text(self) -> str:
+        """A pipeline of this pass alone."""
+        return "(".join([*self.anchors, str(self.item)]) + ")" * len(self.anchors)
 
     def run(self, root: ir.Operation) -> None:
         """Run the pass on what its anchors select in `root`."""
@@ -175,12 +195,14 @@ class Pipeline:
         timing: dict[str, float] | None = None,
         instrument: Instrument | None = None,
         diagnostics: list[Diagnostic] | None = None,
+        reproducer: Writer | None = None,
     ) -> None:
         """Run every pass; the module is verified before the first and after the last.
 
         verify_each: verify after every pass, so that the pass at fault is named.
         timing: seconds are added under each pass's name, and under "verify".
         diagnostics: all diagnostics are added here, warnings and remarks included.
+        reproducer: keeps what a failing pass fails on.
 
         Raises:
             PipelineError: a pass failed, or left (or got) IR that is not valid.
@@ -194,14 +216,21 @@ class Pipeline:
             for i, step in enumerate(self.steps):
                 if instrument is not None:
                     instrument("before", step.name, root)
+                if reproducer is not None:
+                    reproducer.before(root, step.text(), verify_each)
                 try:
                     _run_step(step, root, found, seconds)
                     if verify_each or (verify and i + 1 == len(self.steps)):
                         _verify(root, step.name, found, seconds)
-                except PipelineError:
+                except PipelineError as error:
                     if instrument is not None:
                         instrument("failed", step.name, root)
+                    if reproducer is not None:
+                        error.reproducer = reproducer.path
+                        found.append(kept(reproducer.path))
                     raise
+                if reproducer is not None:
+                    reproducer.succeeded()
                 if instrument is not None:
                     instrument("after", step.name, root)
 
@@ -222,9 +251,20 @@ def _run_step(
             message = f"pass '{step.name}' failed without saying why"
             diagnostics.append(at_operation(root, "error", message))
         raise PipelineError(step.name, diagnostics) from error
+    except Exception as error:
+        if debugging():
+            raise
+        diagnostics.append(internal_error(error, f"pass '{step.name}'", root))
+        raise PipelineError(step.name, diagnostics) from None
     finally:
         elapsed = time.perf_counter() - start
         seconds[step.name] = seconds.get(step.name, 0.0) + elapsed
+
+
+def kept(path: Path) -> Diagnostic:
+    """The note that tells of a reproducer."""
+    message = f"reproducer: {path} (run gflow-opt --run-reproducer {path})"
+    return Diagnostic("note", message)
 
 
 def _verify(
@@ -247,6 +287,7 @@ def run_pipeline(
     verify_each: bool = False,
     timing: dict[str, float] | None = None,
     instrument: Instrument | None = None,
+    reproducer: Writer | None = None,
 ) -> None:
     """Parse and run a textual pipeline on a module; see `Pipeline.run`.
 
@@ -256,4 +297,6 @@ def run_pipeline(
     """
     with module.operation.context:
         parsed = Pipeline(pipeline)
-    parsed.run(module, verify_each=verify_each, timing=timing, instrument=instrument)
+    parsed.run(
+        module, verify_each=verify_each, timing=timing, instrument=instrument, reproducer=reproducer
+    )

@@ -56,6 +56,12 @@ def _verifier(definition: OpDef) -> Any:
         except VerifyError as error:
             operation.location.emit_error(f"'gflow.{definition.name}' op {error}")
             return False
+        except Exception as error:  # must not pass through the parser, which calls this
+            operation.location.emit_error(
+                f"'gflow.{definition.name}' op internal error in its verifier: "
+                f"{type(error).__name__}: {error}"
+            )
+            return False
         return True
 
     return staticmethod(verify_invariants)

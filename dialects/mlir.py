@@ -7,6 +7,7 @@ Moving to another distribution of them is a change of this file only.
 from __future__ import annotations
 
 from torch_mlir import ir, rewrite
+from torch_mlir._mlir_libs._mlirDialectsLLVM import translate_module_to_llvmir
 from torch_mlir.dialects import ext, func
 from torch_mlir.dialects._ods_common import _cext
 from torch_mlir.execution_engine import ExecutionEngine
@@ -15,4 +16,6 @@ from torch_mlir.passmanager import PassManager
 # Where the bindings look for a dialect's op classes: `gflow.dialects.gflow` (see there).
 _cext.globals.append_dialect_search_prefix(__package__)
 
-__all__ = ["ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite"]
+__all__ = [
+    "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "translate_module_to_llvmir",
+]  # fmt: skip

@@ -13,12 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
-
-#: upstream passes from `scf`/`arith`/`vector`/`math` to LLVM
-LOWERING = (
-    "builtin.module(canonicalize,cse,convert-scf-to-cf,convert-math-to-llvm,convert-vector-to-llvm,"
-    "convert-to-llvm,reconcile-unrealized-casts)"
-)
+from gflow.dialects.program import KERNEL_LOWERING
 
 _addresses: dict[str, int] = {}
 _engines: list[ExecutionEngine] = []
@@ -89,7 +84,7 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> Non
         for op in module.body.operations:
             # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
             op.operation.attributes["no_inline"] = ir.UnitAttr.get()
-        manager = PassManager.parse(LOWERING)
+        manager = PassManager.parse(KERNEL_LOWERING)
         manager.enable_verifier(False)
         manager.run(module.operation)
         # vectors and unrolling are in the text, so more than level 1 only takes longer;

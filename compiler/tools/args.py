@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
-from .passes.base import Pass
-from .passmanager import is_pass, our_passes, pass_names
-from .pipeline_text import nearest
-from .upstream_passes import UPSTREAM_PASSES
+from ..passmanager import is_pass, pass_names
+from ..pipeline_text import nearest
 
 
 class UsageError(Exception):
     """The command line is wrong; the message is what the user sees."""
+
+
+#: of options, in the order of `--help`
+GROUPS = (
+    "General options",
+    "Output options",
+    "Printing options",
+    "Diagnostics and reports",
+)
+
+
+def _option(doc: str, default: Any = None, *, group: int = 0, **more: str) -> Any:
+    """A field with its line in `--help`.
+
+    more: flag (its name if not the field's), alias, value (what stands for it in `--help`), bare (the
+    value of the flag without one).
+    """
+    metadata = {"doc": doc, "group": GROUPS[group], **more}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
@@ -21,71 +41,90 @@ class Options:
 
     input: str = "-"
     output: str = "-"
-    pass_pipeline: str | None = field(
-        default=None, metadata={"doc": "The passes to run: 'builtin.module(func.func(cse))'"}
-    )
     passes: list[str] = field(default_factory=list)
-    pipeline: str | None = field(
-        default=None,
-        metadata={
-            "doc": "Run the default pipeline of a target",
-            "flag": "pipeline-for",
-        },
+
+    pass_pipeline: str | None = _option("The passes to run: 'builtin.module(func.func(cse))'")
+    pipeline: str | None = _option(
+        "Run the default pipeline of a target", flag="pipeline-for", value="target"
     )
-    split_input_file: bool = field(
-        default=False, metadata={"doc": "Process each part between '// -----' lines on its own"}
+    run_reproducer: bool = _option("Run the pipeline that stands in a reproducer", False)
+    split_input_file: bool = _option("Process each part between '// -----' lines on its own", False)
+    verify_each: bool = _option("Run the verifier after each pass", True)
+    allow_unregistered_dialect: bool = _option("Allow operations of unknown dialects", False)
+    no_implicit_module: bool = _option("Do not wrap the input in a module", False)
+    list_passes: bool = _option("Print the known passes and exit", False)
+    show_dialects: bool = _option("Print the dialects and exit", False)
+    help: bool = _option("Print this text and exit", False)
+    version: bool = _option("Print the version and exit", False)
+
+    emit: str = _option(
+        "What to print: mlir (the IR after the passes), kernels (the MLIR text of its kernels), "
+        "llvm-dialect and llvm (these lowered), plan (steps and memory), dot (a graph for "
+        "Graphviz), triton",
+        "mlir",
+        group=1,
+        value="form",
     )
-    verify_diagnostics: bool = field(
-        default=False, metadata={"doc": "Check diagnostics against expected-* comments"}
+    target: str = _option("Whose kernels to print", "cpu", group=1, value="target")
+    view_memory: str | None = _option(
+        "Write a page that draws the arena over time", group=1, value="file.html"
     )
-    verify_each: bool = field(default=True, metadata={"doc": "Run the verifier after each pass"})
-    allow_unregistered_dialect: bool = field(
-        default=False, metadata={"doc": "Allow operations of unknown dialects"}
+    view_graph: str | None = _option(
+        "Write a drawing of the graph, grouped by module", group=1, value="file.html|file.svg"
     )
-    no_implicit_module: bool = field(
-        default=False, metadata={"doc": "Do not wrap the input in a module"}
+
+    mlir_print_debuginfo: bool = _option("Print source locations", False, group=2)
+    mlir_pretty_debuginfo: bool = _option(
+        "Print source locations in a form for people", False, group=2
     )
-    mlir_print_ir_before_all: bool = field(
-        default=False, metadata={"doc": "Print IR before each pass"}
+    mlir_print_op_generic: bool = _option("Print the generic form", False, group=2)
+    mlir_print_local_scope: bool = _option(
+        "Print without aliases for attributes and locations", False, group=2
     )
-    mlir_print_ir_after_all: bool = field(
-        default=False, metadata={"doc": "Print IR after each pass"}
+    mlir_elide_elementsattrs_if_larger: int | None = _option(
+        "Print constants of more elements than this without them", group=2
     )
-    mlir_print_ir_before: list[str] = field(
-        default_factory=list, metadata={"doc": "Print IR before these passes", "value": "pass"}
+    mlir_elide_resource_strings_if_larger: int | None = _option(
+        "Print no resources of more characters than this", group=2
     )
-    mlir_print_ir_after: list[str] = field(
-        default_factory=list, metadata={"doc": "Print IR after these passes", "value": "pass"}
+    mlir_print_ir_before_all: bool = _option("Print IR before each pass", False, group=2)
+    mlir_print_ir_after_all: bool = _option("Print IR after each pass", False, group=2)
+    mlir_print_ir_before: list[str] = _option(  # noqa: RUF009
+        "Print IR before these passes", [], group=2, value="pass,..."
     )
-    mlir_print_ir_after_change: bool = field(
-        default=False, metadata={"doc": "Print IR after a pass only where it changed it"}
+    mlir_print_ir_after: list[str] = _option(  # noqa: RUF009
+        "Print IR after these passes", [], group=2, value="pass,..."
     )
-    mlir_print_debuginfo: bool = field(default=False, metadata={"doc": "Print source locations"})
-    mlir_pretty_debuginfo: bool = field(
-        default=False, metadata={"doc": "Print source locations in a form for people"}
+    mlir_print_ir_after_change: bool = _option(
+        "Print IR after a pass only where it changed it", False, group=2
     )
-    mlir_print_op_generic: bool = field(default=False, metadata={"doc": "Print the generic form"})
-    mlir_print_local_scope: bool = field(
-        default=False, metadata={"doc": "Print without aliases for attributes and locations"}
+
+    gflow_timing: bool = _option(
+        "Report the seconds spent in each pass and in code generation",
+        False,
+        group=3,
+        alias="mlir-timing",
     )
-    mlir_elide_elementsattrs_if_larger: int | None = field(
-        default=None, metadata={"doc": "Print constants of more elements than this as '...'"}
+    gflow_report: str | None = _option(
+        "Report kernels, bytes moved, operations and the least time on a device, before and after "
+        "the passes",
+        group=3,
+        value="device",
+        bare="cpu",
     )
-    gflow_timing: bool = field(
-        default=False,
-        metadata={
-            "doc": "Report the seconds spent in each pass",
-            "alias": "mlir-timing",
-        },
+    verify_diagnostics: bool = _option(
+        "Check diagnostics against expected-* comments", False, group=3
     )
-    dump_pass_pipeline: bool = field(default=False, metadata={"doc": "Print the pipeline first"})
-    list_passes: bool = field(default=False, metadata={"doc": "Print the known passes and exit"})
-    show_dialects: bool = field(default=False, metadata={"doc": "Print the dialects and exit"})
-    help: bool = field(default=False, metadata={"doc": "Print this text and exit"})
-    version: bool = field(default=False, metadata={"doc": "Print the version and exit"})
+    dump_pass_pipeline: bool = _option("Print the pipeline first", False, group=3)
+    mlir_pass_pipeline_crash_reproducer: str | None = _option(
+        "Where to keep the IR and the pipeline of a pass that fails or crashes",
+        group=3,
+        value="file",
+    )
 
 
-def _flags() -> dict[str, dataclasses.Field]:
+def flags() -> dict[str, dataclasses.Field]:
+    """Every option by its flag, and by its other name if it has one."""
     found = {}
     for item in dataclasses.fields(Options):
         if item.metadata:
@@ -102,7 +141,7 @@ def parse_args(argv: list[str]) -> Options:
         UsageError: an unknown flag, a missing or wrong value, too many files.
     """
     options = Options()
-    flags = _flags()
+    known_flags = flags()
     inputs: list[str] = []
     rest = list(argv)
     while rest:
@@ -119,13 +158,13 @@ def parse_args(argv: list[str]) -> Options:
             name = "help"
         if name == "o":
             options.output = given if given is not None else _next(rest, word)
-        elif name in flags:
-            _set(options, flags[name], name, given, rest)
+        elif name in known_flags:
+            _set(options, known_flags[name], name, given, rest)
         elif is_pass(name):
             braces = f"{{{given.strip().removeprefix('{').removesuffix('}')}}}" if given else ""
             options.passes.append(name + braces)
         else:
-            known = [f"--{flag}" for flag in [*flags, *pass_names()]]
+            known = [f"--{flag}" for flag in [*known_flags, *pass_names()]]
             hint = nearest(f"--{name}", known).replace("; did", "\ngflow-opt: Did")
             raise UsageError(
                 f"Unknown command line argument '{word}'.  Try: 'gflow-opt --help'{hint}"
@@ -136,10 +175,20 @@ def parse_args(argv: list[str]) -> Options:
             f"Can specify at most 1 positional argument, found {', '.join(inputs)}"
         )
     options.input = inputs[0] if inputs else "-"
-    ways = [options.pass_pipeline is not None, bool(options.passes), options.pipeline is not None]
+    ways = [
+        options.pass_pipeline is not None,
+        bool(options.passes),
+        options.pipeline is not None,
+        options.run_reproducer,
+    ]
     if sum(ways) > 1:
         raise UsageError(
-            "'--pass-pipeline', '--pipeline-for' and individual passes cannot be used together"
+            "'--pass-pipeline', '--pipeline-for', '--run-reproducer' and individual passes cannot "
+            "be used together"
+        )
+    if options.split_input_file and (options.view_memory or options.view_graph):
+        raise UsageError(
+            "'--view-memory' and '--view-graph' draw one module; leave '--split-input-file' out"
         )
     return options
 
@@ -162,6 +211,8 @@ def _set(
             )
         setattr(options, item.name, given not in ("false", "0", "FALSE"))
         return
+    if given is None and "bare" in item.metadata:
+        given = item.metadata["bare"]
     value = given if given is not None else _next(rest, f"--{name}")
     if kind.startswith("int"):
         try:
@@ -174,58 +225,3 @@ def _set(
         getattr(options, item.name).extend(value.split(","))
     else:
         setattr(options, item.name, value)
-
-
-def option_lines(declared: Pass) -> list[tuple[str, str]]:
-    """Each option of a pass as ("max-ops=<int>", "what it does (default 64)")."""
-    lines = []
-    for item in dataclasses.fields(declared.options):
-        kind = str(item.type).replace("tuple[", "list of ").replace(", ...]", "")
-        default = item.default
-        if isinstance(default, bool):
-            default = str(default).lower()
-        doc = item.metadata.get("doc", "")
-        lines.append(
-            (f"{item.name.replace('_', '-')}=<{kind}>", f"{doc} (default {default})".strip())
-        )
-    return lines
-
-
-def help_text() -> str:
-    """What `--help` prints."""
-    lines = [
-        "OVERVIEW: gflow optimizer driver: reads MLIR, runs passes, prints MLIR",
-        "",
-        "USAGE: gflow-opt [options] [input file, or - for stdin]",
-        "",
-        "General options:",
-        "",
-        _line("-o <filename>", "Where to write; - (the default) is stdout"),
-    ]
-    for flag, item in _flags().items():
-        if flag == item.metadata.get("alias"):
-            continue
-        kind = str(item.type)
-        value = "" if kind == "bool" else "=<int>" if kind.startswith("int") else "=<string>"
-        if "value" in item.metadata:
-            value = f"=<{item.metadata['value']}>"
-        lines.append(_line(f"--{flag}{value}", item.metadata["doc"]))
-    lines += ["", "Passes of gflow, run in the order given; --NAME={a=1 b=2} sets options:", ""]
-    for declared in our_passes().values():
-        lines.append(_line(f"--{declared.name}", declared.summary))
-        lines += [_line(f"  {name}", doc) for name, doc in option_lines(declared)]
-    lines += ["", "Upstream passes are flags too; --list-passes names them.", ""]
-    return "\n".join(lines)
-
-
-def list_text() -> str:
-    """What `--list-passes` prints."""
-    lines = ["Passes of gflow:"]
-    lines += [_line(f"--{p.name}", p.summary) for p in our_passes().values()]
-    lines += ["", "Upstream passes:"]
-    lines += [f"  --{name}" for name in UPSTREAM_PASSES]
-    return "\n".join([*lines, ""])
-
-
-def _line(flag: str, doc: str) -> str:
-    return f"  {flag:<46} - {doc}".rstrip(" -") if not doc else f"  {flag:<46} - {doc}"

@@ -1,0 +1,1 @@
+"""The command lines: the parts of `gflow-opt`, and `gflow-reduce`."""

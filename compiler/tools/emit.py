@@ -1,0 +1,204 @@
+"""What `gflow-opt --emit=FORM` prints: an emitter for each form, by name.
+
+An emitter gets the module after the passes and gives text. Another generator adds its own:
+
+    EMITTERS["triton"] = my_function      # (module: ir.Operation, options: EmitOptions) -> str
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gflow.dialects.mlir import PassManager, func, ir
+from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
+
+from ..pipeline_text import nearest
+from ..planned import NotPlanned, PlanReading, read_plan
+from ..visual.dot import dot
+
+
+class EmitError(ValueError):
+    """This form cannot be printed of this module; the message says why and what to do."""
+
+
+@dataclass
+class EmitOptions:
+    """target: whose kernels. timing: seconds by phase are added here."""
+
+    target: str = "cpu"
+    timing: dict[str, float] = field(default_factory=dict)
+
+
+Emitter = Callable[[ir.Operation, EmitOptions], str]
+
+
+def emit(form: str, module: ir.Operation, options: EmitOptions) -> str:
+    """The module in the form that is asked for.
+
+    Raises:
+        EmitError: there is no such form, or not of this module.
+    """
+    check_form(form)
+    with module.context:
+        return EMITTERS[form](module, options)
+
+
+def check_form(form: str) -> None:
+    """
+    Raises:
+        EmitError: there is no such form.
+    """
+    if form != "mlir" and form not in EMITTERS:
+        known = ", ".join(["mlir", *EMITTERS])
+        raise EmitError(f"no form '{form}' to emit{nearest(form, EMITTERS)} (known: {known})")
+
+
+def functions(module: ir.Operation) -> list[func.FuncOp]:
+    """The functions with a body.
+
+    Raises:
+        EmitError: there are none.
+    """
+    inside = [module] if module.name == "func.func" else [
+        o.operation for region in module.regions for block in region for o in block.operations
+    ]  # fmt: skip
+    views = [o.opview for o in inside]
+    found = [v for v in views if isinstance(v, func.FuncOp) and len(v.regions[0].blocks) > 0]
+    if not found:
+        raise EmitError("the module has no function with a body")
+    return found
+
+
+# -- kernels
+
+
+def _cpu_programs(module: ir.Operation) -> list[Program]:
+    from ..codegen.cpu.build import build_program
+
+    found = []
+    for function in functions(module):
+        _planned(function)
+        try:
+            found.append(build_program(function, threads=1, blas=True))
+        except ValueError as error:
+            raise EmitError(str(error)) from None
+    return found
+
+
+def _planned(function: func.FuncOp) -> PlanReading:
+    try:
+        return read_plan(function)
+    except NotPlanned as error:
+        raise EmitError(str(error)) from None
+
+
+#: by target: the programs of a module's functions
+GENERATORS: dict[str, Callable[[ir.Operation], list[Program]]] = {"cpu": _cpu_programs}
+
+
+def _programs(module: ir.Operation, options: EmitOptions) -> list[Program]:
+    if options.target not in GENERATORS:
+        known = ", ".join(GENERATORS)
+        raise EmitError(f"no kernels for target '{options.target}' as MLIR (known: {known})")
+    return GENERATORS[options.target](module)
+
+
+def kernels(module: ir.Operation, options: EmitOptions) -> str:
+    """The generated kernels as one module, each under a comment that says what launches it."""
+    declared: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    launched: dict[str, list[str]] = {}
+    for program in _programs(module, options):
+        declared |= program.declarations
+        texts |= program.kernels
+        for step in program.steps:
+            for one in getattr(step, "members", (step,)):
+                if isinstance(one, KernelStep):
+                    launched.setdefault(one.kernel, []).append(_label(one.label))
+    lines = ["module {", *declared.values()]
+    for name, text in texts.items():
+        uses = launched.get(name, [])
+        shown = list(dict.fromkeys(uses))[:_MOST_LABELS]
+        more = f", and {len(uses) - len(shown)} more" if len(uses) > len(shown) else ""
+        plural = "launch" if len(uses) == 1 else "launches"
+        lines += ["", f"  // {len(uses)} {plural}: {'; '.join(shown)}{more}", text.rstrip()]
+    return "\n".join([*lines, "}", ""])
+
+
+_MOST_LABELS = 3
+
+
+def _label(text: str) -> str:
+    """A step's label in one line, without the location's syntax."""
+    text = re.sub(r"loc\((.*)\)$", r"\1", text.replace("\n", " "))
+    return re.sub(r'"([^"]*)"', r"\1", text)
+
+
+def llvm_dialect(module: ir.Operation, options: EmitOptions) -> str:
+    """The kernels in the LLVM dialect."""
+    return str(_lowered(module, options))
+
+
+def llvm(module: ir.Operation, options: EmitOptions) -> str:
+    """The kernels as LLVM IR, before LLVM optimizes them."""
+    from gflow.dialects.mlir import translate_module_to_llvmir
+
+    return translate_module_to_llvmir(_lowered(module, options))
+
+
+def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
+    found = ir.Module.parse(kernels(module, options)).operation
+    manager = PassManager.parse(KERNEL_LOWERING)
+    manager.enable_verifier(False)
+    manager.run(found)
+    return found
+
+
+def triton(module: ir.Operation, options: EmitOptions) -> str:
+    """No generator yet."""
+    raise EmitError(
+        "there is no generator of Triton source in this version; --emit=kernels prints the CPU's kernels"
+    )
+
+
+# -- plan
+
+
+def plan(module: ir.Operation, options: EmitOptions) -> str:
+    """Steps and memory, for people."""
+    return "\n".join(plan_text(_planned(function)) for function in functions(module))
+
+
+def plan_text(p: PlanReading) -> str:
+    """A plan as two tables: the steps in order, and the arena's values."""
+    over = f", {100 * (p.arena / p.lower_bound - 1):.1f} % over it" if p.lower_bound else ""
+    lines = [
+        f"@{p.name}: {len(p.steps)} steps, arena {p.arena:,} bytes",
+        f"  least possible in this order: {p.lower_bound:,} bytes{over}",
+        "",
+        "  step      live bytes  op",
+    ]
+    for n, step in enumerate(p.steps):
+        lines.append(f"  {n:>4} {step.live:>15,}  {step.op}    {step.source}".rstrip())
+        lines.append(f"{'':24}({', '.join(step.operands)})")
+        for result, place in zip(step.results, step.places):
+            lines.append(f"{'':24}-> {result} in {place}")
+    lines += ["", "  arena offset            size   steps       value"]
+    for v in sorted(p.values, key=lambda v: (v.offset, v.start)):
+        lines.append(
+            f"  {v.offset:>12,} {v.size:>15,}   {v.start:>4}-{v.end:<4}   {v.op}: {v.type}"
+        )
+    return "\n".join([*lines, ""])
+
+
+#: every form but "mlir", which gflow-opt prints itself
+EMITTERS: dict[str, Emitter] = {
+    "kernels": kernels,
+    "llvm-dialect": llvm_dialect,
+    "llvm": llvm,
+    "plan": plan,
+    "dot": lambda module, options: "\n".join(dot(f) for f in functions(module)),
+    "triton": triton,
+}

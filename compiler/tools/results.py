@@ -1,0 +1,122 @@
+"""What gflow-opt gives besides IR: other forms of the program, reports, drawings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gflow.dialects.mlir import ir
+
+from ..diagnostics import Diagnostic
+from ..internal import debugging, internal_error
+from ..passes.base import PassError
+from .args import Options
+
+
+class ResultsError(ValueError):
+    """What was asked for cannot be given; the message is what the user sees."""
+
+
+class Results:
+    """Everything that the options ask for besides running passes and printing IR."""
+
+    def __init__(self, options: Options) -> None:
+        """
+        Raises:
+            ResultsError: an unknown form, device or kind of file.
+        """
+        self.options = options
+        if options.emit != "mlir":
+            from .emit import EmitError, check_form
+
+            try:
+                check_form(options.emit)
+            except EmitError as error:
+                raise ResultsError(str(error)) from None
+        if options.gflow_report is not None:
+            from ..report import device_named
+
+            try:
+                device_named(options.gflow_report)
+            except ValueError as error:
+                raise ResultsError(str(error)) from None
+        for file, endings in (
+            (options.view_memory, (".html",)),
+            (options.view_graph, (".html", ".svg")),
+        ):
+            if file is not None and not file.endswith(endings):
+                raise ResultsError(f"'{file}' must end in {' or '.join(endings)}")
+
+    def before(self, root: ir.Operation) -> None:
+        """The module as it was read."""
+        if self.options.gflow_report is not None:
+            from ..report import measure
+
+            self._measured = self._guarded(root, lambda: measure(root, self._device()))
+
+    def after(
+        self, root: ir.Operation, seconds: dict[str, float], diagnostics: list[Diagnostic]
+    ) -> str | None:
+        """The module after the passes: reports, drawings, and the text of another form than IR.
+
+        Raises:
+            ResultsError: it cannot be given in this form.
+        """
+        return self._guarded(root, lambda: self._after(root, seconds))
+
+    def _device(self) -> str:
+        assert self.options.gflow_report is not None
+        return self.options.gflow_report
+
+    def _guarded(self, root, work):  # type: ignore[no-untyped-def]
+        """Run `work`; an error that nobody expected becomes one that says so."""
+        try:
+            with root.context:
+                return work()
+        except (ResultsError, PassError) as error:
+            raise ResultsError(str(error)) from None
+        except Exception as error:
+            if debugging():
+                raise
+            found = internal_error(error, "gflow-opt", root)
+            raise ResultsError(f"{found.message}\n{found.notes[0].message}") from None
+
+    def _after(self, root: ir.Operation, seconds: dict[str, float]) -> str | None:
+        options = self.options
+        if options.gflow_report is not None:
+            from ..report import report
+
+            print(report(self._measured, root, self._device()), file=sys.stderr)
+        if options.view_memory or options.view_graph:
+            self._draw(root)
+        if options.emit == "mlir":
+            return None
+        from .emit import EmitError, EmitOptions, emit
+
+        try:
+            return emit(options.emit, root, EmitOptions(options.target, seconds))
+        except EmitError as error:
+            raise ResultsError(str(error)) from None
+
+    def _draw(self, root: ir.Operation) -> None:
+        from ..planned import NotPlanned, read_plan
+        from ..visual.graph import graph_page, graph_picture
+        from ..visual.memory import memory_page
+        from .emit import EmitError, functions
+
+        try:
+            function = functions(root)[0]
+            if self.options.view_memory:
+                _write(self.options.view_memory, memory_page(read_plan(function)))
+        except (EmitError, NotPlanned) as error:
+            raise ResultsError(str(error)) from None
+        name = self.options.view_graph
+        if name:
+            _write(name, (graph_page if name.endswith(".html") else graph_picture)(function))
+
+
+def _write(name: str, text: str) -> None:
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(f"cannot write '{name}': {error.strerror}") from None

@@ -1,0 +1,1 @@
+"""Drawings of programs: pages and pictures that are one file and need no network."""

@@ -1,0 +1,184 @@
+"""A function as a layered drawing: `gflow-opt --view-graph FILE.html` or `FILE.svg`.
+
+The page has a drawing for each depth of the module tree: at the first ones a box stands for all ops of a
+module, at the last one for an op. Boxes have the colours of their modules; boxes of one phase (forward,
+backward, optimizer) share a hue's tone. A picture (.svg) holds one of these drawings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from gflow.dialects.mlir import func, ir
+
+from .dataflow import Node, nodes_of
+from .layered import layered
+from .page import asset, colour, fact, page
+
+_BOX_HEIGHT = 30.0
+_MOST_TEXT = 34
+#: a page opens at the deepest level of no more boxes, and a picture shows it
+_OPENING_BOXES = 150
+#: edges that span more layers are drawn faintly
+_LONG = 6
+
+
+@dataclass
+class Box:
+    """What is drawn as one: an op, or a module with all its ops. facts: lines to show."""
+
+    title: str
+    colour: str
+    facts: list[str]
+    count: int = 1
+
+
+@dataclass
+class Level:
+    """A drawing: `name` says what a box is."""
+
+    name: str
+    boxes: list[Box]
+    edges: list[tuple[int, int]]
+
+
+def levels(nodes: list[Node]) -> list[Level]:
+    """A level for each depth of modules at which something new is seen, and the ops."""
+    groups = [n.source.group.strip(":") for n in nodes]
+    deepest = max((g.count(".") + 1 for g in groups if g), default=0)
+    colours: dict[str, str] = {}
+    for g in groups:
+        colours.setdefault(g, colour(len(colours)))
+    found: list[Level] = []
+    for depth in range(1, deepest + 1):
+        level = _grouped(f"modules, depth {depth}", nodes, groups, depth, colours)
+        if not found or len(level.boxes) > len(found[-1].boxes):
+            found.append(level)
+    boxes = [
+        Box(n.label, colours[g] if g else "var(--panel)", n.facts()) for n, g in zip(nodes, groups)
+    ]
+    found.append(Level("ops", boxes, [(j, i) for i, n in enumerate(nodes) for j in n.inputs]))
+    return found
+
+
+def _grouped(
+    name: str, nodes: list[Node], groups: list[str], depth: int, colours: dict[str, str]
+) -> Level:
+    box_of: dict[str, int] = {}
+    boxes: list[Box] = []
+    kinds: list[dict[str, int]] = []
+    number: list[int] = []
+    for i, (node, group) in enumerate(zip(nodes, groups)):
+        key = ".".join(group.split(".")[:depth]) if group else f" {i}"
+        if key not in box_of:
+            box_of[key] = len(boxes)
+            fill = colours.get(group) or "var(--panel)"
+            boxes.append(
+                Box(key if group else node.label, fill if group else "var(--panel)", [], 0)
+            )
+            kinds.append({})
+        b = box_of[key]
+        boxes[b].count += 1
+        boxes[b].facts += [f"gives {o}" for o in node.outputs]
+        kinds[b][node.label] = kinds[b].get(node.label, 0) + 1
+        number.append(b)
+    for box, found in zip(boxes, kinds):
+        common = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        shown = [f"{count} × {label}" for label, count in common[:12]]
+        more = [f"and {len(common) - 12} other kinds"] if len(common) > 12 else []
+        box.facts = [f"{box.count} ops", *shown, *more, *box.facts[:8]]
+    edges = {
+        (number[j], number[i])
+        for i, node in enumerate(nodes)
+        for j in node.inputs
+        if number[i] != number[j]
+    }
+    return Level(name, boxes, sorted(edges))
+
+
+def graph_page(function: func.FuncOp) -> str:
+    """The page for one function."""
+    name, found = _name(function), levels(nodes_of(function))
+    opening = _opening(found)
+    options = "".join(
+        f'<option value="{i}"{" selected" if i == opening else ""}>'
+        f"{escape(level.name)} ({len(level.boxes)})</option>"
+        for i, level in enumerate(found)
+    )
+    header = "".join(
+        [
+            fact("ops", f"{len(found[-1].boxes):,}"),
+            f'<label>boxes are <select id="level">{options}</select></label>',
+            '<input id="find" type="search" placeholder="op, module, file" aria-label="find">',
+            '<span id="hits" class="soft"></span>',
+            '<button id="fit">fit</button>',
+            '<span class="soft">wheel: zoom, drag: move, click: follow</span>',
+        ]
+    )
+    body = f'<svg id="graph" role="img" aria-label="{escape(name)}"></svg>'
+    data = {"levels": [_data(level) for level in found]}
+    return page(f"{name}: graph", "graph", header, body, data)
+
+
+def graph_picture(function: func.FuncOp) -> str:
+    """A picture of one level, as SVG; boxes tell more in their tooltips."""
+    found = levels(nodes_of(function))
+    level = found[_opening(found)]
+    data = _data(level)
+    parts = []
+    for path, faint in data["edges"]:
+        parts.append(f'<path class="edge{" faint" if faint else ""}" d="{path}"/>')
+    for title, x, y, width, fill, facts in data["boxes"]:
+        tip = escape("\n".join([title, *facts]))
+        parts.append(
+            f'<g class="box" transform="translate({x} {y})"><title>{tip}</title>'
+            f'<rect x="{-width / 2:.1f}" y="{-_BOX_HEIGHT / 2}" width="{width:.1f}" '
+            f'height="{_BOX_HEIGHT}" rx="5" fill="{fill}"/>'
+            f'<text text-anchor="middle" dy="4">{escape(_cut(title))}</text></g>'
+        )
+    style = ":root { --ink: #1c2430; --panel: #f5f6f8; --paper: #fff; --line: #d5dae1; --soft: #66707f; }"
+    width, height = data["size"]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -20 {width + 40:.0f} {height + 40:.0f}" '
+        f'font-family="system-ui, sans-serif" font-size="12">\n'
+        f"<title>{escape(_name(function))}: {escape(level.name)}</title>\n"
+        f"<style>{style}{asset('graph.css')}</style>\n" + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _name(function: func.FuncOp) -> str:
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def _opening(found: list[Level]) -> int:
+    return max((i for i, v in enumerate(found) if len(v.boxes) <= _OPENING_BOXES), default=0)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def _data(level: Level) -> dict:
+    """A level placed: boxes as [title, x, y, width, fill, facts], edges as [path, faint] and as pairs."""
+    widths = [22 + 6.8 * len(_cut(b.title)) for b in level.boxes]
+    drawn = layered(widths, level.edges)
+    boxes = [
+        [b.title, round(x, 1), round(y, 1), round(w, 1), b.colour, b.facts]
+        for b, x, y, w in zip(level.boxes, drawn.x, drawn.y, widths)
+    ]
+    edges = [_edge(drawn.x[a], drawn.y[a], drawn.x[b], drawn.y[b]) for a, b in level.edges]
+    return {
+        "boxes": boxes,
+        "edges": edges,
+        "pairs": [list(e) for e in level.edges],
+        "size": [round(drawn.width, 1), round(drawn.height, 1)],
+    }
+
+
+def _edge(x0: float, y0: float, x1: float, y1: float) -> tuple[str, int]:
+    half = _BOX_HEIGHT / 2
+    y0, y1 = (y0 + half, y1 - half) if y0 < y1 else (y0 - half, y1 + half)
+    bend = (y1 - y0) / 2
+    path = f"M{x0:.0f} {y0:.0f}C{x0:.0f} {y0 + bend:.0f} {x1:.0f} {y1 - bend:.0f} {x1:.0f} {y1:.0f}"
+    return path, int(abs(y1 - y0) > _LONG * 62)

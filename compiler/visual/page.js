@@ -1,0 +1,59 @@
+'use strict';
+const SVG = 'http://www.w3.org/2000/svg';
+function el(name, attributes, parent, text) {
+  const e = document.createElementNS(SVG, name);
+  for (const k in attributes) e.setAttribute(k, attributes[k]);
+  if (text !== undefined) e.textContent = text;
+  if (parent) parent.appendChild(e);
+  return e;
+}
+function view(svg, home, change) {
+  let box = home.slice();
+  const set = b => { box = b; svg.setAttribute('viewBox', b.join(' ')); if (change) change(b); };
+  const at = e => {
+    const m = svg.getScreenCTM();
+    return m ? new DOMPoint(e.clientX, e.clientY).matrixTransform(m.inverse()) : {x: 0, y: 0};
+  };
+  const zoom = (f, p) => set([p.x - (p.x - box[0]) * f, p.y - (p.y - box[1]) * f, box[2] * f, box[3] * f]);
+  svg.addEventListener('wheel', e => {
+    e.preventDefault();
+    if (e.shiftKey) set([box[0] + e.deltaY * box[2] / 1500, box[1], box[2], box[3]]);
+    else zoom(Math.exp(e.deltaY * 0.0015), at(e));
+  }, {passive: false});
+  let from = null;
+  svg.addEventListener('pointerdown', e => {
+    from = at(e);
+    try { svg.setPointerCapture(e.pointerId); } catch { /* a pointer that is not there */ }
+  });
+  svg.addEventListener('pointerup', () => { from = null; });
+  svg.addEventListener('pointermove', e => {
+    if (!from) return;
+    const p = at(e);
+    set([box[0] + from.x - p.x, box[1] + from.y - p.y, box[2], box[3]]);
+  });
+  svg.addEventListener('dblclick', () => set(home.slice()));
+  set(home.slice());
+  return {
+    box: () => box, set,
+    reset: (to) => { if (Array.isArray(to)) home = to; set(home.slice()); },
+    zoom: f => zoom(f, {x: box[0] + box[2] / 2, y: box[1] + box[3] / 2}),
+  };
+}
+function tip(e, title, lines) {
+  const t = document.getElementById('tip');
+  t.textContent = '';
+  if (!title) { t.hidden = true; return; }
+  const b = document.createElement('b');
+  b.textContent = title;
+  t.append(b, lines.filter(s => s).join('\n'));
+  t.hidden = false;
+  const w = t.offsetWidth, h = t.offsetHeight;
+  t.style.left = Math.max(4, Math.min(e.clientX + 14, innerWidth - w - 8)) + 'px';
+  t.style.top = Math.max(4, Math.min(e.clientY + 14, innerHeight - h - 8)) + 'px';
+}
+function bytes(n) {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let i = 0, v = n;
+  while (v >= 1024 && i < 4) { v /= 1024; i++; }
+  return i ? v.toFixed(v < 10 ? 2 : 1) + ' ' + units[i] : n + ' B';
+}

@@ -1,0 +1,66 @@
+"""What all pages share: the frame, the style, and moving around in a drawing.
+
+A page is one file. Its data is JSON in a script element; nothing is loaded from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import resources
+from typing import Any
+
+
+def asset(name: str) -> str:
+    """A style sheet or a script that lies beside this file."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def page(title: str, kind: str, header: str, body: str, data: Any) -> str:
+    """A whole page. `header` and `body` are HTML; `kind` names the style sheet and the script, which
+    finds `data` as `DATA`."""
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{escape(title)}</title>
+<style>{asset("page.css")}{asset(f"{kind}.css")}</style>
+</head>
+<body>
+<header><h1>{escape(title)}</h1>{header}</header>
+<main>{body}</main>
+<div id="tip" hidden></div>
+<script type="application/json" id="data">{text}</script>
+<script>{asset("page.js")}
+const DATA = JSON.parse(document.getElementById('data').textContent);
+{asset(f"{kind}.js")}</script>
+</body>
+</html>
+"""
+
+
+def fact(name: str, value: str) -> str:
+    """A figure in the header."""
+    return (
+        f'<span class="fact"><span class="soft">{escape(name)}</span> <b>{escape(value)}</b></span>'
+    )
+
+
+def byte_text(n: int) -> str:
+    """A number of bytes for people."""
+    value, unit = float(n), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return (
+        f"{n} B" if unit == "B" else f"{value:.2f} {unit}" if value < 10 else f"{value:.1f} {unit}"
+    )
+
+
+def colour(n: int) -> str:
+    """The n-th of colours that neighbours tell apart."""
+    hue = (n * 137.508 + 205) % 360
+    return f"hsl({hue:.0f} {(62, 45, 70)[n % 3]}% {(62, 55, 70)[n // 3 % 3]}%)"

@@ -1,0 +1,258 @@
+"""Drawings of memory and graphs: what is in the files, and what a browser makes of them."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from browser import needs_browser, run
+
+from gflow.compiler.opt import main
+from gflow.compiler.passmanager import run_pipeline
+from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.planned import NotPlanned, read_plan
+from gflow.compiler.visual.dataflow import nodes_of
+from gflow.compiler.visual.dot import dot
+from gflow.compiler.visual.graph import graph_page, graph_picture, levels
+from gflow.compiler.visual.layered import layered
+from gflow.compiler.visual.memory import memory_page
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+
+SIZE = "tensor<64x64xf32>"
+
+
+def program(blocks: int) -> str:
+    """A training step in the small: `blocks` products and tanhs forward, and the way back."""
+    lines = [
+        f'func.func @step(%x: {SIZE} {{gflow.name = "x", gflow.role = "input"}}, '
+        f'%w: {SIZE} {{gflow.name = "model.w", gflow.role = "parameter"}}) '
+        f'-> ({SIZE} {{gflow.name = "<loss> & co"}}) {{'
+    ]
+    last, kept = "%x", []
+    place = '("<net> & \\22co\\22.py":{}:0)'
+
+    def add(name: str, op: str, operands: str, count: int, where: str, line: int) -> None:
+        types = ", ".join([SIZE] * count)
+        loc = f'loc("{where}"{place.format(line)})'
+        lines.append(f'  {name} = "gflow.{op}"({operands}) : ({types}) -> {SIZE} {loc}')
+
+    for i in range(blocks):
+        where = f"forward:model.layers.{i}.mlp"
+        add(f"%m{i}", "matmul", f"{last}, %w", 2, where, 10)
+        add(f"%t{i}", "tanh", f"%m{i}", 1, where, 11)
+        last = f"%t{i}"
+        kept.append(last)
+    for i in reversed(range(blocks)):
+        where = f"backward:model.layers.{i}.mlp"
+        add(f"%g{i}", "mul", f"{last}, {kept[i]}", 2, where, 11)
+        add(f"%b{i}", "matmul", f"%g{i}, %w", 2, where, 10)
+        last = f"%b{i}"
+    return "\n".join([*lines, f"  return {last} : {SIZE}", "}", ""])
+
+
+def function(blocks: int, planned: bool = True):  # type: ignore[no-untyped-def]
+    module = ir.Module.parse(program(blocks), make_context())
+    if planned:
+        run_pipeline(module, DEFAULT_PIPELINES["cpu"])
+    _alive.append(module)
+    return module.body.operations[0]
+
+
+#: modules of functions in use: a function does not keep its module
+_alive: list[ir.Module] = []
+
+
+def test_reading_a_plan() -> None:
+    plan = read_plan(function(5))
+    assert plan.arena == plan.peak >= plan.lower_bound > 0
+    assert max(s.live for s in plan.steps) <= plan.arena
+    places = [p for s in plan.steps for p in s.places]
+    assert len(plan.values) == sum(p.startswith("arena:") for p in places) > 0
+    for a in plan.values:
+        assert 0 <= a.start <= a.end < len(plan.steps)
+        for b in plan.values:
+            if a is b or a.end < b.start or b.end < a.start:
+                continue
+            apart = a.offset + a.size <= b.offset or b.offset + b.size <= a.offset
+            assert apart or b.start == a.end or a.start == b.end  # taken over in place
+    with pytest.raises(NotPlanned, match="run --pipeline-for=cpu"):
+        read_plan(function(1, planned=False))
+
+
+def test_layers_and_order() -> None:
+    rng = random.Random(1)
+    for _ in range(30):
+        count = rng.randrange(1, 60)
+        edges = [(rng.randrange(b), b) for b in range(1, count) for _ in range(rng.randrange(3))]
+        widths = [rng.uniform(20, 200) for _ in range(count)]
+        drawn = layered(widths, edges)
+        for a, b in edges:
+            assert drawn.y[a] < drawn.y[b]
+        for i in range(count):
+            assert drawn.x[i] - widths[i] / 2 + 1e-6 >= 0
+            assert drawn.x[i] + widths[i] / 2 <= drawn.width + 1e-6
+            for j in range(i):
+                if drawn.y[i] == drawn.y[j]:
+                    assert abs(drawn.x[i] - drawn.x[j]) >= (widths[i] + widths[j]) / 2
+    empty = layered([], [])
+    assert (empty.width, empty.height) == (0, 0)
+
+
+def test_levels_group_by_module() -> None:
+    nodes = nodes_of(function(5, planned=False))
+    found = levels(nodes)
+    assert [len(v.boxes) for v in found] == sorted({len(v.boxes) for v in found})
+    assert found[0].name == "modules, depth 1"
+    assert {b.title for b in found[0].boxes} == {"x", "forward:model", "backward:model"}
+    assert found[-1].name == "ops"
+    assert len(found[-1].boxes) == len(nodes) == 21  # 20 ops and an input; the weight is none
+    for level in found:
+        assert sum(b.count for b in level.boxes) == len(nodes)
+    assert any("reads model.w" in f for n in nodes for f in n.facts())
+    assert nodes[-1].outputs == ["<loss> & co"]
+
+
+def test_pictures_are_well_formed() -> None:
+    f = function(3)
+    root = ET.fromstring(graph_picture(f))
+    boxes = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("class") == "box"]
+    assert len(boxes) == len(levels(nodes_of(f))[-1].boxes)
+    text = dot(f)
+    assert text.count("{") == text.count("}")
+    assert '"forward:model.layers.0.mlp"' in text
+
+
+@pytest.mark.parametrize("make", [lambda f: memory_page(read_plan(f)), graph_page])
+def test_pages_stand_alone(make) -> None:  # type: ignore[no-untyped-def]
+    text = make(function(3))
+    assert not re.search(
+        r"(src|href)\s*=|@import|url\(|fetch\(|https?://(?!www\.w3\.org/2000/svg)", text
+    )
+    assert "<net>" not in text  # the author's names are data, not markup
+
+
+def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.mlir"
+    source.write_text(program(2))
+    memory, graph, picture = (tmp_path / n for n in ("m.html", "g.html", "g.svg"))
+    flags = ["--pipeline-for=cpu", f"--view-memory={memory}", f"--view-graph={graph}"]
+    assert main([str(source), *flags, "-o", str(tmp_path / "out.mlir")]) == 0
+    assert main([str(source), f"--view-graph={picture}"]) == 0
+    assert memory.read_text().startswith("<!doctype html>")
+    assert graph.read_text().startswith("<!doctype html>")
+    assert picture.read_text().startswith("<svg")
+    capsys.readouterr()
+    for flag, message in (
+        (f"--view-memory={memory}", "'@step' has no memory plan; run --pipeline-for=cpu"),
+        ("--view-memory=x.txt", "'x.txt' must end in .html"),
+        ("--view-graph=x.png", "'x.png' must end in .html or .svg"),
+        ("--view-graph=/nowhere/x.svg", "cannot open output file '/nowhere/x.svg'"),
+    ):
+        assert main([str(source), flag]) == 1
+        assert message in capsys.readouterr().err
+    assert main([str(source), "--split-input-file", f"--view-graph={graph}"]) == 1
+    assert "draw one module" in capsys.readouterr().err
+
+
+@needs_browser
+def test_memory_page_in_a_browser(tmp_path: Path) -> None:
+    plan = read_plan(function(6))
+    seen = run(
+        memory_page(plan),
+        """
+        const rects = [...document.querySelectorAll('.value')];
+        const texts = rects.map(r => point(r) === r ? tipText() : '');
+        const before = document.getElementById('arena').getAttribute('viewBox');
+        point(document.querySelector('.frame'), 'wheel');
+        const zoomed = document.getElementById('arena').getAttribute('viewBox');
+        document.getElementById('fit').click();
+        const after = document.getElementById('arena').getAttribute('viewBox');
+        const find = document.getElementById('find');
+        find.value = 'layers.0.'; find.oninput();
+        const dim = rects.filter(r => r.classList.contains('dim')).length;
+        find.value = ''; find.oninput();
+        document.querySelector('#legend div').click();
+        return {count: rects.length, texts, dim, off: document.querySelectorAll('.value.dim').length,
+          limits: document.querySelectorAll('.limit').length,
+          labels: [...document.querySelectorAll('#labels span')].map(s => s.textContent),
+          legend: document.querySelectorAll('#legend div').length,
+          moved: before !== zoomed && before === after};
+        """,
+        tmp_path,
+    )
+    assert seen["count"] == len(plan.values)
+    assert seen["limits"] == 2
+    assert seen["labels"][0].startswith("arena ")
+    assert seen["labels"][1].startswith("lower bound ")
+    assert seen["legend"] == len({".".join(v.source.group.split(".")[:3]) for v in plan.values})
+    assert 0 < seen["dim"] < seen["count"]
+    assert seen["off"] > 0
+    assert seen["moved"]
+    hit = [t for t in seen["texts"] if t]
+    assert (
+        len(hit) >= len(plan.values) - 2
+    )  # the last use of a value may be covered by its successor
+    assert any("matmul" in t for t in hit)
+    assert all("tensor<64x64xf32>" in t and "16.0 KiB (16,384 bytes) at" in t for t in hit)
+    assert all('<net> & "co".py:1' in t and "layers." in t and "steps " in t for t in hit)
+
+
+@needs_browser
+def test_graph_page_in_a_browser(tmp_path: Path) -> None:
+    f = function(6, planned=False)
+    found = levels(nodes_of(f))
+    seen = run(
+        graph_page(f),
+        """
+        const select = document.getElementById('level'), counts = [], titles = [];
+        for (const o of select.options) {
+          select.value = o.value;
+          select.onchange({target: select});
+          counts.push(document.querySelectorAll('.box').length);
+          document.getElementById('fit').click();
+          const boxes = [...document.querySelectorAll('.box')];
+          titles.push(boxes.filter(b => point(b) && b.contains(point(b)) && tipText()).length);
+        }
+        const box = document.querySelectorAll('.box')[1];
+        point(box);
+        const text = tipText(), marked = document.querySelectorAll('.edge.on').length;
+        point(box, 'pointerdown'); point(box, 'click');
+        const find = document.getElementById('find');
+        find.value = 'tanh'; find.oninput();
+        return {counts, titles, text, marked, hits: document.getElementById('hits').textContent,
+          bright: document.querySelectorAll('.box:not(.dim)').length,
+          edges: document.querySelectorAll('.edge').length};
+        """,
+        tmp_path,
+    )
+    assert seen["counts"] == [len(v.boxes) for v in found]
+    assert seen["titles"] == seen["counts"]
+    assert seen["edges"] == len(found[-1].edges)
+    assert "matmul" in seen["text"]
+    assert "reads model.w" in seen["text"]
+    assert "module forward:model.layers.0.mlp" in seen["text"]
+    assert '<net> & "co".py:10' in seen["text"]
+    assert seen["marked"] == 2
+    assert seen["hits"] == "6 found"
+    assert seen["bright"] == 6
+
+
+@needs_browser
+def test_pages_of_a_thousand_ops(tmp_path: Path) -> None:
+    f = function(250)
+    start = time.perf_counter()
+    graph, memory = graph_page(f), memory_page(read_plan(f))
+    made = time.perf_counter() - start
+    script = "return [performance.now(), document.querySelectorAll('.box, .value').length];"
+    drawn, boxes = run(graph, script, tmp_path)
+    shown, values = run(memory, script, tmp_path)
+    assert made < 10  # 0.5 s on a quiet machine
+    assert 0 < boxes <= 1000
+    assert values == len(read_plan(f).values)
+    assert max(drawn, shown) < 5000
+    assert max(len(graph), len(memory)) < 2_000_000
