@@ -7,6 +7,7 @@ what has no kernel yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -18,7 +19,7 @@ from ...contractions import root_of
 from ...ssa import Op, aliases
 from ...views import is_view
 from ..kernel import describe
-from . import aten_ops, convolution, movement, vmath
+from . import aten_ops, convolution, halves, movement, vmath
 from .builder import Builder
 from .epilogue import Epilogue, split
 from .matmul import matmul
@@ -126,24 +127,21 @@ def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     epilogue.run(0, epilogue.rows, b.places[r])
 
 
-_CONTRACTIONS: Mapping[str, Callable[[Builder, Op, Epilogue], None]] = {
-    "matmul": matmul,
-    "convolution": _convolution,
-    "convolution_input_grad": _convolution,
-    "convolution_weight_grad": _convolution,
+_CONTRACTIONS: Mapping[str, Callable[[Builder, Op, Epilogue | None], None]] = {
+    "matmul": halves.widening(matmul, halves.HALVES),
+    "convolution": halves.widening(_convolution, halves.HALVES),
+    "convolution_input_grad": halves.widening(_convolution, halves.HALVES),
+    "convolution_weight_grad": halves.widening(_convolution, halves.HALVES),
 }
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
-    "matmul": matmul,
-    "convolution": _convolution,
-    "convolution_input_grad": _convolution,
-    "convolution_weight_grad": _convolution,
+    **{name: partial(steps, epilogue=None) for name, steps in _CONTRACTIONS.items()},
     "iota": movement.iota,
     "pad": movement.pad,
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
-    "aten": aten_ops.call,
+    "aten": halves.widening_call(aten_ops.call),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": aten_ops.take,
