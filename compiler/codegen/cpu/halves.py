@@ -1,0 +1,123 @@
+"""Contractions in halves by way of float32: the operands are widened into scratch, the product is made
+there, and rounded once into its place. That is what accumulating in float32 means, and it uses the same
+BLAS calls and convolution kernels. Where PyTorch's own half kernels are as fast, they are called instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gflow.dialects.amp import amp_of
+from gflow.dialects.program import Place
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ...ssa import Op
+from ...views import Layout
+from ..kernel import Access, Kernel, Node, simplify
+from .builder import Builder
+from .epilogue import Epilogue
+
+HALVES = ("f16", "bf16")
+
+Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
+    """`steps`, by way of float32 for element types `dtypes`."""
+
+    def run(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+        (r,) = o.results
+        ty = b.body.types[r]
+        if ty.dtype not in dtypes or ty.numel == 0:
+            steps(b, o, epilogue)
+            return
+        if epilogue is None:
+            _widened(b, o, lambda: steps(b, o, None))
+            return
+        with _scratch(b) as take:
+            scratch = take(ty.nbytes) if epilogue.place is None else Place("arena", 0, b.arena)
+            b.places[r] = epilogue.target(0, scratch)
+            _widened(b, o, lambda: steps(b, o, None))
+            epilogue.run(0, epilogue.rows, b.places[r])
+
+    return run
+
+
+def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
+    """The same for calls into PyTorch that take float16, which it computes slowly."""
+
+    def run(b: Builder, o: Op) -> None:
+        if amp_of(o.op).kind == "allow" and any(
+            b.body.types[v].dtype == "f16" for v in (*o.operands, *o.results)
+        ):
+            _widened(b, o, lambda: steps(b, o))
+        else:
+            steps(b, o)
+
+    return run
+
+
+def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
+    """Run `run` with all halves that `o` reads and makes as float32 values in scratch."""
+    types, label = b.body.types, b.label(o)
+    values = [v for v in dict.fromkeys((*o.operands, *o.results)) if types[v].dtype in HALVES]
+    saved = {v: (types[v], b.place(v), b.at[v], b.places.get(v)) for v in values}
+    with _scratch(b) as take:
+        for v in values:
+            ty, place, layout, _ = saved[v]
+            wide = TensorType(ty.shape, "f32")
+            types[v], b.places[v] = wide, take(wide.nbytes)
+            b.at[v] = Layout(v, 0, row_major_strides(ty.shape))
+            if v not in o.results:
+                _convert(b, (place, ty, layout.strides), v, label)
+        run()
+        for v in o.results:
+            if v in saved:
+                ty, place, layout, _ = saved[v]
+                _convert(b, v, (place, ty, layout.strides), label)
+    for v, (ty, _, layout, own) in saved.items():
+        types[v], b.at[v] = ty, layout
+        del b.places[v]
+        if own is not None:
+            b.places[v] = own
+
+
+Memory = tuple[Place, TensorType, tuple[int, ...]]
+
+
+def _convert(b: Builder, source: Memory | int, target: Memory | int, label: str) -> None:
+    """Copy between element types."""
+    (at, ty, own), (to, wanted, strides) = (
+        (b.place(x), b.body.types[x], b.strides(x)) if isinstance(x, int) else x
+        for x in (source, target)
+    )
+    nodes = [
+        Node("load", ty.dtype, slot=0),
+        Node("convert", wanted.dtype, (0,), {"dtype": wanted.dtype}),
+    ]
+    loads, stores = [Access(0, ty.dtype, own)], [Access(0, wanted.dtype, strides, 1)]
+    k = Kernel(ty.shape, frozenset(), nodes, loads, [], stores)
+    b.launch(simplify(k), [at], [to], label)
+
+
+@contextmanager
+def _scratch(b: Builder) -> Iterator[Callable[[int], Place]]:
+    """Scratch of its own for several steps: theirs begins behind it."""
+    start, before = b.arena, b.scratch_bytes
+    b.scratch_bytes = 0
+    taken = 0
+
+    def take(size: int) -> Place:
+        nonlocal taken
+        place = Place("arena", 0, b.arena)
+        length = -(-size // 64) * 64
+        taken += length
+        b.arena += length
+        return place
+
+    try:
+        yield take
+    finally:
+        b.arena = start
+        b.scratch_bytes = max(before, taken + b.scratch_bytes)
