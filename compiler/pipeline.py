@@ -20,6 +20,7 @@ class PipelineOptions:
     fuse_cast_scale: casts and scaling by constants may become part of other kernels.
     fuse_model_update_ops: the ops of one parameter's update may become one kernel.
     multi_tensor_update: all parameter updates become few kernels.
+    fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     """
 
     amp: str = ""
@@ -32,6 +33,7 @@ class PipelineOptions:
     fuse_cast_scale: bool = True
     fuse_model_update_ops: bool = True
     multi_tensor_update: bool = False
+    fold_batch_norm: bool = False
 
 
 def cpu_pipeline(options: PipelineOptions) -> str:
@@ -40,6 +42,8 @@ def cpu_pipeline(options: PipelineOptions) -> str:
     passes += ["gflow-simplify", "cse"]
     if options.amp:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")
+    if options.fold_batch_norm:
+        passes.append("gflow-fold-batch-norm")
     passes += ["gflow-assign-layout", "gflow-simplify", "cse"]
     passes += [_fuse(options), _schedule(options)]
     passes.append("gflow-materialize")
