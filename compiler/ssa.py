@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.types import TensorType, tensor_type
+from gflow.dialects.types import TensorType, try_tensor_type
+
+from .passes.base import PassError
 
 
 @dataclass
@@ -46,9 +48,20 @@ class Body:
     users: list[list[int]] = field(default_factory=list)
 
 
+#: bytes that no tensor can have: the address space of a process
+_ADDRESSABLE = 1 << 47
+
+
 def read_body(function: func.FuncOp) -> Body:
-    """Snapshot a function; the objects in it are valid until the IR changes under them."""
-    block = function.regions[0].blocks[0]
+    """Snapshot a function; the objects in it are valid until the IR changes under them.
+
+    Raises:
+        PassError: the function is not one block of ops of the dialect on tensors of static shape.
+    """
+    blocks = function.regions[0].blocks
+    if len(blocks) != 1:
+        raise PassError(f"expects a function of one block, found {len(blocks)}", function)
+    block = blocks[0]
     values: list[ir.Value] = []
     types: list[TensorType] = []
     producer: list[int] = []
@@ -57,7 +70,7 @@ def read_body(function: func.FuncOp) -> Body:
     def add(value: ir.Value, owner: int) -> int:
         number[value] = len(values)
         values.append(value)
-        types.append(tensor_type(value.type))
+        types.append(_type(value))
         producer.append(owner)
         return len(values) - 1
 
@@ -66,11 +79,17 @@ def read_body(function: func.FuncOp) -> Body:
     *body, last = list(block.operations)
     for view in body:
         op = view.operation
+        if not op.name.startswith("gflow."):
+            raise PassError(f"expects ops of the gflow dialect, found '{op.name}'", op)
         operands = [number[v] for v in op.operands]
         index = len(ops)
         results = [add(r, index) for r in op.results]
         ops.append(Op(index, op, op.name.removeprefix("gflow."), operands, results))
     terminator = last.operation
+    if terminator.name != "func.return":
+        raise PassError(
+            f"expects a block that ends in 'func.return', found '{terminator.name}'", last
+        )
     returned = [number[v] for v in terminator.operands]
     users: list[list[int]] = [[] for _ in values]
     for o in ops:
@@ -79,15 +98,53 @@ def read_body(function: func.FuncOp) -> Body:
     return Body(values, types, ops, arguments, returned, producer, terminator, users)
 
 
+def _type(value: ir.Value) -> TensorType:
+    ty = try_tensor_type(value.type)
+    if ty is not None and ty.nbytes < _ADDRESSABLE:
+        return ty
+    owner = value.owner
+    op = owner.owner if isinstance(owner, ir.Block) else owner
+    if ty is not None:
+        raise PassError(f"a {ty} has {ty.nbytes:,} bytes, more than can be addressed", op)
+    raise PassError(
+        f"expects tensors of static shape and a known element type, found {value.type}", op
+    )
+
+
 def aliases(function: func.FuncOp, body: Body) -> list[int | None]:
-    """For each returned value the number of the argument that it updates (`gflow.alias`)."""
+    """For each returned value the number of the argument that it updates (`gflow.alias`).
+
+    Raises:
+        PassError: an attribute names no argument, one of another type, or one named already.
+    """
     if "res_attrs" not in function.attributes:
         return [None] * len(body.returned)
     out: list[int | None] = []
-    for entry in ir.ArrayAttr(function.attributes["res_attrs"]):
+    seen: set[int] = set()
+    for number, entry in enumerate(ir.ArrayAttr(function.attributes["res_attrs"])):
         attrs = ir.DictAttr(entry)
-        out.append(ir.IntegerAttr(attrs["gflow.alias"]).value if "gflow.alias" in attrs else None)
+        alias = _alias(attrs["gflow.alias"], body) if "gflow.alias" in attrs else None
+        if "gflow.alias" in attrs and (
+            alias is None
+            or alias in seen
+            or body.types[body.arguments[alias]] != body.types[body.returned[number]]
+        ):
+            raise PassError(
+                f"'gflow.alias' of result {number} must be the number of an argument of type "
+                f"{body.types[body.returned[number]]} that no other result updates, found "
+                f"{attrs['gflow.alias']}",
+                function,
+            )
+        out.append(alias)
+        if alias is not None:
+            seen.add(alias)
     return out
+
+
+def _alias(attribute: ir.Attribute, body: Body) -> int | None:
+    if not isinstance(attribute, ir.IntegerAttr):
+        return None
+    return attribute.value if 0 <= attribute.value < len(body.arguments) else None
 
 
 def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:

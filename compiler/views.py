@@ -16,6 +16,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
+from .passes.base import PassError
 from .ssa import Body, Op
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
@@ -82,14 +83,29 @@ def view_layout(o: Op, x: Layout, x_type: TensorType) -> Layout | None:
     )
 
 
+def _strides(attribute: ir.Attribute, ty: TensorType, function: func.FuncOp) -> tuple[int, ...]:
+    if isinstance(attribute, ir.DenseI64ArrayAttr):
+        strides = tuple(attribute)
+        if len(strides) == ty.rank and all(s >= 0 for s in strides):
+            return strides
+    raise PassError(
+        f"'gflow.strides' of a {ty} must be array<i64: ...> with {ty.rank} strides, found {attribute}",
+        function,
+    )
+
+
 def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]:
-    """Each argument's strides: its `gflow.strides` attribute, else row-major."""
+    """Each argument's strides: its `gflow.strides` attribute, else row-major.
+
+    Raises:
+        PassError: the attribute is malformed.
+    """
     out = []
     attrs = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
     for i, v in enumerate(body.arguments):
         given = attrs[i] if i < len(attrs) else {}
         if "gflow.strides" in given:
-            out.append(tuple(ir.DenseI64ArrayAttr(given["gflow.strides"])))
+            out.append(_strides(given["gflow.strides"], body.types[v], function))
         else:
             out.append(row_major_strides(body.types[v].shape))
     return out
@@ -119,4 +135,4 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:
     """Whether an op needs no memory of its own."""
-    return o.name == BARRIER or o.name in VIEW_OPS and at[o.results[0]].base != o.results[0]
+    return o.name == BARRIER or (o.name in VIEW_OPS and at[o.results[0]].base != o.results[0])

@@ -1,112 +1,209 @@
-# ruff: noqa: E501  (the list of tokens)
-"""Feeds gflow-opt mutated IR until the time is up, in this process.
+"""A mutation fuzzer for gflow-opt over the lit corpus.
 
-    python tests/fuzz_opt.py SECONDS SEED CASE_FILE
+    python -m tests.fuzz_opt --minutes 20 --seed 1 --keep fuzz-finds
 
-Each input is written to CASE_FILE before it is tried, so that whoever started this process can
-read what killed it. Prints the number of inputs tried; exits with status 3 and the message when
-gflow-opt reported a bug in itself.
+Inputs are made from the functions of the lit tests: bytes and tokens changed, or (as every op of the
+generic form is a line) operands swapped, ops deleted, copied, spliced in from other files, attributes
+and types exchanged, one size replaced everywhere. Each goes through passes drawn at random. A child
+process does the work, so that a crash or a hang costs one input and is put down to it.
+
+What is found is written to `--keep`: the input (`<n>.mlir`), its flags and what happened
+(`<n>.txt`). Prints the number of inputs tried; the exit status is 3 when anything was found.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import faulthandler
 import io
+import os
 import random
+import re
+import resource
+import signal
+import subprocess
 import sys
+import tempfile
 import time
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
-from gflow.compiler import opt
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-LIT_TESTS = Path(__file__).resolve().parent.parent / "lit_tests"
-TOKENS = [
-    b"tensor<", b">", b"(", b")", b"{", b"}", b"[", b"]", b"-1", b"0", b"9223372036854775807",
-    b"18446744073709551616", b"?", b"*", b"xf32", b"f64", b"index", b"i1", b"complex<f32>", b"vector<4xf32>",
-    b"memref<4xf32>", b"none", b"tensor<0xf32>", b"tensor<4x0x5xf32>", b'"gflow.add"', b'"gflow.aten"', b"dense<",
-    b"array<i64>", b"array<i64: -1>", b"array<i32: 1, 1>", b"loc(", b"unit", b"%0", b"%arg0", b"@f", b"#m", b"!t",
-    b"0x7FC00000", b"0.0", b"1e400", b"\"", b"//", b"\n", b"\0", b"\xff", b"^bb0:", b"dense_resource<x>", b"affine_map<(d0) -> (d0)>",
-    b"tensor<4611686018427387904x4xf32>", b"tensor<99999999999999999999xf32>", b": i64", b"true", b"sparse<[], []>",
-    b"func.func @", b"builtin.module", b"return", b"scf.if", b"arith.constant", b"cf.br ^bb0",
-]  # fmt: skip
-FLAGS = [
-    [], ["--gflow-simplify"], ["--gflow-assign-layout"], ["--gflow-simplify", "--cse"],
-    ["--canonicalize"], ["--split-input-file", "--verify-diagnostics"], ["--mlir-print-op-generic"],
-    ["--gflow-simplify", "--gflow-fuse"], ["--pipeline-for=cpu"], ["--allow-unregistered-dialect"],
-]  # fmt: skip
+from tests import fuzz_mutations
+
+#: seconds that one input may take, and bytes of address space that a child may
+LIMIT = 20
+MEMORY = 8 << 30
 
 
-def corpus() -> list[bytes]:
-    """Every function of the lit tests, without comments."""
-    parts = []
-    for path in sorted(LIT_TESTS.rglob("*.mlir")):
-        lines = [s for s in path.read_bytes().split(b"\n") if not s.strip().startswith(b"//")]
-        text = b"\n".join(lines)
-        parts += [b"func.func " + part for part in text.split(b"func.func ")[1:]]
-    return parts
+@dataclass
+class Find:
+    """One input that gflow-opt did not survive. kind: "crash", "hang", "bug" or "silent"."""
+
+    kind: str
+    flags: str
+    data: bytes
+    message: str
+
+    @property
+    def signature(self) -> str:
+        """What finds of one cause have in common: the last frame of the traceback, or the message."""
+        frames = re.findall(r'File "[^"]*?([\w/]+\.py)", line (\d+)', self.message)
+        if self.kind == "hang":
+            frames.reverse()  # a hang's traceback starts at the innermost frame
+        lines = [s for s in self.message.splitlines() if s.strip()]
+        told = re.sub(r"[\d'\"x%#<>-]+", "", lines[-1]) if lines else ""
+        return f"{self.kind} {frames[-2:]} {told[:40] if not frames else ''}"
 
 
-def mutate(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    """A few random edits: bytes, tokens, numbers, spans moved, copied, cut; two inputs joined."""
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 3, 6))):
-        at = rng.randrange(len(out) + 1)
-        length = rng.choice((1, 2, 8, 40))
-        kind = rng.randrange(8)
-        if kind == 0 and out:
-            out[at % len(out)] = rng.randrange(256)
-        elif kind == 1:
-            out[at:at] = rng.choice(TOKENS)
-        elif kind == 2:
-            out[at : at + length] = rng.choice(TOKENS)
-        elif kind == 3:
-            del out[at : at + length]
-        elif kind == 4:
-            out[at:at] = out[at : at + length] * rng.choice((1, 2, 50))
-        elif kind == 5:
-            other = rng.choice(others)
-            start = rng.randrange(len(other))
-            out[at:at] = other[start : start + length]
-        elif kind == 6:
-            digits = [i for i, c in enumerate(out) if 48 <= c < 58]
-            if digits:
-                i = rng.choice(digits)
-                out[i : i + 1] = rng.choice((b"0", b"1", b"-1", b"7", b"2147483648", b"99"))
-        else:
-            del out[at:]
-    return bytes(out)
+# -- the child: tries inputs until told to stop
 
 
-def fuzz(seconds: float, seed: int, case: Path) -> int:
+def flags(rng: random.Random) -> list[str]:
+    """Passes and options for one run."""
+    from gflow.compiler.passmanager import our_passes
+
+    ours = [f"--{name}" for name in our_passes()]
+    upstream = ["--cse", "--canonicalize", "--symbol-dce", "--inline", "--sccp", "--trivial-dce"]
+    printed = ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
+    kind = rng.randrange(10)
+    if kind < 3:
+        return ["--pipeline-for=cpu"]
+    if kind < 5:
+        return [rng.choice(ours)]
+    if kind == 5:
+        return [rng.choice([*ours, *upstream]) for _ in range(rng.randrange(2, 6))]
+    if kind == 6:
+        return ["--split-input-file", "--verify-diagnostics"]
+    if kind == 7:
+        return rng.sample(printed, 1)
+    if kind == 8:
+        return ["--allow-unregistered-dialect", rng.choice([*ours, *upstream])]
+    return ["--pipeline-for=cpu", rng.choice(EXTRA)] if EXTRA else []
+
+
+#: options that work on a planned program
+EXTRA: list[str] = []
+
+
+def work(seed: int, case: Path) -> int:
+    """Try inputs for ever; prints a line after each. Returns 3 at the first bug, told on stdout."""
+    from gflow.compiler import opt
+
+    os.environ["GFLOW_DEBUG"] = "1"  # unexpected exceptions as they are
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     # One context for all inputs: making one takes longer than all else.
     context = opt.make_context()
     opt.make_context = lambda: context
     rng = random.Random(seed)
-    parts = corpus()
+    parts = fuzz_mutations.corpus()
+    while True:
+        data = fuzz_mutations.mutate(rng.choice(parts), rng, parts)
+        found = attempt(data, flags(rng), case)
+        print(found or ".", flush=True)
+        if found:
+            return 3
+
+
+def attempt(data: bytes, chosen: list[str], case: Path) -> str:
+    """Run one input; returns what is wrong, "" if nothing."""
+    from gflow.compiler import opt
+
+    case.write_bytes(data)
+    case.with_suffix(".flags").write_text(" ".join(chosen))
+    errors = io.StringIO()
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+            code = opt.main([str(case), *chosen])
+    except Exception:
+        return "bug\n" + traceback.format_exc()[-6000:]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    message = errors.getvalue()
+    if "internal error" in message or "Traceback" in message:
+        return "bug\n" + message[-6000:]
+    if code and not message:
+        return "silent\nfailed without a message"
+    return ""
+
+
+# -- the parent: starts children, tells what killed them
+
+
+def fuzz(seconds: float, seed: int, most: int = 50) -> tuple[int, list[Find]]:
+    """Fuzz for a while; the number of inputs tried, and what was found, one for each cause."""
+    found: dict[str, Find] = {}
     tried = 0
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        data = mutate(rng.choice(parts), rng, parts)
-        flags = rng.choice(FLAGS)
-        case.write_bytes(data)
-        case.with_suffix(".flags").write_text(" ".join(flags))
-        errors = io.StringIO()
-        faulthandler.dump_traceback_later(20, exit=True)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
-            code = opt.main([str(case), *flags])
-        faulthandler.cancel_dump_traceback_later()
-        message = errors.getvalue()
-        if "internal error" in message or "Traceback" in message:
-            print(message[-3000:])
-            return 3
-        if code and not message:
-            print("failed without a message")
-            return 3
-        tried += 1
-    print(tried)
-    return 0
+    with tempfile.TemporaryDirectory() as folder:
+        case = Path(folder) / "case.mlir"
+        while time.monotonic() < end and len(found) < most:
+            count, find = _child(seed, case, end)
+            tried += count
+            if find is not None and find.signature not in found:
+                found[find.signature] = find
+            seed += 1000
+    return tried, list(found.values())
+
+
+def _child(seed: int, case: Path, end: float) -> tuple[int, Find | None]:
+    command = [sys.executable, __file__, "--child", str(seed), str(case)]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert process.stdout is not None
+        count, told = 0, ""
+        for line in process.stdout:
+            if line != ".\n":
+                told = line + process.stdout.read()
+                break
+            count += 1
+            if time.monotonic() > end:
+                process.kill()
+                process.wait()
+                return count, None
+        code = process.wait()
+        errors.seek(0)
+        stderr = errors.read()
+    if told:
+        kind, _, message = told.partition("\n")
+        return count, _find(kind, case, message)
+    if "Timeout (" in stderr:
+        return count, _find("hang", case, stderr)
+    name = signal.Signals(-code).name if code < 0 else f"status {code}"
+    return count, _find("crash", case, f"{stderr[-6000:]}\n{name}")
+
+
+def _find(kind: str, case: Path, message: str) -> Find:
+    if not case.exists():
+        return Find(kind, "", b"", message)
+    return Find(kind, case.with_suffix(".flags").read_text(), case.read_bytes(), message)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="where to write what is found")
+    parser.add_argument("--child", nargs=2, metavar=("SEED", "CASE"), help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.child:
+        return work(int(options.child[0]), Path(options.child[1]))
+    tried, finds = fuzz(options.minutes * 60, options.seed)
+    for n, find in enumerate(finds):
+        print(f"--- {find.kind}: gflow-opt {find.flags}\n{find.message[-3000:]}")
+        if options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            (options.keep / f"{n}.mlir").write_bytes(find.data)
+            told = f"{find.kind}\n{find.flags}\n{find.message}"
+            (options.keep / f"{n}.txt").write_text(told, encoding="utf-8")
+    print(f"{tried} inputs, {len(finds)} finds")
+    return 3 if finds else 0
 
 
 if __name__ == "__main__":
-    sys.exit(fuzz(float(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(main())

@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import random
 from pathlib import Path
 
+import fuzz_mutations
+import fuzz_opt
 import pytest
 
-FUZZ = Path(__file__).parent / "fuzz_opt.py"
+FINDS = Path(__file__).parent / "fuzz_finds"
 
 
-def _fuzz(seconds: float, seed: int, tmp_path: Path) -> None:
-    case = tmp_path / "case.mlir"
-    command = [sys.executable, str(FUZZ), str(seconds), str(seed), str(case)]
-    done = subprocess.run(
-        command, text=True, capture_output=True, check=False, timeout=seconds + 120
-    )
-    flags = case.with_suffix(".flags").read_text() if case.exists() else ""
-    data = case.read_bytes() if case.exists() else b""
-    what = (
-        f"status {done.returncode} on flags '{flags}' and input:\n{data!r}\n{done.stderr[-2000:]}"
-    )
-    assert done.returncode == 0, done.stdout + what
-    assert int(done.stdout.split()[-1]) > 0
+def _fuzz(seconds: float, seed: int) -> None:
+    tried, finds = fuzz_opt.fuzz(seconds, seed, most=5)
+    told = [f"{f.kind}: gflow-opt {f.flags}\n{f.data!r}\n{f.message[-3000:]}" for f in finds]
+    assert not finds, "\n\n".join(told)
+    assert tried > 0
 
 
-def test_short_fuzz(tmp_path: Path) -> None:
-    _fuzz(8, 1, tmp_path)
+def test_short_fuzz() -> None:
+    _fuzz(10, 1)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_long_fuzz(tmp_path: Path, seed: int) -> None:
-    _fuzz(60, seed, tmp_path)
+def test_long_fuzz(seed: int) -> None:
+    _fuzz(60, seed)
+
+
+def test_mutations_depend_on_the_seed_alone() -> None:
+    parts = fuzz_mutations.corpus()
+    made = [
+        [fuzz_mutations.mutate(parts[i], random.Random(i), parts) for i in range(50)]
+        for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert sum(new != old for new, old in zip(made[0], parts)) > 40
+
+
+def test_crashes_and_hangs_are_put_down_to_their_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent tells what killed a child."""
+    script = tmp_path / "child.py"
+    monkeypatch.setattr(fuzz_opt, "__file__", str(script))
+    start = (
+        "import ctypes, faulthandler, pathlib, sys, time\n"
+        "faulthandler.enable()\n"
+        "case = pathlib.Path(sys.argv[3])\n"
+        "case.write_text('the input'); case.with_suffix('.flags').write_text('--a')\n"
+        "print('.', flush=True)\n"
+    )
+    ends = {
+        "crash": "ctypes.string_at(0)",
+        "hang": "faulthandler.dump_traceback_later(0.2, exit=True); time.sleep(30)",
+        "bug": "print('bug\\ninternal error', flush=True); sys.exit(3)",
+    }
+    for kind, end in ends.items():
+        script.write_text(start + end)
+        tried, finds = fuzz_opt.fuzz(30, 0, most=1)
+        assert (tried, [f.kind for f in finds]) == (1, [kind])
+        assert finds[0].data == b"the input"
+        assert finds[0].flags == "--a"

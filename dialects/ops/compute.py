@@ -21,6 +21,8 @@ def _reduce(operands: Types, attrs: Attrs) -> list[TensorType]:
     dims, kind = attrs["dims"], attrs["kind"]
     if list(dims) != sorted(set(dims)):
         raise VerifyError(f"dims must be strictly increasing, found {list(dims)}")
+    if dims and x.rank == 0:
+        raise VerifyError("a tensor of rank 0 has no dimensions to reduce")
     for d in dims:
         check_dim(d, x.rank)
     if kind in ("any", "all") and x.dtype != "i1":

@@ -93,6 +93,8 @@ def _concatenate(operands: Types, attrs: Attrs) -> list[TensorType]:
     if not operands:
         raise VerifyError("needs at least one operand")
     dim, first = attrs["dim"], operands[0]
+    if first.rank == 0:
+        raise VerifyError("cannot concatenate tensors of rank 0")
     check_dim(dim, first.rank)
     for x in operands:
         if (

@@ -165,3 +165,10 @@ func.func @f(%a0: tensor<2xi64>) {
   %0 = "gflow.random"(%a0) {kind = "uniform", stream = 0 : i64, shape = array<i64: 4>, dtype = "i64"} : (tensor<2xi64>) -> tensor<4xi64>
   return
 }
+
+// -----
+func.func @f(%a0: tensor<f32>) {
+  // expected-error@+1 {{'gflow.reduce' op a tensor of rank 0 has no dimensions to reduce}}
+  %0 = "gflow.reduce"(%a0) {dims = array<i64: 0>, kind = "max"} : (tensor<f32>) -> tensor<f32>
+  return
+}

@@ -181,3 +181,10 @@ func.func @f(%a0: tensor<9x4xf32>, %a1: tensor<3xi64>, %a2: tensor<3x5xf32>) {
   %0 = "gflow.index_add"(%a0, %a1, %a2) {dim = 0 : i64} : (tensor<9x4xf32>, tensor<3xi64>, tensor<3x5xf32>) -> tensor<9x4xf32>
   return
 }
+
+// -----
+func.func @f(%a0: tensor<f32>) {
+  // expected-error@+1 {{'gflow.concatenate' op cannot concatenate tensors of rank 0}}
+  %0 = "gflow.concatenate"(%a0) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<f32>) -> tensor<f32>
+  return
+}
