@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, passes, report, scaling
+from benchmarks import machine, report
 from benchmarks.items import ITEMS
 from benchmarks.measure import Plan, measure, note
 from benchmarks.peers import PEERS
+
+#: modules here with a `main(argv)` of their own
+COMMANDS = {
+    "scaling": "compile time against depth",
+    "passes": "each pass against the number of ops",
+    "fusion": "what fusion saves",
+}
 
 
 def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="gflow, eager PyTorch and torch.compile on the same work. "
-        "`python -m benchmarks scaling` measures compile time against depth, "
-        "`python -m benchmarks passes` each pass against the number of ops.",
+        description="gflow, eager PyTorch and torch.compile on the same work. Other measurements: "
+        + "; ".join(f"`python -m benchmarks {name}`: {what}" for name, what in COMMANDS.items()),
         epilog="items: " + "; ".join(f"{item.name}: {item.description}" for item in ITEMS.values()),
     )
     add = parser.add_argument
@@ -50,10 +57,8 @@ def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
 
 
 def main(argv: list[str]) -> int:
-    if argv[:1] == ["scaling"]:
-        return scaling.main(argv[1:])
-    if argv[:1] == ["passes"]:
-        return passes.main(argv[1:])
+    if argv and argv[0] in COMMANDS:
+        return importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
     names, plan, path = parse(argv)
     result: dict[str, Any] = {"machine": machine.describe(), "quick": plan.quick}
     result["rounds"], result["rows"] = plan.rounds, []
