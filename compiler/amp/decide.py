@@ -21,7 +21,7 @@ from gflow.dialects.amp import AtenAmp, amp_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import BARRIER
 
-from ..passes.folding import round_to
+from ..simplify.folding import round_to
 from ..ssa import Body, Op
 
 #: shape ops whose operand can be converted in their place

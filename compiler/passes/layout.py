@@ -31,16 +31,16 @@ from typing import Any
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import BARRIER
 
+from ..simplify.rewriter import Node, Rewriter
+from ..simplify.rules import ELEMENTWISE, Rules, joined
 from .base import NoOptions, Pass
-from .rewriting import Node, Rewriter, Rules, rule
 from .simplify import RULES as SIMPLIFY
-from .simplify_algebra import ELEMENTWISE
 
 _RANKS = (4, 5)
 _MAX_DEPTH = 20
 _MOVING = (*ELEMENTWISE, "slice", "pad", "concatenate", "reverse")
 
-RULES: Rules = {}
+RULES = Rules()
 
 
 def to_last(rank: int) -> tuple[int, ...]:
@@ -62,8 +62,7 @@ class LayoutRewriter(Rewriter):
     """Knows the channels-last version of channels-first values."""
 
     def __init__(self, function: func.FuncOp) -> None:
-        names = {**SIMPLIFY, **RULES}
-        super().__init__(function, {n: RULES.get(n, []) + SIMPLIFY.get(n, []) for n in names})
+        super().__init__(function, _ALL)
         self._last: dict[ir.Value, ir.Value] = {}
         self._lazy: set[ir.Value] = set()
         self.forced = False
@@ -80,7 +79,7 @@ class LayoutRewriter(Rewriter):
             node = self.node(value)
             assert node is not None
             self.forced = True
-            view = RULES[node.name][0](node, self)
+            view = RULES.of(node.name)[0](node, self)
             assert view is not None
             found = self._last[value] = self._last[view]
         if found is None:
@@ -146,7 +145,7 @@ def _first(b: Rewriter, value: ir.Value) -> ir.Value:
     return b.first(value)
 
 
-@rule(RULES, "convolution", "convolution_input_grad", "convolution_weight_grad")
+@RULES.add("convolution", "convolution_input_grad", "convolution_weight_grad")
 def convolution(n: Node, b: Rewriter) -> ir.Value | None:
     """A convolution over channels-last operands."""
     assert isinstance(b, LayoutRewriter)
@@ -161,14 +160,14 @@ def convolution(n: Node, b: Rewriter) -> ir.Value | None:
     return b.first(result)
 
 
-@rule(RULES, *ELEMENTWISE)
+@RULES.add(*ELEMENTWISE)
 def elementwise(n: Node, b: Rewriter) -> ir.Value | None:
     """An elementwise op of which an operand is channels last."""
     operands = _last_of(b, *n.operands)
     return None if operands is None else _first(b, b.build(n.name, operands, n.attrs))
 
 
-@rule(RULES, "broadcast")
+@RULES.add("broadcast")
 def broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     """A broadcast along dimensions of size 1, of a channels-last operand."""
     if n.attrs["dims"] != tuple(range(n.type.rank)):
@@ -180,7 +179,7 @@ def broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     return _first(b, b.build("broadcast", operands, attrs))
 
 
-@rule(RULES, "slice", "pad")
+@RULES.add("slice", "pad")
 def by_dimension(n: Node, b: Rewriter) -> ir.Value | None:
     """A slice or pad of a channels-last operand."""
     operands = _last_of(b, n.operands[0])
@@ -190,7 +189,7 @@ def by_dimension(n: Node, b: Rewriter) -> ir.Value | None:
     return _first(b, b.build(n.name, [*operands, *n.operands[1:]], attrs))
 
 
-@rule(RULES, "concatenate")
+@RULES.add("concatenate")
 def concatenate(n: Node, b: Rewriter) -> ir.Value | None:
     """A concatenation of which an operand is channels last."""
     operands = _last_of(b, *n.operands)
@@ -200,7 +199,7 @@ def concatenate(n: Node, b: Rewriter) -> ir.Value | None:
     return _first(b, b.build("concatenate", operands, {"dim": dim}))
 
 
-@rule(RULES, "reverse")
+@RULES.add("reverse")
 def reverse(n: Node, b: Rewriter) -> ir.Value | None:
     """A reversal of a channels-last operand."""
     operands = _last_of(b, *n.operands)
@@ -211,7 +210,7 @@ def reverse(n: Node, b: Rewriter) -> ir.Value | None:
     return _first(b, b.build("reverse", operands, {"dims": dims}))
 
 
-@rule(RULES, "reduce")
+@RULES.add("reduce")
 def reduce(n: Node, b: Rewriter) -> ir.Value | None:
     """A reduction of a channels-last operand; its result keeps the order it had."""
     operands = _last_of(b, *n.operands)
@@ -226,12 +225,15 @@ def reduce(n: Node, b: Rewriter) -> ir.Value | None:
     return b.build("transpose", [result], {"permutation": permutation})
 
 
-@rule(RULES, "aten")
+@RULES.add("aten")
 def aten(n: Node, b: Rewriter) -> ir.Value | None:
     """An op of PyTorch: reads the channels-first view, and its result is read channels last."""
     assert isinstance(b, LayoutRewriter)
     b.follow_results(n.op)
     return None
+
+
+_ALL = joined(RULES, SIMPLIFY)
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:

@@ -1,7 +1,7 @@
 """Fold constants, apply algebra that keeps results exact, cancel shape ops, erase dead ops.
 
-The rules are small functions in `simplify_algebra.py` and `simplify_shape.py`; one sweep over the
-function in program order applies them all (`rewriting.py`). Rules that would change a result of
+The rules are small functions in `compiler/simplify`, by subject; one sweep over the function in
+program order applies them all (`rewriter.py`). Rules that would change a result of
 IEEE arithmetic, infinities, NaN and the sign of zero included, are not there.
 
 Before:
@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func
 
-from . import simplify_algebra, simplify_shape
+from ..simplify import arithmetic, choices, constants, conversions, reductions, shapes, slices
+from ..simplify.rewriter import Rewriter
+from ..simplify.rules import joined
 from .base import NoOptions, Pass
-from .rewriting import Rewriter, Rules, all_rules
 
-RULES: Rules = {
-    name: simplify_algebra.RULES.get(name, []) + simplify_shape.RULES.get(name, [])
-    for name in {**simplify_algebra.RULES, **simplify_shape.RULES}
-}
+RULES = joined(
+    *(m.RULES for m in (constants, arithmetic, choices, conversions, reductions, shapes, slices))
+)
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
@@ -36,6 +36,6 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     Rewriter(function, RULES).sweep()
 
 
-_TABLE = "\n".join(f"- {rule.__doc__}" for rule in all_rules(RULES))
+_TABLE = "\n".join(f"- {rule.__doc__}" for rule in RULES.all())
 
 PASS = Pass("gflow-simplify", run, doc=f"{__doc__}\nThe rules:\n\n{_TABLE}\n")

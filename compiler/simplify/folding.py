@@ -16,7 +16,7 @@ import numpy as np
 
 from gflow.dialects.types import FLOATS, INTEGERS, SIGNED, TensorType
 
-from .rewriting import Scalar
+from .rules import Scalar
 
 _INT_BITS = {name: int(name.lstrip("ui")) for name in INTEGERS}
 

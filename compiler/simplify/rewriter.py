@@ -8,7 +8,7 @@ fixed point of all rules; the time is linear in the number of ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,15 @@ from gflow.dialects.opdef import OpDef
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import COMPLEX, TensorType, type_of
 
-#: A value of a constant that is the same everywhere: Python's number, exact in the element type.
-Scalar = float | int | bool
-
-Rule = Callable[["Node", "Rewriter"], "ir.Value | None"]
-
-#: Rules by op name, in the order they are tried.
-Rules = dict[str, list[Rule]]
+from .rules import SPLAT, Kind, Rules, Scalar
 
 _MAX_CHAIN = 100
 
 
 class Node:
-    """An op as plain data, read once: name without `gflow.`, operands, result type, attributes."""
+    """An op as plain data: name without `gflow.`, operands, result; type and attributes on demand."""
 
-    __slots__ = ("_attrs", "definition", "name", "op", "operands", "result", "rewriter", "type")
+    __slots__ = ("_attrs", "definition", "name", "op", "operands", "result", "rewriter")
 
     def __init__(
         self, op: ir.Operation, definition: OpDef, operands: list[ir.Value], rewriter: Rewriter
@@ -44,9 +38,13 @@ class Node:
         self.name = definition.name
         self.operands = operands
         self.result: ir.Value = op.results[0]
-        self.type: TensorType = rewriter.type(self.result)
         self.rewriter = rewriter
         self._attrs: dict[str, Any] | None = None
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the result."""
+        return self.rewriter.type(self.result)
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -62,13 +60,16 @@ class Rewriter:
     def __init__(self, function: func.FuncOp, rules: Rules) -> None:
         self.rules = rules
         self.block = function.regions[0].blocks[0]
-        self.rewrites = 0
+        self.fired: dict[str, int] = {}  # how often each rule applied
+        self._kinds: dict[ir.Value, Kind] = {}
         self._nodes: dict[ir.Value, Node] = {}
         self._types: dict[ir.Value, TensorType] = {}
         self._splats: dict[ir.Value, Scalar] = {}
         self._constants: dict[tuple[TensorType, str, bytes], ir.Value] = {}
         self._arrays: dict[ir.Attribute, Any] = {}
         self._anchor: ir.Operation | None = None
+        self._place: tuple[ir.InsertionPoint, ir.Location] | None = None  # of the anchor
+        self._pure: list[ir.Operation] = []  # readers after what they read
         self._depth = 0
 
     # -- questions
@@ -113,7 +114,10 @@ class Rewriter:
         """A new op in front of the one at hand, simplified; its result."""
         anchor = self._anchor
         assert anchor is not None
-        with ir.InsertionPoint(anchor), anchor.location:
+        if self._place is None:
+            self._place = ir.InsertionPoint(anchor), anchor.location
+        point, location = self._place
+        with point, location:
             op = builder.build_op(name, operands, attrs)
         return self._visit(Node(op, OPS[name], list(operands), self))
 
@@ -132,39 +136,48 @@ class Rewriter:
 
     def sweep(self) -> None:
         """Visit every op of the function once, then erase those without a use."""
-        ops = [op.operation for op in self.block.operations]
-        for op in ops:
+        for view in list(self.block.operations):
+            op = view.operation
             name = op.name
             definition = OPS.get(name[6:]) if name.startswith("gflow.") else None
             if definition is None:
                 continue
-            self._anchor = op
-            if len(op.results) != 1 or len(op.regions):
+            self._anchor, self._place = op, None
+            if definition.regions or (definition.results != 1 and len(op.results) != 1):
+                if definition.pure:
+                    self._pure.append(op)
                 self.visit_other(op)
                 continue
             node = Node(op, definition, list(op.operands), self)
             replacement = self._visit(node)
             if replacement is not node.result:
                 node.result.replace_all_uses_with(replacement)
-        self._nodes.clear()
-        self._types.clear()
-        self._splats.clear()
-        self._constants.clear()
-        erase_dead(self.block)
+        for op in reversed(self._pure):
+            if all(_unused(result) for result in op.results):
+                op.erase()
+        for table in (self._nodes, self._kinds, self._types, self._splats, self._constants):
+            table.clear()
+        self._pure.clear()
 
     def visit_other(self, op: ir.Operation) -> None:
         """Called for an op of ours that has regions, or not exactly one result."""
 
     def _note(self, node: Node) -> None:
-        self._nodes[node.result] = node
+        result = node.result
+        self._nodes[result] = node
+        self._kinds[result] = node.name
+        if node.definition.pure:
+            self._pure.append(node.op)
         if node.name == "constant" and node.type.dtype not in COMPLEX:
             value = splat_of(node.op.attributes["value"])
             if value is not None:
-                self._splats[node.result] = value
+                self._splats[result] = value
+                self._kinds[result] = SPLAT
 
     def _visit(self, node: Node) -> ir.Value:
         self._note(node)
-        rules = self.rules.get(node.name)
+        kind = self._kinds.get
+        rules = self.rules.find(node.name, tuple([kind(v, "") for v in node.operands]))
         if not rules or self._depth > _MAX_CHAIN:
             return node.result
         self._depth += 1
@@ -172,7 +185,8 @@ class Rewriter:
             for rule in rules:
                 replacement = rule(node, self)
                 if replacement is not None:
-                    self.rewrites += 1
+                    name = rule.__name__
+                    self.fired[name] = self.fired.get(name, 0) + 1
                     return replacement
         finally:
             self._depth -= 1
@@ -188,35 +202,5 @@ def splat_of(attribute: ir.Attribute) -> Scalar | None:
     return None
 
 
-def erase_dead(block: ir.Block) -> None:
-    """Erase ops of ours that are pure and whose results nobody uses, from the last to the first."""
-    for op in reversed([op.operation for op in block.operations]):
-        name = op.name
-        if not name.startswith("gflow."):
-            continue
-        definition = OPS.get(name[6:])
-        if definition is None or not definition.pure:
-            continue
-        if all(_unused(result) for result in op.results):
-            op.erase()
-
-
 def _unused(value: ir.Value) -> bool:
     return next(iter(value.uses), None) is None
-
-
-def rule(rules: Rules, *names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for the ops `names`."""
-
-    def add(function: Rule) -> Rule:
-        for name in names:
-            assert name in OPS, name
-            rules.setdefault(name, []).append(function)
-        return function
-
-    return add
-
-
-def all_rules(rules: Rules) -> Iterator[Rule]:
-    """Each rule once."""
-    yield from dict.fromkeys(r for group in rules.values() for r in group)

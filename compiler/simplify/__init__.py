@@ -1,0 +1,1 @@
+"""The parts of `gflow-simplify`: the sweep, and its rules by subject."""

@@ -1,0 +1,90 @@
+"""Reductions and contractions over nothing, over constants, over what a broadcast repeats.
+
+In the one-line descriptions x, y, p are values and c, d are constants (splats).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import FLOATS, INTEGERS, TensorType
+
+from .folding import evaluate, round_to
+from .rewriter import Node, Rewriter
+from .rules import Rules, Scalar
+
+RULES = Rules()
+
+
+@RULES.add("reduce")
+def reduce_nothing(n: Node, b: Rewriter) -> ir.Value | None:
+    """reduce over no dimension → x; over dimensions of size 1 → reshape(x)"""
+    (x,) = n.operands
+    if n.attrs["kind"] in ("argmax", "argmin"):
+        return None
+    shape = b.type(x).shape
+    if any(shape[d] != 1 for d in n.attrs["dims"]):
+        return None
+    return b.build("reshape", [x], {"shape": n.type.shape}) if n.attrs["dims"] else x
+
+
+@RULES.add("reduce", on=("splat",))
+def reduce_constant(n: Node, b: Rewriter) -> ir.Value | None:
+    """reduce(c) → a constant"""
+    (x,) = n.operands
+    c = b.splat(x)
+    if c is None:
+        return None
+    count = prod(b.type(x).shape[d] for d in n.attrs["dims"])
+    value = _reduced(n.attrs["kind"], c, count, n.type.dtype)
+    return None if value is None else b.constant(value, n.type)
+
+
+def _reduced(kind: str, c: Scalar, count: int, dtype: str) -> Any:
+    if kind in ("argmax", "argmin"):
+        return 0
+    if kind in ("max", "min"):
+        return c
+    if kind in ("any", "all"):
+        return bool(c) if count else kind == "all"
+    if kind == "prod" and c not in (0, 1) and count:
+        return None
+    if kind == "prod":
+        return 1 if count == 0 else c
+    ty = TensorType((), dtype)
+    if dtype in FLOATS:
+        return 0.0 if count == 0 else evaluate("mul", {}, [c, float(count)], ty, ty)
+    return evaluate("mul", {}, [int(c), count], ty, ty) if dtype in INTEGERS else None
+
+
+@RULES.add("reduce", on=("broadcast",))
+def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
+    """reduce over dimensions that a broadcast added → x, or x * size for a sum"""
+    inner = b.node(n.operands[0], "broadcast")
+    kind = n.attrs["kind"]
+    if inner is None or kind not in ("sum", "max", "min", "any", "all"):
+        return None
+    x, carried = inner.operands[0], inner.attrs["dims"]
+    if any(d in carried for d in n.attrs["dims"]):
+        return None
+    count = prod(inner.type.shape[d] for d in n.attrs["dims"])
+    if count == 0 or (kind == "sum" and n.type.dtype not in FLOATS):
+        return None
+    if kind == "sum" and round_to(float(count), n.type.dtype) != count:
+        return None
+    kept = [d for d in range(inner.type.rank) if d not in n.attrs["dims"]]
+    dims = tuple(kept.index(d) for d in carried)
+    value = b.build("broadcast", [x], {"shape": n.type.shape, "dims": dims})
+    if kind == "sum" and count != 1:
+        return b.build("mul", [value, b.constant(float(count), n.type)])
+    return value
+
+
+@RULES.add("matmul")
+def matmul_over_nothing(n: Node, b: Rewriter) -> ir.Value | None:
+    """matmul over a contracted dimension of size 0 → 0"""
+    if b.type(n.operands[0]).shape[-1] != 0:
+        return None
+    return b.constant(0, n.type)

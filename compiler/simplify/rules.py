@@ -1,0 +1,80 @@
+"""A table of rules: which ops each is for, and which operands it is worth trying on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+
+if TYPE_CHECKING:
+    from .rewriter import Node, Rewriter
+
+#: A value of a constant that is the same everywhere: Python's number, exact in the element type.
+Scalar = float | int | bool
+
+#: Gives the value that takes the place of the op's result, or None.
+Rule = Callable[["Node", "Rewriter"], "ir.Value | None"]
+
+#: What makes an operand: an op's name, `SPLAT`, or "" for anything else.
+Kind = str
+
+#: A constant that is the same everywhere; a constant that isn't counts as "constant".
+SPLAT: Kind = "splat"
+
+ELEMENTWISE = tuple(name for name, op in OPS.items() if op.category == "elementwise")
+
+
+class Rules:
+    """Rules by op name, in the order in which they are tried.
+
+    Most ops have operands that no rule is interested in. So a rule names the kinds of operands that
+    it starts from, and which rules are worth trying is looked up by the kinds of all operands.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, list[tuple[Rule, frozenset[Kind]]]] = {}
+        self._found: dict[tuple[str, tuple[Kind, ...]], tuple[Rule, ...]] = {}
+
+    def add(self, *names: str, on: Sequence[Kind] = ()) -> Callable[[Rule], Rule]:
+        """Register a rule for the ops `names`.
+
+        on: the kinds of operands of which the op must have one; any operands will do without.
+        """
+
+        def add(function: Rule) -> Rule:
+            for name in names:
+                assert name in OPS, name
+                self._by_name.setdefault(name, []).append((function, frozenset(on)))
+            return function
+
+        assert all(kind == SPLAT or kind in OPS for kind in on), on
+        return add
+
+    def find(self, name: str, kinds: tuple[Kind, ...]) -> tuple[Rule, ...]:
+        """The rules to try on op `name` with operands of these kinds."""
+        key = (name, kinds)
+        found = self._found.get(key)
+        if found is None:
+            rules = self._by_name.get(name, ())
+            found = tuple(rule for rule, on in rules if not on or not on.isdisjoint(kinds))
+            self._found[key] = found
+        return found
+
+    def of(self, name: str) -> list[Rule]:
+        """All rules for op `name`."""
+        return [rule for rule, _ in self._by_name.get(name, ())]
+
+    def all(self) -> list[Rule]:
+        """Each rule once."""
+        return list(dict.fromkeys(rule for name in self._by_name for rule in self.of(name)))
+
+
+def joined(*tables: Rules) -> Rules:
+    """One table with the rules of all, those of the first tried first."""
+    out = Rules()
+    for table in tables:
+        for name, rules in table._by_name.items():
+            out._by_name.setdefault(name, []).extend(rules)
+    return out
