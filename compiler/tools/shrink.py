@@ -1,0 +1,304 @@
+"""How `gflow-reduce` makes a module smaller: reductions, each of many parts that may go.
+
+A reduction counts its parts in a module, and takes some of them out. What it makes need not be valid or
+sensible: whoever asks for it tries the result, and keeps it only if it is still interesting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import try_tensor_type
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """count: parts that may go. apply: take out the parts of these numbers, in place."""
+
+    name: str
+    count: Callable[[ir.Operation], int]
+    apply: Callable[[ir.Operation, Sequence[int]], None]
+
+
+def _functions(module: ir.Operation) -> list[func.FuncOp]:
+    views = [op.operation.opview for op in module.regions[0].blocks[0].operations]
+    found = [v for v in views if isinstance(v, func.FuncOp)]
+    return [f for f in found if len(f.regions[0].blocks) == 1]
+
+
+def _block(function: func.FuncOp) -> ir.Block:
+    return function.regions[0].blocks[0]
+
+
+# -- whole functions
+
+
+def _erase_functions(module: ir.Operation, numbers: Sequence[int]) -> None:
+    ops = list(module.regions[0].blocks[0].operations)
+    for n in reversed(numbers):
+        ops[n].operation.erase()
+
+
+# -- ops of functions; what others need of them becomes an argument
+
+
+def _body_ops(module: ir.Operation) -> list[tuple[func.FuncOp, ir.Operation]]:
+    return [(f, op.operation) for f in _functions(module) for op in list(_block(f).operations)[:-1]]
+
+
+def _erase_ops(module: ir.Operation, numbers: Sequence[int]) -> None:
+    ops = _body_ops(module)
+    gone = [ops[n] for n in numbers]
+    erased = {op for _, op in gone}
+    touched: dict[func.FuncOp, None] = {}
+    for function, op in gone:
+        for result in op.results:
+            if any(use.owner.operation not in erased for use in result.uses):
+                argument = _block(function).add_argument(result.type, ir.Location.unknown())
+                result.replace_all_uses_with(argument)
+        touched[function] = None
+    for _, op in reversed(gone):
+        op.erase()
+    for function in touched:
+        _retype(function)
+
+
+def _retype(function: func.FuncOp) -> None:
+    """Make a function's type say what its block's arguments and its return are."""
+    block = _block(function)
+    inputs = [a.type for a in block.arguments]
+    results = [v.type for v in list(block.operations)[-1].operation.operands]
+    attributes = function.operation.attributes
+    attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    for name, count in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
+        if name in attributes:
+            have = list(ir.ArrayAttr(attributes[name]))[:count]
+            have += [ir.DictAttr.get({})] * (count - len(have))
+            attributes[name] = ir.ArrayAttr.get(have)
+
+
+# -- operands that become an argument of the same type, so that what made them may go
+
+
+def _operands(module: ir.Operation) -> list[tuple[ir.Operation, int, ir.Value]]:
+    """Each operand that isn't an argument, with an argument that could stand for it."""
+    found = []
+    for function, op in [
+        (f, o.operation) for f in _functions(module) for o in _block(f).operations
+    ]:
+        by_type: dict[ir.Type, ir.Value] = {}
+        for argument in _block(function).arguments:
+            by_type.setdefault(argument.type, argument)
+        for i, value in enumerate(op.operands):
+            if not isinstance(value.owner, ir.Block) and value.type in by_type:
+                found.append((op, i, by_type[value.type]))
+    return found
+
+
+def _replace_operands(module: ir.Operation, numbers: Sequence[int]) -> None:
+    operands = _operands(module)
+    for n in numbers:
+        op, i, value = operands[n]
+        op.operands[i] = value
+
+
+# -- results and arguments of functions
+
+
+def _results(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
+    return [
+        (f, i)
+        for f in _functions(module)
+        for i in range(len(list(_block(f).operations)[-1].operation.operands))
+    ]
+
+
+def _drop_results(module: ir.Operation, numbers: Sequence[int]) -> None:
+    results = _results(module)
+    gone: dict[func.FuncOp, set[int]] = {}
+    for n in numbers:
+        gone.setdefault(results[n][0], set()).add(results[n][1])
+    for function, which in gone.items():
+        last = list(_block(function).operations)[-1].operation
+        kept = [i for i in range(len(last.operands)) if i not in which]
+        _keep_entries(function, "res_attrs", kept)
+        with ir.InsertionPoint(last), last.location:
+            ir.Operation.create("func.return", operands=[last.operands[i] for i in kept])
+        last.erase()
+        _retype(function)
+
+
+def _keep_entries(function: func.FuncOp, name: str, kept: Sequence[int]) -> None:
+    attributes = function.operation.attributes
+    if name in attributes:
+        entries = list(ir.ArrayAttr(attributes[name]))
+        attributes[name] = ir.ArrayAttr.get([entries[i] for i in kept])
+
+
+def _arguments(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
+    """Arguments that nobody reads."""
+    return [
+        (f, i)
+        for f in _functions(module)
+        for i, a in enumerate(_block(f).arguments)
+        if next(iter(a.uses), None) is None
+    ]
+
+
+def _drop_arguments(module: ir.Operation, numbers: Sequence[int]) -> None:
+    arguments = _arguments(module)
+    gone: dict[func.FuncOp, set[int]] = {}
+    for n in numbers:
+        gone.setdefault(arguments[n][0], set()).add(arguments[n][1])
+    for function, which in gone.items():
+        block = _block(function)
+        kept = [i for i in range(len(block.arguments)) if i not in which]
+        _keep_entries(function, "arg_attrs", kept)
+        _renumber_aliases(function, {old: new for new, old in enumerate(kept)})
+        for i in sorted(which, reverse=True):
+            block.erase_argument(i)
+        _retype(function)
+
+
+def _renumber_aliases(function: func.FuncOp, number: dict[int, int]) -> None:
+    attributes = function.operation.attributes
+    if "res_attrs" not in attributes:
+        return
+    entries = []
+    for entry in ir.ArrayAttr(attributes["res_attrs"]):
+        named = {a.name: a.attr for a in ir.DictAttr(entry)}
+        alias = named.get("gflow.alias")
+        if isinstance(alias, ir.IntegerAttr):
+            if alias.value in number:
+                named["gflow.alias"] = ir.IntegerAttr.get(alias.type, number[alias.value])
+            else:
+                del named["gflow.alias"]
+        entries.append(ir.DictAttr.get(named))
+    attributes["res_attrs"] = ir.ArrayAttr.get(entries)
+
+
+# -- regions: inner ops become constants, outer values that a region doesn't read are not given to it
+
+
+def _inner_ops(module: ir.Operation) -> list[tuple[ir.Operation, ir.Value | None]]:
+    """Each op of a `gflow.fused` region, and a value of its type that stands before it, if any."""
+    found = []
+    for _, outer in _body_ops(module):
+        if outer.name != "gflow.fused":
+            continue
+        for block in outer.regions[0].blocks:
+            by_type: dict[ir.Type, ir.Value] = {a.type: a for a in reversed(block.arguments)}
+            for view in list(block.operations)[:-1]:
+                op = view.operation
+                if len(op.results) == 1:
+                    ty = op.results[0].type
+                    found.append((op, by_type.get(ty)))
+                    by_type.setdefault(ty, op.results[0])
+    return found
+
+
+def _replace_inner(module: ir.Operation, numbers: Sequence[int]) -> None:
+    inner = _inner_ops(module)
+    for n in numbers:
+        op, value = inner[n]
+        ty = try_tensor_type(op.results[0].type)
+        if value is None and (ty is None or op.name == "gflow.constant"):
+            continue
+        if value is None and ty is not None:
+            with ir.InsertionPoint(op), op.location:
+                value = builder.splat(0, ty)
+        op.results[0].replace_all_uses_with(value)
+    for n in reversed(numbers):
+        op, _ = inner[n]
+        if next(iter(op.results[0].uses), None) is None:
+            op.erase()
+
+
+def _fused(module: ir.Operation) -> list[ir.Operation]:
+    return [op for _, op in _body_ops(module) if op.name == "gflow.fused"]
+
+
+def _narrow_fused(module: ir.Operation, numbers: Sequence[int]) -> None:
+    """Build kernels anew without operands that their regions don't read and results nobody needs."""
+    kernels = _fused(module)
+    for n in reversed(numbers):
+        op = kernels[n]
+        block = op.regions[0].blocks[0]
+        last = list(block.operations)[-1].operation
+        unread = [i for i, a in enumerate(block.arguments) if next(iter(a.uses), None) is None]
+        kept = [i for i, r in enumerate(op.results) if next(iter(r.uses), None) is not None]
+        operands = [v for i, v in enumerate(op.operands) if i not in unread]
+        with ir.InsertionPoint(last), last.location:
+            builder.build_op("yield", [last.operands[i] for i in kept], result_types=[])
+        last.erase()
+        for i in reversed(unread):
+            block.erase_argument(i)
+        types = [t for t in (try_tensor_type(op.results[i].type) for i in kept) if t is not None]
+        with ir.InsertionPoint(op), op.location:
+            new = builder.build_op("fused", operands, result_types=types)
+        block.append_to(new.regions[0])
+        for i, result in zip(kept, new.results):
+            op.results[i].replace_all_uses_with(result)
+        op.erase()
+
+
+# -- attributes
+
+
+def _attributes(module: ir.Operation) -> list[tuple[ir.Operation, str]]:
+    ops: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        ops.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    required = ("function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "value")
+    return [(op, name) for op in ops for name in op.attributes if name not in required]
+
+
+def _drop_attributes(module: ir.Operation, numbers: Sequence[int]) -> None:
+    attributes = _attributes(module)
+    for n in numbers:
+        op, name = attributes[n]
+        del op.attributes[name]
+
+
+#: in the order of a round: what takes out most comes first
+REDUCTIONS = (
+    Reduction(
+        "functions", lambda m: len(list(m.regions[0].blocks[0].operations)), _erase_functions
+    ),
+    Reduction("ops", lambda m: len(_body_ops(m)), _erase_ops),
+    Reduction("results", lambda m: len(_results(m)), _drop_results),
+    Reduction("operands", lambda m: len(_operands(m)), _replace_operands),
+    Reduction("ops of regions", lambda m: len(_inner_ops(m)), _replace_inner),
+    Reduction("operands of regions", lambda m: len(_fused(m)), _narrow_fused),
+    Reduction("arguments", lambda m: len(_arguments(m)), _drop_arguments),
+    Reduction("attributes", lambda m: len(_attributes(m)), _drop_attributes),
+)
+
+
+# -- text
+
+
+def smaller_sizes(text: str) -> list[str]:
+    """The text with one size replaced everywhere by a smaller one, for each size and a few smaller ones."""
+    sizes = sorted({int(s) for s in re.findall(r"(?<=[<x])\d+(?=x)", text)}, reverse=True)
+    made = []
+    for size in sizes:
+        for new in (1, 2, 4):
+            if new < size:
+                made.append(_resized(text, size, new))
+    return made
+
+
+def _resized(text: str, size: int, new: int) -> str:
+    text = re.sub(rf"(?<=[<x]){size}(?=x)", str(new), text)
+    return re.sub(
+        r"array<i64: [^>]*>", lambda m: re.sub(rf"(?<= ){size}\b", str(new), m.group()), text
+    )
