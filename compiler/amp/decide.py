@@ -8,6 +8,8 @@ up to their operand, so that e.g. the value before a ReLU is the half that both 
 Whose digits are not needed: values computed from halves alone (*plain*), parameters, constants and per-channel
 numbers aside, as a batch norm's result, since `torch.autocast` has them in halves too. A residual stream that
 starts at an embedding is not plain: its arithmetic goes on in float32, and only contractions get halves.
+
+A bias added to a contraction's result counts as part of the contraction, where several ops read the sum.
 """
 
 from __future__ import annotations
@@ -124,6 +126,7 @@ class _Forward:
         self.plain = [False] * count
         self.neutral = [False] * count
         self.exact: set[int] = set()
+        self.biased: set[int] = set()  # a contraction's result plus a parameter
         for v in _parameters(function, body):
             self.neutral[v] = True
         for o, kind in zip(body.ops, kinds):
@@ -156,6 +159,10 @@ class _Forward:
                 self._clear(o, r)
             case "promote":
                 self.plain[r] = self._plain(o, r)
+                native = [self.native[v] for v in self._data(o)]
+                others = [self.neutral[v] for n, v in zip(native, self._data(o)) if not n]
+                if o.name == "add" and any(native) and all(others):
+                    self.biased.add(r)
             case _:
                 self.neutral[r] = o.name == "random"
 
@@ -194,6 +201,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     root, types = known.root, body.types
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
+    uses = [0] * count
     for v in body.returned:
         full[root[v]] = True
     sunk: set[int] = set()
@@ -201,11 +209,17 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
 
     def as_half(v: int) -> bool:
         """Whether a value may be kept as a half only."""
-        return wanted[v] and not full[v] and (known.plain[v] or not arithmetic[v])
+        if full[v]:
+            return False
+        if v in known.biased and uses[v] > 1:
+            return True
+        return wanted[v] and (known.plain[v] or not arithmetic[v])
 
     for o in reversed(body.ops):
         kind = known.kinds[o.index].kind
         data = [o.operands[i] for i in known.operands[o.index]]
+        for v in data:
+            uses[root[v]] += root[o.results[0]] == o.results[0]
         results = [r for r in o.results if types[r].dtype == "f32" and root[r] == r]
         if kind in ("allow", "narrow"):
             for v in data:

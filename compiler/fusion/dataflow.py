@@ -4,8 +4,9 @@ An op is of one of four kinds:
 
     elementwise   its result at a position depends on its operands at that position (and on it)
     reduce        it combines dimensions of its operand
-    free          constants, iotas, broadcasts and reshapes that only add or remove dimensions of
-                  size 1: repeated in every kernel that needs them, so they are never stored
+    free          constants, iotas, broadcasts, reshapes that only add or remove dimensions of
+                  size 1, and conversions of halves to wider floats that only kernels read:
+                  repeated in every kernel that needs them, so they are never stored
     other         everything else: not part of a kernel that fusion makes
 """
 
@@ -26,6 +27,8 @@ Kind = Literal["elementwise", "reduce", "free", "other"]
 #: runs along none (its size is 1)
 DimMap = tuple[int, ...]
 
+_HALVES = ("f16", "bf16")
+
 
 class Dataflow:
     """A function body with the attributes and the kind of each op.
@@ -34,10 +37,25 @@ class Dataflow:
     kind: op number → kind.
     """
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: Body, free_casts: bool = True) -> None:
         self.body = body
         self.attrs = [_read_attributes(o) for o in body.ops]
         self.kind: list[Kind] = [self._classify(o) for o in body.ops]
+        if free_casts:
+            self._free_casts()
+
+    def _free_casts(self) -> None:
+        """Halves are loaded as halves: widening them is never worth a wider value in memory."""
+        body = self.body
+        outside = set(body.returned)  # values that something other than a kernel reads
+        for o in reversed(body.ops):
+            kind, read = self.kind[o.index], not outside.isdisjoint(o.results)
+            if kind == "other" or (kind == "free" and read):
+                outside.update(o.operands)
+            elif o.name == "convert" and not read:
+                source, target = (body.types[v].dtype for v in (o.operands[0], o.results[0]))
+                if source in _HALVES and target in ("f32", "f64"):
+                    self.kind[o.index] = "free"
 
     def _classify(self, o: Op) -> Kind:
         definition = OPS.get(o.name)
@@ -66,7 +84,7 @@ class Dataflow:
         return self.shape(o.operands[0] if o.name == "reduce" else o.results[0])
 
     def base(self, value: int) -> int:
-        """The value under a chain of broadcasts and unit reshapes; -1 for constants and iotas."""
+        """The value under a chain of free ops; -1 for constants and iotas."""
         while True:
             p = self.body.producer[value]
             if p < 0 or self.kind[p] != "free":
@@ -94,7 +112,7 @@ class Dataflow:
             if self.body.ops[p].name == "broadcast":
                 dims = self.attrs[p]["dims"]
                 dim_map = tuple(dim_map[d] if s != 1 else -1 for s, d in zip(shape, dims))
-            else:
+            elif self.body.ops[p].name != "convert":
                 real = iter([d for s, d in zip(self.shape(value), dim_map) if s != 1])
                 dim_map = tuple(next(real) if s != 1 else -1 for s in shape)
             value = inner

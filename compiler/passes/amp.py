@@ -106,11 +106,11 @@ class _Rewrite:
         found = self.full.get(v)
         if found is None:
             o = self.body.ops[self.body.producer[v]]
-            if self._is_view(o) and depth < _MAX_CHAIN:
+            if o.name == "broadcast" and depth < _MAX_CHAIN:
                 x = self.as_full(o.operands[0], depth + 1)
                 found = self._copy(o, [x], [self.body.types[v]])[0]
             else:
-                found = builder.convert(self.half[v], "f32")
+                found = builder.convert(self.as_half(v), "f32")
             self.full[v] = found
         return found
 

@@ -40,7 +40,7 @@ def run(function: func.FuncOp, options: FuseOptions) -> None:
     body = read_live_body(function)
     targets = zip(body.returned, aliases(function, body))
     updates = frozenset(v for v, alias in targets if alias is not None)
-    grouping = Grouping(Dataflow(body), options, updates)
+    grouping = Grouping(Dataflow(body, options.cast_scale), options, updates)
     grow(grouping)
     merge_siblings(grouping)
     recompute(grouping)
