@@ -38,8 +38,8 @@ def _params() -> list[Any]:
 def test_like_eager(case: Case, dtype: torch.dtype, train: bool) -> None:
     if case.name.startswith("HF"):
         pytest.importorskip("transformers")
-    difference, _ = check(case, dtype, train, steps=5 if train else 2)
-    assert not difference
+    verdict, _ = check(case, dtype, train, steps=5 if train else 2)
+    assert not verdict.wrong
 
 
 def _case(name: str) -> Case:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,9 +116,27 @@ def _add(found: Run, name: str, value: Any) -> None:
             found.values[name + torch.utils._pytree.keystr(path)] = leaf.detach().clone()
 
 
-def difference(found: Run, expected: Run, truth: Run | None, rtol: float) -> str:
-    """The first value that is wrong, or nothing. With `truth` (the same in float64), the error
-    may be as large as a few times eager's own; without, `rtol` of the largest element."""
+@dataclass(frozen=True)
+class Verdict:
+    """How a graph and eager agree.
+
+    wrong: the first value that is, or nothing.
+    unstable: the first value that no two eager runs agree on either, once the parameters move by
+        one unit in the last place; or nothing.
+    """
+
+    wrong: str = ""
+    unstable: str = ""
+
+
+def difference(
+    found: Run, expected: Run, truth: Run | None, rtol: float, moved: Sequence[Run] = ()
+) -> str:
+    """The first value that is wrong, or nothing.
+
+    With `truth` (the same in float64), the error may be as large as a few times eager's own;
+    without, `rtol` of the largest element. moved: more eager runs, whose own errors count as well.
+    """
     if list(found.values) != list(expected.values):
         return f"different values: {set(found.values) ^ set(expected.values)}"
     for name, value in found.values.items():
@@ -136,15 +155,16 @@ def difference(found: Run, expected: Run, truth: Run | None, rtol: float) -> str
         if not finite.any():
             continue
         scale = float(best[finite].abs().max())
-        own = float((want - best)[finite].abs().max())
+        eager = [want, *(run.values[name].double() for run in moved)]
+        own = max(float((x - best)[finite].abs().max()) for x in eager)
         error = float((value - best)[finite].abs().max())
         if not error <= rtol * scale + 5 * own + 0.02 * rtol:
             return f"{name}: off by {error:.3g} where values reach {scale:.3g} (eager {own:.3g})"
     return ""
 
 
-def check(case: Case, dtype: torch.dtype, train: bool, steps: int = 5) -> tuple[str, nn.Graph]:
-    """Compare graph and eager; the difference (empty: none) and the graph."""
+def check(case: Case, dtype: torch.dtype, train: bool, steps: int = 5) -> tuple[Verdict, nn.Graph]:
+    """Compare graph and eager; the verdict and the graph."""
     base, data = make(case), batches(case, steps)
     expected = run(case, base, data, dtype, False, train)
     found = run(case, base, data, dtype, True, train)
@@ -153,7 +173,44 @@ def check(case: Case, dtype: torch.dtype, train: bool, steps: int = 5) -> tuple[
         truth = run(case, base, data, torch.float64, False, train)
     rtol = {torch.float64: 1e-6, torch.float32: 1e-4}.get(dtype, 2e-2)
     assert found.graph is not None
-    return difference(found, expected, truth, rtol), found.graph
+    wrong = difference(found, expected, truth, rtol)
+    if not wrong:
+        return Verdict(), found.graph
+    unit = last_place(found.graph)
+    moved = [
+        run(case, shaken(to(base, dtype), unit, seed), data, dtype, False, train)
+        for seed in range(_SHAKEN)
+    ]
+    if difference(found, expected, truth, rtol, moved):
+        return Verdict(wrong=wrong), found.graph
+    return Verdict(unstable=wrong), found.graph
+
+
+#: eager runs with parameters moved in the last place, for values that disagree
+_SHAKEN = 4
+
+
+def last_place(graph: nn.Graph) -> float:
+    """The unit in the last place of the narrowest float type that the traced program computes in.
+
+    A model in float64 whose loss is computed in float32 has float32's.
+    """
+    text = graph.ir("traced")
+    types = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+    for name, dtype in types.items():
+        if re.search(rf"[<x]{name}>", text):
+            return torch.finfo(dtype).eps
+    return torch.finfo(torch.float64).eps
+
+
+def shaken(model: torch.nn.Module, unit: float, seed: int) -> torch.nn.Module:
+    """The model with every element of every parameter moved up or down by a relative `unit`."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            sign = torch.randint(0, 2, p.shape, generator=generator).to(p.dtype) * 2 - 1
+            p.mul_(1 + sign * unit)
+    return model
 
 
 def ops(graph: nn.Graph) -> tuple[Counter[str], Counter[str]]:
