@@ -16,7 +16,7 @@ from .constants import dense_attribute
 from .mlir import ir
 from .opdef import MIXED_GROUPS, VerifyError
 from .ops import OPS
-from .types import FLOATS, TensorType, tensor_type, type_of
+from .types import COMPLEX, FLOATS, TensorType, tensor_type, type_of
 
 
 def build_op(
@@ -76,6 +76,11 @@ def build(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None 
 
 def splat(value: float | int | bool, ty: TensorType) -> ir.Value:
     """A constant of type `ty`, the same everywhere."""
+    if ty.dtype in COMPLEX:
+        kind = np.complex64 if ty.dtype == "complex<f32>" else np.complex128
+        if ty.dtype == "complex<f16>":
+            return convert(splat(value, TensorType(ty.shape, "complex<f32>")), ty.dtype)
+        return dense(np.full(ty.shape, value, kind), ty)
     element = ty.mlir().element_type
     if ty.dtype in FLOATS:
         scalar: ir.Attribute = ir.FloatAttr.get(element, float(value))

@@ -34,6 +34,8 @@ def dense_attribute(array: np.ndarray, ty: TensorType) -> ir.Attribute:
     array: holds `ty.dtype`'s bytes (bf16 as uint16, i1 as bool).
     """
     packed = np.ascontiguousarray(array)
+    if ty.dtype in COMPLEX:  # the bindings cannot read them in any other form
+        return _resource(packed, ty)
     if ty.numel > INLINE_ELEMENTS and not (packed == packed.flat[0]).all():
         return _resource(packed, ty)
     return ir.DenseElementsAttr.get(packed, type=ty.mlir())
@@ -79,8 +81,6 @@ def element_bytes(attribute: ir.Attribute, ty: TensorType) -> bytes:
     if resource is not None:
         return _resource_bytes(resource, ty)
     elements = ir.DenseElementsAttr(attribute)
-    if ty.dtype in COMPLEX:
-        raise ConstantError(f"a constant of type {ty}: complex constants cannot be read")
     if ty.dtype == "bf16":
         return _bfloat16_bytes(elements)
     code = _FORMATS.get(ty.dtype) or f"<{'u' if ty.dtype.startswith('u') else 'i'}{ty.itemsize}"

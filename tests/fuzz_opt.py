@@ -70,8 +70,8 @@ def flags(rng: random.Random) -> list[str]:
     ours = [f"--{name}" for name in our_passes()]
     upstream = ["--cse", "--canonicalize", "--symbol-dce", "--inline", "--sccp", "--trivial-dce"]
     printed = ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
-    kind = rng.randrange(10)
-    if kind < 3:
+    kind = rng.randrange(12)
+    if kind < 2:
         return ["--pipeline-for=cpu"]
     if kind < 5:
         return [rng.choice(ours)]
@@ -83,11 +83,16 @@ def flags(rng: random.Random) -> list[str]:
         return rng.sample(printed, 1)
     if kind == 8:
         return ["--allow-unregistered-dialect", rng.choice([*ours, *upstream])]
-    return ["--pipeline-for=cpu", rng.choice(EXTRA)] if EXTRA else []
+    if rng.random() < 0.3:  # the input may be planned as it is, or badly
+        return [rng.choice(PLANNED)]
+    return ["--pipeline-for=cpu", rng.choice(PLANNED[:-1])]
 
 
-#: options that work on a planned program
-EXTRA: list[str] = []
+#: what is done with a planned program
+PLANNED = [
+    "--emit=plan", "--emit=kernels", "--emit=kernels", "--emit=llvm", "--emit=dot", "--gflow-report",
+    "--gflow-verify-memory",
+]  # fmt: skip
 
 
 def work(seed: int, case: Path) -> int:

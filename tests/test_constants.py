@@ -128,3 +128,38 @@ def test_passes_and_kernels_read_resources(tmp_path, capsys) -> None:  # type: i
     torch.testing.assert_close(y, x + torch.arange(100) + 0.5)
     with make_context(), pytest.raises(ConstantError, match="printed without them"):
         compile_module(ir.Module.parse(elided))
+
+
+@pytest.mark.parametrize("dtype", ["complex<f32>", "complex<f64>"])
+def test_complex_constants(dtype: str) -> None:
+    kind = np.complex64 if "32" in dtype else np.complex128
+    array = (np.arange(100) + 1j * np.linspace(-1, 5, 100)).astype(kind)
+    ty = TensorType((100,), dtype)
+    few = TensorType((3,), dtype)
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            zero = builder.splat(0, ty)
+            many = builder.dense(array, ty)
+            some = builder.dense(array[:3], few)
+        zero, many, some = (v.owner.attributes["value"] for v in (zero, many, some))
+        assert element_bytes(zero, ty) == bytes(ty.nbytes)
+        assert element_bytes(many, ty) == array.tobytes()
+        assert element_bytes(some, few) == array[:3].tobytes()
+
+
+def test_a_product_over_nothing_of_complex_numbers() -> None:
+    import torch
+
+    from gflow.compiler import compile_module
+    from gflow.runtime import Executable
+
+    text = """func.func @f(%a: tensor<2x0xcomplex<f32>>, %b: tensor<0x3xcomplex<f32>>) -> tensor<2x3xcomplex<f32>> {
+      %0 = "gflow.matmul"(%a, %b) : (tensor<2x0xcomplex<f32>>, tensor<0x3xcomplex<f32>>) -> tensor<2x3xcomplex<f32>>
+      return %0 : tensor<2x3xcomplex<f32>>
+    }"""
+    with make_context():
+        program = compile_module(ir.Module.parse(text))
+    a, b = torch.empty(2, 0, dtype=torch.complex64), torch.empty(0, 3, dtype=torch.complex64)
+    (y,) = Executable(program)([a, b])
+    assert torch.equal(y, a @ b)

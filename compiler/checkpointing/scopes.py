@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.mlir import func, ir
 
+from ..passes.base import PassError
 from ..ssa import Body
 
 SCOPE, PHASE = "gflow.scope", "gflow.phase"
@@ -43,9 +44,18 @@ def scopes_of(body: Body) -> list[Scope]:
     found: dict[str, Scope] = {}
     for o in body.ops:
         if SCOPE in o.op.attributes and o.operands:
-            name = ir.StringAttr(ir.ArrayAttr(o.op.attributes[SCOPE])[0]).value
+            name = _outermost(o.op)
             found.setdefault(name, Scope(name, [])).ops.append(o.index)
     return list(found.values())
+
+
+def _outermost(op: ir.Operation) -> str:
+    attribute = op.attributes[SCOPE]
+    if isinstance(attribute, ir.ArrayAttr) and len(attribute) > 0:
+        names = list(attribute)
+        if all(isinstance(name, ir.StringAttr) for name in names):
+            return names[0].value
+    raise PassError(f"'{SCOPE}' must be an array of names, found {attribute}", op)
 
 
 def in_forward(body: Body) -> list[bool]:

@@ -154,7 +154,10 @@ class _Level:
         if not inputs:
             return None
         at = min(self.first[v] for v in values)
-        return _Plan(values, ops[::-1], list(inputs), at, self._token(scope, at))
+        token = self._token(scope, at)
+        if any(body.producer[v] >= at for v in (*inputs, token)):
+            return None  # the scope goes on after the backward has begun
+        return _Plan(values, ops[::-1], list(inputs), at, token)
 
     def _lasts(self, value: int) -> bool:
         p = self.body.producer[value]

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from gflow.dialects.mlir import ir
-from gflow.dialects.types import FLOATS, INTEGERS, TensorType
+from gflow.dialects.types import COMPLEX, FLOATS, INTEGERS, TensorType
 
 from .folding import evaluate, round_to
 from .rewriter import Node, Rewriter
@@ -85,6 +85,6 @@ def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
 @RULES.add("matmul")
 def matmul_over_nothing(n: Node, b: Rewriter) -> ir.Value | None:
     """matmul over a contracted dimension of size 0 → 0"""
-    if b.type(n.operands[0]).shape[-1] != 0:
+    if b.type(n.operands[0]).shape[-1] != 0 or n.type.dtype in COMPLEX:
         return None
     return b.constant(0, n.type)

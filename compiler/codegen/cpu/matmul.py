@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflow.dialects.program import KernelStep, Place, TensorRef
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import COMPLEX, TensorType
 
 from ...ssa import Op
 from . import gemm
@@ -51,7 +51,7 @@ def _product(
 ) -> None:
     """C = A B."""
     out = types[2]
-    if types[0].shape[-1] == 0:
+    if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
     elif b.blas and out.dtype in gemm.DTYPES:
         name = b.gemm(out.dtype)

@@ -1,0 +1,9 @@
+// RUN: %gflow-opt %s --pipeline-for=cpu | FileCheck %s
+
+// Constants of complex numbers cannot be read through the bindings: rules make none.
+// CHECK-LABEL: func.func @product_over_nothing(
+// CHECK: "gflow.matmul"
+func.func @product_over_nothing(%a: tensor<2x0xcomplex<f32>>, %b: tensor<0x3xcomplex<f32>>) -> tensor<2x3xcomplex<f32>> {
+  %0 = "gflow.matmul"(%a, %b) : (tensor<2x0xcomplex<f32>>, tensor<0x3xcomplex<f32>>) -> tensor<2x3xcomplex<f32>>
+  return %0 : tensor<2x3xcomplex<f32>>
+}
