@@ -46,6 +46,10 @@ def cpu_pipeline(options: PipelineOptions) -> str:
         passes.append("gflow-fold-batch-norm")
     passes += ["gflow-assign-layout", "gflow-simplify", "cse"]
     passes += [_fuse(options), _schedule(options)]
+    if options.memory_budget:
+        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch=cpu}}")
+    elif options.memory_fraction:
+        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch=cpu}}")
     passes.append("gflow-materialize")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
@@ -69,15 +73,17 @@ def _fuse(options: PipelineOptions) -> str:
 def _schedule(options: PipelineOptions) -> str:
     if options.straighten == "SpeedFirst":
         return "gflow-schedule"
-    return f"gflow-schedule{{algorithm={options.straighten}}}"
+    scratch = " scratch=cpu" if options.straighten == "MemoryFirst" else ""
+    return f"gflow-schedule{{algorithm={options.straighten}{scratch}}}"
 
 
 def _plan_memory(options: PipelineOptions) -> str:
+    settings = "scratch=cpu"
     if not options.compress_memory:
-        return "gflow-plan-memory{compress=false}"
-    if options.choose_best_allocation:
-        return "gflow-plan-memory{strategies=all improve=2000}"
-    return "gflow-plan-memory"
+        settings += " compress=false"
+    elif options.choose_best_allocation:
+        settings += " strategies=all improve=2000"
+    return f"gflow-plan-memory{{{settings}}}"
 
 
 def _with_options(name: str, switches: dict[str, bool]) -> str:

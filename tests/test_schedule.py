@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from random_ir import LARGE, SMALL, random_module
+import torch
+from ir_interpreter import run_module
+from random_ir import LARGE, SMALL, random_args, random_module
 
-from gflow.compiler.passmanager import run_pipeline
+from gflow.compiler.passmanager import PipelineError, run_pipeline
 from gflow.compiler.schedule.dependences import dependences_of
-from gflow.compiler.schedule.lists import updates_first
+from gflow.compiler.schedule.lists import host_early, short_last, updates_first
 from gflow.compiler.ssa import Body, aliases, read_body
 from gflow.compiler.views import VIEW_OPS
 from gflow.dialects.dialect import make_context
@@ -196,6 +198,107 @@ def test_a_view_of_the_old_value_counts_as_a_reader() -> None:
         return %u, %m : {T}, {T}
       }}""")
     assert [o.name for o in run(module).ops] == ["transpose", "matmul", "sub"]
+
+
+# -- the algorithms
+
+FUSED = "gflow-fuse,gflow-schedule{{{}}},gflow-materialize,gflow-plan-memory,gflow-verify-memory"
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["MemoryFirst", "SpeedFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu"]
+)
+def test_every_order_gives_the_same_results(algorithm: str) -> None:
+    for seed in range(6):
+        module = random_module(CONTEXT, 300 + seed, 40, LARGE if seed % 2 else SMALL, updates=True)
+        args = random_args(module, seed)
+        want = run_module(module, [a.clone() for a in args])
+        with CONTEXT:
+            run_pipeline(
+                module, f"builtin.module(func.func(gflow-schedule{{algorithm={algorithm}}}))"
+            )
+        got = run_module(module, [a.clone() for a in args])
+        for a, b in zip(got, want, strict=True):
+            assert torch.equal(a.isnan(), b.isnan())
+            assert torch.equal(a.nan_to_num(), b.nan_to_num()), f"seed {seed}"
+        with CONTEXT:  # and what it does to memory is sound
+            run_pipeline(module, f"builtin.module(func.func({FUSED.format('')}))")
+
+
+def bound_of(module: ir.Module) -> int:
+    return ir.IntegerAttr(function_of(module).operation.attributes["gflow.lower_bound"]).value
+
+
+def test_memory_first_never_needs_more_than_program_order() -> None:
+    less = 0
+    for seed in range(40):
+        shapes = LARGE if seed % 2 else SMALL
+        bounds = {}
+        for algorithm in ("Disable", "MemoryFirst"):
+            module = random_module(CONTEXT, 400 + seed, 30 + seed, shapes, updates=seed % 3 > 0)
+            with CONTEXT:
+                settings = f"algorithm={algorithm}"
+                run_pipeline(module, f"builtin.module(func.func({FUSED.format(settings)}))")
+            bounds[algorithm] = bound_of(module)
+        assert bounds["MemoryFirst"] <= bounds["Disable"], f"seed {seed}"
+        less += bounds["MemoryFirst"] < bounds["Disable"]
+    assert less > 10
+
+
+def test_memory_first_frees_before_it_needs() -> None:
+    """%a dies in the first product of the second row, so that one comes before %b is made."""
+    module = parse(f"""
+      func.func @f(%x: {T}) -> {T} {{
+        %a = "gflow.matmul"(%x, %x) : ({T}, {T}) -> {T}
+        %b = "gflow.matmul"(%x, %x) : ({T}, {T}) -> {T}
+        %c = "gflow.reverse"(%b) {{dims = array<i64: 0>}} : ({T}) -> {T}
+        %n = "gflow.slice"(%a) {{starts = array<i64: 0, 0>, limits = array<i64: 1, 1>,
+            strides = array<i64: 1, 1>}} : ({T}) -> tensor<1x1xf32>
+        %m = "gflow.reverse"(%n) {{dims = array<i64: 0>}} : (tensor<1x1xf32>) -> tensor<1x1xf32>
+        %w = "gflow.broadcast"(%m) {{dims = array<i64: 0, 1>, shape = array<i64: 8, 8>}}
+            : (tensor<1x1xf32>) -> {T}
+        %r = "gflow.add"(%c, %w) : ({T}, {T}) -> {T}
+        return %r : {T}
+      }}""")
+    with CONTEXT:
+        run_pipeline(module, "builtin.module(func.func(gflow-schedule{algorithm=MemoryFirst}))")
+    names = [o.name for o in read_body(function_of(module)).ops]
+    assert names.index("slice") < len(names) - 1 - names[::-1].index("matmul")
+
+
+def test_steps_through_pytorch_come_while_kernels_run() -> None:
+    """The kernels are queued first; the step that needs nothing of them doesn't wait for them."""
+    step = 'overload = "aten.sort.default", args = "[[{\\22t\\22: 0}], {}]"'
+    one = "SegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>"
+    segments = f"operand{one}, result{one}"
+    module = parse(f"""
+      func.func @f(%x: {T}, %y: {T}) -> {T} {{
+        %a = "gflow.matmul"(%x, %x) : ({T}, {T}) -> {T}
+        %b = "gflow.matmul"(%a, %x) : ({T}, {T}) -> {T}
+        %s = "gflow.aten"(%y) {{{step}, {segments}}} : ({T}) -> {T}
+        %t = "gflow.aten"(%b) {{{step}, {segments}}} : ({T}) -> {T}
+        %r = "gflow.add"(%s, %t) : ({T}, {T}) -> {T}
+        return %r : {T}
+      }}""")
+    body = read_body(function_of(module))
+    found = dependences_of(function_of(module), body)
+    host = [o.name == "aten" for o in body.ops]
+    assert host_early(found, host, [1.0] * len(body.ops)) == [2, 0, 1, 3, 4]
+    # a kernel is queued, not waited for, before a step that needs it
+    assert host_early(found, [False, False, True, True, False], [1e-9] * 5)[:1] == [2]
+
+
+def test_short_kernels_wait_for_long_ones() -> None:
+    module = parse(layers(3))
+    found = dependences_of(function_of(module), read_body(function_of(module)))
+    names = [o.name for o in found.body.ops]
+    order = short_last(found, [name == "sub" for name in names])
+    assert [names[i] for i in order][-3:] == ["sub"] * 3
+
+
+def test_an_unknown_algorithm_is_an_error() -> None:
+    with CONTEXT, pytest.raises(PipelineError, match="no algorithm 'Fast'; there are SpeedFirst"):
+        run_pipeline(parse(layers(1)), "builtin.module(func.func(gflow-schedule{algorithm=Fast}))")
 
 
 # -- time

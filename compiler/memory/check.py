@@ -90,10 +90,23 @@ def _arena(
                     yield _overlap(body, o, n, old), o.op
             live[first:after] = [(low, high, r)]
             dying.setdefault(max(last.get(r, o.index), o.index), []).append(r)
+        yield from _scratch(o, live, size)
         for v in dying.pop(o.index, ()):
             first = bisect_left(live, places[v][1], key=lambda entry: entry[0])
             if first < len(live) and live[first][2] == v:
                 del live[first]
+
+
+def _scratch(o: Op, live: list[tuple[int, int, int]], size: int) -> Iterator[Problem]:
+    """An op's scratch lies in the arena, on nothing that is live while it runs."""
+    if "gflow.scratch" not in o.op.attributes:
+        return
+    low, length = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
+    if low % ALIGN or low + length > size:
+        yield f"scratch of {length} bytes at {low} is no aligned part of an arena of {size}", o.op
+    first = bisect_right(live, low, key=lambda entry: entry[1])
+    if first < len(live) and live[first][0] < low + length:
+        yield "scratch overlaps a live value", o.op
 
 
 def _may_take_over(

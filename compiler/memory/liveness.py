@@ -115,6 +115,9 @@ def lives_in(
     making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
     lives = Lives(body, at, making, place, takes_over)
     last = last_uses(body, at)
+    for v in body.returned:
+        if at[v].base != v:  # gflow-materialize will copy it at the end
+            last[at[v].base] = len(body.ops) - 1
     for o in making:
         for n, r in enumerate(o.results):
             if r not in place:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -25,6 +26,12 @@ from .liveness import Buffer
 
 #: the arena's size, and an offset for each buffer
 Offsets = tuple[int, list[int]]
+
+
+def apart(buffers: Sequence[Buffer]) -> Offsets:
+    """Each buffer has bytes of its own."""
+    offsets = [0, *accumulate(b.size for b in buffers)]
+    return offsets.pop(), offsets
 
 
 def timeline(buffers: Sequence[Buffer]) -> Offsets:

@@ -17,6 +17,9 @@ this order. The strategies:
 - `skyline`: from the bottom up, at the lowest place the buffer that lives longest in the time there
 - `size`, `lifetime`, `volume` (size × life): the largest first, each at the lowest free offset
 - `best-fit`: the largest first, each in the smallest gap
+
+With `scratch`, what an op's code needs while it runs (patches of a convolution, partial sums of
+threads) is planned like a value that lives for that op: `gflow.scratch = [offset, bytes]`.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import func, ir
 
 from ..memory.choose import choose
-from ..memory.liveness import lives_of
-from ..memory.strategies import STRATEGIES
+from ..memory.liveness import Buffer, lives_of, lower_bound
+from ..memory.places import set_number, write_places
+from ..memory.scratch import TARGETS, scratch_of
+from ..memory.strategies import STRATEGIES, apart
 from .base import Pass, PassError
 
 
@@ -35,6 +40,10 @@ from .base import Pass, PassError
 class PlanMemoryOptions:
     """How hard to look for a small arena."""
 
+    scratch: str = field(
+        default="",
+        metadata={"doc": "a target (cpu) whose code's scratch is planned too; else it lies behind"},
+    )
     compress: bool = field(
         default=True,
         metadata={"doc": "values may lie where others lay before; without, each has its own bytes"},
@@ -53,23 +62,24 @@ class PlanMemoryOptions:
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
+    if options.scratch not in ("", *TARGETS):
+        raise PassError(f"no target '{options.scratch}'; there are {', '.join(TARGETS)}")
     for name in strategies or ("",):
         if name not in STRATEGIES:
             raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
     lives = lives_of(function, take_over=options.compress)
+    buffers, needs = lives.buffers, {}
+    if options.scratch:
+        needs = scratch_of(function, lives, options.scratch)
+        buffers = [*buffers, *(Buffer(size, i, i) for i, size in needs.items())]
     if options.compress:
-        size, offsets = choose(lives.buffers, strategies, options.improve, options.time_limit)
+        size, offsets = choose(buffers, strategies, options.improve, options.time_limit)
     else:
-        size, offsets = 0, []
-        for b in lives.buffers:
-            offsets.append(size)
-            size += b.size
-    for o in lives.making:
-        where = [lives.place.get(r) or f"arena:{offsets[lives.buffer_of[r]]}" for r in o.results]
-        o.op.attributes["gflow.buffers"] = ir.ArrayAttr.get([ir.StringAttr.get(w) for w in where])
-    i64 = ir.IntegerType.get_signless(64)
-    for name, value in (("arena_size", size), ("lower_bound", lives.lower_bound)):
-        function.operation.attributes[f"gflow.{name}"] = ir.IntegerAttr.get(i64, value)
+        size, offsets = apart(buffers)
+    write_places(function, lives, size, offsets)
+    for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
+        lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])
+    set_number(function, "lower_bound", lower_bound(buffers))
 
 
 PASS = Pass("gflow-plan-memory", run, PlanMemoryOptions, __doc__ or "")

@@ -30,6 +30,7 @@ from gflow.dialects.mlir import func
 
 from ..cost import DEVICES
 from ..memory.liveness import lives_of
+from ..memory.scratch import TARGETS, scratch_of
 from ..schedule.costs import seconds_of
 from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import least_memory
@@ -52,46 +53,52 @@ class ScheduleOptions:
         default="cpu",
         metadata={"doc": f"whose times OverlapCpuGpu and DelayShortGpu read: {', '.join(DEVICES)}"},
     )
+    scratch: str = field(
+        default="", metadata={"doc": "a target (cpu) whose code's scratch MemoryFirst counts"}
+    )
 
 
 def run(function: func.FuncOp, options: ScheduleOptions) -> None:
     for value, known, what in (
         (options.algorithm, [*_ORDERS], "algorithm"),
         (options.device, [*DEVICES], "device"),
+        (options.scratch, ["", *TARGETS], "target"),
     ):
         if value not in known:
-            raise PassError(f"no {what} '{value}'; there are {', '.join(known)}")
+            raise PassError(f"no {what} '{value}'; there are {', '.join(filter(None, known))}")
     body = read_body(function)
-    order = _ORDERS[options.algorithm](function, dependences_of(function, body), options.device)
+    order = _ORDERS[options.algorithm](function, dependences_of(function, body), options)
     if any(i != n for n, i in enumerate(order)):
         for i in order:
             body.ops[i].op.move_before(body.terminator)
 
 
-def _program(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+def _program(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
     return range(len(found.before))
 
 
-def _speed(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+def _speed(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
     return updates_first(found)
 
 
-def _memory(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
-    return least_memory(found, lives_of(function))
+def _memory(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
+    lives = lives_of(function)
+    scratch = scratch_of(function, lives, options.scratch) if options.scratch else {}
+    return least_memory(found, lives, scratch)
 
 
-def _overlap(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
+def _overlap(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
     host = [o.name == "aten" for o in found.body.ops]
-    return host_early(found, host, seconds_of(found.body, DEVICES[device]))
+    return host_early(found, host, seconds_of(found.body, DEVICES[options.device]))
 
 
-def _delay(function: func.FuncOp, found: Dependences, device: str) -> Sequence[int]:
-    launch = DEVICES[device].launch
-    seconds = seconds_of(found.body, DEVICES[device])
+def _delay(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
+    launch = DEVICES[options.device].launch
+    seconds = seconds_of(found.body, DEVICES[options.device])
     return short_last(found, [0 < s < 2 * launch for s in seconds])
 
 
-_ORDERS: dict[str, Callable[[func.FuncOp, Dependences, str], Sequence[int]]] = {
+_ORDERS: dict[str, Callable[[func.FuncOp, Dependences, ScheduleOptions], Sequence[int]]] = {
     "SpeedFirst": _speed,
     "MemoryFirst": _memory,
     "Disable": _program,

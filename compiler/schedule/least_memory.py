@@ -8,7 +8,7 @@ more than it frees: it is the same rule, applied to the program read backwards.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..memory.liveness import Lives, lives_in
@@ -17,14 +17,20 @@ from .dependences import Dependences
 from .lists import updates_first
 
 
-def least_memory(found: Dependences, start: Lives) -> list[int]:
-    """The best of the candidates; program order unless another needs less.
+def least_memory(found: Dependences, start: Lives, scratch: Mapping[int, int]) -> list[int]:
+    """The candidate of the lowest peak, and of equal ones that of the least memory on the average;
+    program order unless another needs less.
 
-    start: the lives in program order.
+    start: the lives in program order. scratch: bytes that ops need while they run, by op.
     """
     program = list(range(len(found.before)))
     sizes = _sizes(start)
-    best, least = program, start.lower_bound
+
+    def need(lives: Lives, order: Sequence[int]) -> tuple[int, int]:
+        per_op = [live + scratch.get(i, 0) for i, live in zip(order, lives.per_op)]
+        return max(per_op, default=0), sum(per_op)
+
+    best, least = program, need(start, program)
     tried = {tuple(program)}
 
     def consider(order: list[int]) -> None:
@@ -32,9 +38,9 @@ def least_memory(found: Dependences, start: Lives) -> list[int]:
         if tuple(order) in tried:
             return
         tried.add(tuple(order))
-        needs = lives_in(reordered(start.body, order), start.at, start.place, start.takes_over)
-        if needs.lower_bound < least:
-            best, least = order, needs.lower_bound
+        lives = lives_in(reordered(start.body, order), start.at, start.place, start.takes_over)
+        if need(lives, order) < least:
+            best, least = order, need(lives, order)
 
     first = updates_first(found)
     for base in (first, program):

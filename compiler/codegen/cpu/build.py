@@ -47,7 +47,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     for launch, ops in groupby(b.body.ops, key=_launch):
         first = len(b.steps)
         for o in ops:
-            _add(b, o)
+            add_op(b, o)
         if launch is not None:
             _merge(b, first)
     return Program(
@@ -82,7 +82,7 @@ def _merge(b: Builder, first: int) -> None:
         b.steps[first:] = [KernelGroup(tuple(members), label)]
 
 
-def _add(b: Builder, o: Op) -> None:
+def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
     if is_view(o, b.at):
         return
@@ -94,7 +94,12 @@ def _add(b: Builder, o: Op) -> None:
     b.assign(o)
     if o.name not in _STEPS:
         raise ValueError(f"gflow.{o.name} has no CPU code; run gflow-fuse first")
-    _STEPS[o.name](b, o)
+    begin = len(b.steps)
+    with b.planned_scratch(o) as fits:
+        _STEPS[o.name](b, o)
+    if not fits():  # planned for fewer threads, say: behind the arena then
+        del b.steps[begin:]
+        _STEPS[o.name](b, o)
 
 
 def _constant(b: Builder, o: Op) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gflow.dialects.mlir import func, ir
@@ -82,6 +83,11 @@ class Builder:
                 self.places[r] = Place("arg", int(number), 0)
                 self.at[r] = Layout(r, 0, self.argument_strides[int(number)])
 
+    def assign_if_planned(self, o: Op) -> None:
+        """As `assign`, of an op that may be a view."""
+        if "gflow.buffers" in o.op.attributes:
+            self.assign(o)
+
     def label(self, o: Op) -> str:
         return f"{o.name} {o.op.location}"
 
@@ -90,6 +96,22 @@ class Builder:
         if wanted:
             self.scratch_bytes = max(self.scratch_bytes, -(-size // 64) * 64)
         return Place("arena", 0, self.arena)
+
+    @contextmanager
+    def planned_scratch(self, o: Op) -> Iterator[Callable[[], bool]]:
+        """Scratch where `gflow.scratch` has it, in the arena; the answer says whether it fits."""
+        if "gflow.scratch" not in o.op.attributes:
+            yield lambda: True
+            return
+        offset, size = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
+        behind = self.arena, self.scratch_bytes
+        self.arena, self.scratch_bytes = offset, 0
+        used = 0
+        try:
+            yield lambda: used <= size
+        finally:
+            used = self.scratch_bytes
+            self.arena, self.scratch_bytes = behind
 
     # -- kernels
 
@@ -213,6 +235,12 @@ class Builder:
         """Add a call of an ATen overload; in `args`, {"t": i} stands for input i."""
         call = json.dumps([args, {}])
         self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
+
+
+def kind_of(o: Op) -> str:
+    """How a fused op says that it walks its index space; "" if it doesn't say."""
+    attributes = o.op.attributes
+    return ir.StringAttr(attributes["kind"]).value if "kind" in attributes else ""
 
 
 def _stem(k: Kernel, p: Plan) -> str:

@@ -1,0 +1,61 @@
+"""How much scratch each op's code needs, known before memory is planned, so that it can be.
+
+Patches of a convolution, partial sums of threads, a product that an epilogue turns into another
+type: scratch is needed while one op runs, and may lie where other values lie before and after.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gflow.dialects.mlir import func
+from gflow.dialects.program import Place
+
+from ...contractions import CONTRACTIONS
+from ...ssa import Op
+from ..kernel import Kernel
+from .build import add_op
+from .builder import Builder, kind_of
+from .signature import Plan
+
+
+class _Dry(Builder):
+    """Decides all that a builder decides, and writes no kernels."""
+
+    def kernel(self, k: Kernel, p: Plan) -> str:
+        return ""
+
+
+def scratch_bytes(function: func.FuncOp, threads: int, blas: bool) -> dict[int, int]:
+    """For each op that needs scratch, by its number, how many bytes.
+
+    `gflow.buffers` must be there: what lies where decides whether a contraction needs scratch. An op
+    without code for the CPU needs none.
+
+    Args:
+        threads: the most threads that kernels will run on; all cores if 0.
+        blas: whether generated code may call BLAS.
+    """
+    b = _Dry(function, threads or os.cpu_count() or 1, blas)
+    for i, v in enumerate(b.body.arguments):
+        b.places[v] = Place("arg", i, 0)
+    found: dict[int, int] = {}
+    for o in list(b.body.ops):
+        if not _may_need(o):
+            b.assign_if_planned(o)
+            continue
+        b.scratch_bytes = 0
+        try:
+            add_op(b, o)
+        except ValueError:
+            continue
+        if b.scratch_bytes:
+            found[o.index] = -(-b.scratch_bytes // 64) * 64
+    return found
+
+
+def _may_need(o: Op) -> bool:
+    """Whether an op is of a kind that may need scratch: a constant or a view costs nothing to ask."""
+    if o.name == "fused":
+        return kind_of(o) != "pointwise"
+    return o.name in CONTRACTIONS or o.name in ("aten", "constant")
