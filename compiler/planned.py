@@ -17,6 +17,9 @@ from .sources import Source, source_of
 from .ssa import Op, read_body
 from .views import is_view, layouts
 
+#: on an op: offset and bytes of what its code needs while it runs
+SCRATCH = "gflow.scratch"
+
 _ARENA = re.compile(r"arena:(\d+)$")
 
 
@@ -26,7 +29,8 @@ class NotPlanned(ValueError):
 
 @dataclass
 class PlannedValue:
-    """A value in the arena: bytes from `offset` on, needed from step `start` to `end`, both included."""
+    """A value in the arena, or an op's scratch: bytes from `offset` on, needed from step `start` to
+    `end`, both included."""
 
     offset: int
     size: int
@@ -111,6 +115,11 @@ def read_plan(function: func.FuncOp) -> PlanReading:
                         str(body.types[r]), source,
                     )
                 )  # fmt: skip
+        if SCRATCH in o.op.attributes:
+            offset, size = ir.DenseI64ArrayAttr(o.op.attributes[SCRATCH])
+            plan.values.append(
+                PlannedValue(offset, size, n, n, f"scratch of {step.op}", "bytes", source)
+            )
     for number, size in enumerate(_live(plan)):
         plan.steps[number].live = size
     return plan

@@ -69,11 +69,13 @@ _alive: list[ir.Module] = []
 
 def test_reading_a_plan() -> None:
     plan = read_plan(function(5))
-    assert plan.arena == plan.peak >= plan.lower_bound > 0
+    assert plan.arena == plan.peak >= plan.lower_bound > 0  # scratch counts, where it is planned
     assert max(s.live for s in plan.steps) <= plan.arena
     places = [p for s in plan.steps for p in s.places]
-    assert len(plan.values) == sum(p.startswith("arena:") for p in places) > 0
+    values = [v for v in plan.values if v.type != "bytes"]
+    assert len(values) == sum(p.startswith("arena:") for p in places) > 0
     for a in plan.values:
+        assert a.type != "bytes" or a.op.startswith("scratch of ")
         assert 0 <= a.start <= a.end < len(plan.steps)
         for b in plan.values:
             if a is b or a.end < b.start or b.end < a.start:
@@ -194,9 +196,9 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
     assert seen["off"] > 0
     assert seen["moved"]
     hit = [t for t in seen["texts"] if t]
-    assert (
-        len(hit) >= len(plan.values) - 2
-    )  # the last use of a value may be covered by its successor
+    # the last step of a value may be covered by what takes its place
+    assert len(hit) >= len(plan.values) - 2
+    hit = [t for t in hit if not t.startswith("scratch of ")]
     assert any("matmul" in t for t in hit)
     assert all("tensor<64x64xf32>" in t and "16.0 KiB (16,384 bytes) at" in t for t in hit)
     assert all('<net> & "co".py:1' in t and "layers." in t and "steps " in t for t in hit)

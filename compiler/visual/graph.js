@@ -16,9 +16,10 @@ function draw(n) {
     el('text', {'text-anchor': 'middle', dy: 4}, g, text);
     return g;
   });
-  // the whole width, and as much of the height as fits in at a size that can be read
-  const [w, h] = level.size, wide = Math.max(w + 40, 700);
-  const home = [(w - wide) / 2, -20, wide, Math.min(h + 40, wide * 0.62)];
+  // as much as can be read, from the top on
+  const [w, h] = level.size, wide = Math.min(Math.max(w + 40, 700), 1700);
+  const middle = wide > w ? w / 2 : level.boxes.reduce((sum, b) => sum + b[1], 0) / level.boxes.length;
+  const home = [middle - wide / 2, -20, wide, Math.min(h + 40, wide * 0.62)];
   if (seen) seen.reset(home); else seen = view(svg, home);
   filter();
 }

@@ -65,24 +65,22 @@ def levels(nodes: list[Node]) -> list[Level]:
 def _grouped(
     name: str, nodes: list[Node], groups: list[str], depth: int, colours: dict[str, str]
 ) -> Level:
-    box_of: dict[str, int] = {}
+    keys = [".".join(g.split(".")[:depth]) if g else f" {i}" for i, g in enumerate(groups)]
+    members = _members(keys)
     boxes: list[Box] = []
+    number = [0] * len(nodes)
     kinds: list[dict[str, int]] = []
-    number: list[int] = []
-    for i, (node, group) in enumerate(zip(nodes, groups)):
-        key = ".".join(group.split(".")[:depth]) if group else f" {i}"
-        if key not in box_of:
-            box_of[key] = len(boxes)
-            fill = colours.get(group) or "var(--panel)"
-            boxes.append(
-                Box(key if group else node.label, fill if group else "var(--panel)", [], 0)
-            )
-            kinds.append({})
-        b = box_of[key]
-        boxes[b].count += 1
-        boxes[b].facts += [f"gives {o}" for o in node.outputs]
-        kinds[b][node.label] = kinds[b].get(node.label, 0) + 1
-        number.append(b)
+    for key, inside in members:
+        first = inside[0]
+        group = groups[first]
+        title, fill = (key, colours[group]) if group else (nodes[first].label, "var(--panel)")
+        outputs = [f"gives {o}" for i in inside for o in nodes[i].outputs]
+        found: dict[str, int] = {}
+        for i in inside:
+            number[i] = len(boxes)
+            found[nodes[i].label] = found.get(nodes[i].label, 0) + 1
+        boxes.append(Box(title, fill, outputs, len(inside)))
+        kinds.append(found)
     for box, found in zip(boxes, kinds):
         common = sorted(found.items(), key=lambda item: (-item[1], item[0]))
         shown = [f"{count} × {label}" for label, count in common[:12]]
@@ -95,6 +93,14 @@ def _grouped(
         if number[i] != number[j]
     }
     return Level(name, boxes, sorted(edges))
+
+
+def _members(keys: list[str]) -> list[tuple[str, list[int]]]:
+    """The nodes of each group; groups in the order of their middle nodes."""
+    found: dict[str, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return sorted(found.items(), key=lambda item: item[1][len(item[1]) // 2])
 
 
 def graph_page(function: func.FuncOp) -> str:

@@ -1,8 +1,8 @@
 """A layered drawing of a directed graph, after Sugiyama: layers, order within them, coordinates.
 
-Layer: one below the lowest of what a node reads. Order: by the mean of neighbours, layer by layer, down
-and up a few times. Coordinates: as near to that mean as the node's neighbours in the layer allow. Time is
-linear in nodes and edges, but for sorting.
+Layer: one below the lowest of what a node reads; nodes without edges come last, in rows. Order: by the
+mean of neighbours, layer by layer, down and up a few times. Coordinates: as near to that mean as the
+node's neighbours in the layer allow. Time is linear in nodes and edges, but for sorting.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 _SWEEPS = 6
 _GAP = 18.0
 _LAYER_HEIGHT = 62.0
+_LEAST_WIDTH = 1000.0
 
 
 @dataclass
@@ -37,9 +38,16 @@ def layered(
             above[b].append(a)
             below[a].append(b)
     layer = _layers(above, below)
+    alone = [i for i in range(count) if not above[i] and not below[i]]
     rows: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
     for i, n in enumerate(layer):
-        rows[n].append(i)
+        if above[i] or below[i]:
+            rows[n].append(i)
+    rows = [row for row in rows if row]
+    rows += _wrapped(alone, widths, max((_width(row, widths) for row in rows), default=0.0))
+    for n, row in enumerate(rows):
+        for i in row:
+            layer[i] = n
     x = [0.0] * count
     for row in rows:
         _spread(row, widths, x, [0.0] * len(row))
@@ -59,6 +67,20 @@ def layered(
         right - left,
         len(rows) * height,
     )
+
+
+def _width(row: Sequence[int], widths: Sequence[float]) -> float:
+    return sum(widths[i] + _GAP for i in row)
+
+
+def _wrapped(nodes: list[int], widths: Sequence[float], width: float) -> list[list[int]]:
+    """Nodes without edges, in rows as wide as the rest of the drawing."""
+    rows: list[list[int]] = []
+    for i in nodes:
+        if not rows or _width([*rows[-1], i], widths) > max(width, _LEAST_WIDTH):
+            rows.append([])
+        rows[-1].append(i)
+    return rows
 
 
 def _layers(above: list[list[int]], below: list[list[int]]) -> list[int]:
