@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,12 @@ class GraphConfig:
         name = "enable_choose_best_memory_allocation"
         self._switches["choose_best_allocation"] = _flag(name, mode)
 
+    def set_memory_budget(self, budget: int | float | str) -> None:
+        """The most memory that the values of a step may take, parameters and optimizer state not
+        counted: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of what the step needs
+        otherwise. What does not fit is computed again where it is needed."""
+        self._switches["memory_budget"], self._switches["memory_fraction"] = _budget(budget)
+
     def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
         """The order in which ops run: "MemoryFirst", "SpeedFirst", "Disable" (as built),
         "OverlapCpuGpu" or "DelayShortGpu"."""
@@ -82,6 +89,27 @@ class GraphConfig:
                 f"{_here()}: enable_straighten_algorithm() takes one of {known}; got {mode!r}"
             )
         self._switches["straighten"] = mode
+
+
+_UNITS = {"": 1, **{f"{p}B": 1000**i for i, p in enumerate(("", "K", "M", "G", "T"))}}
+_UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T"), 1)}
+
+
+def _budget(given: object) -> tuple[int, float]:
+    """A memory budget as bytes, or as a fraction; the other is 0."""
+    if isinstance(given, str):
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?i?B)?", given.strip(), re.IGNORECASE)
+        units = {name.lower(): size for name, size in _UNITS.items()}
+        if found and (found[2] or "").lower() in units:
+            given = int(float(found[1]) * units[(found[2] or "").lower()])
+    if isinstance(given, float) and 0 < given <= 1:
+        return 0, given
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 1:
+        return int(given), 0.0
+    raise GraphError(
+        f"{_here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
+        f"in (0, 1] (0.5); got {given!r}"
+    )
 
 
 def _flag(name: str, mode: object) -> bool:

@@ -34,6 +34,15 @@ def _dense(em: Emitter, item: Any) -> Any:
     return em.create("aten", [item], attrs, [(item.shape, item.dtype)])[0]
 
 
+def _draws(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether a call draws random numbers; attention without dropout doesn't."""
+    if _NONDETERMINISTIC not in func.tags:
+        return False
+    named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    defaults = {a.name: a.default_value for a in func._schema.arguments}
+    return "dropout_p" not in defaults or named.get("dropout_p", defaults["dropout_p"]) != 0.0
+
+
 def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
@@ -56,7 +65,7 @@ def emit_aten(
         raise LoweringError(f"{func} gives a sparse tensor; a graph has dense tensors only")
     types = [(r.shape, mlir_dtype(r.dtype)) for r in results if r is not None]
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
-    if _NONDETERMINISTIC in func.tags:
+    if _draws(func, args, kwargs):
         attrs["unique"] = em.uniques
         em.uniques += 1
     values = iter(em.create("aten", operands, attrs, types))

@@ -1,0 +1,334 @@
+"""Which values not to keep, so that a program stays under a number of live bytes at the least cost.
+
+Greedy by price: of all values with a long gap between two readers, the one whose second run costs
+the fewest seconds for the bytes (over the ops that need too many) that it frees comes next. What a
+second run reads may be gone too by then: it is kept longer, or computed again as well, whichever
+is cheaper. Prices change with every choice and are asked again when a value comes up. At the end a
+replay says what the choice really needs; the loop goes on until that fits. Then values are kept
+after all, the dearest first, where there is room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import Problem
+from .replay import Ends, NotPossible, Replay, replay
+
+#: ops between two readers from which on a value may be dropped in between
+_SHORTEST_GAP = 4
+
+#: values smaller than the peak by this factor are not looked at
+_NEGLIGIBLE = 20000
+
+#: values that one second run may draw in with it
+_MOST_WITH_IT = 48
+
+#: of what a value would free by itself, the least that must be left beside what it draws in
+_LEAST_GAIN = 0.2
+
+_ROUNDS = 24
+
+
+@dataclass
+class Choice:
+    """What is not kept, and what comes of it."""
+
+    ends: Ends
+    result: Replay
+
+
+@dataclass
+class _Step:
+    """One value not kept, with what follows: other values not kept (with their ends), when values
+    are computed, until when values must live; changes of live bytes as (bytes, from, to); what is
+    read where by second runs."""
+
+    seconds: float = 0.0
+    freed: float = 0.0
+    ends: Ends = field(default_factory=dict)
+    again: dict[int, int] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)
+    changes: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def price(self) -> float:
+        return self.seconds / self.freed
+
+
+@dataclass
+class _Terms:
+    """On which terms what a second run reads is provided: worth: what the value itself would free.
+    repeat: compute again whatever would otherwise have to live longer. count: of values drawn in."""
+
+    worth: float
+    repeat: bool
+    count: int = 0
+
+
+class _Impossible(Exception):
+    pass
+
+
+class _Search:
+    """The state of a greedy search: what is decided, and the bytes live at each op as expected."""
+
+    def __init__(self, problem: Problem, limit: int) -> None:
+        self.problem, self.limit = problem, limit
+        self.ends: Ends = {}
+        self.gaps: dict[int, tuple[int, int]] = {}
+        self.blocked: set[int] = set()
+        self.last: dict[int, int] = {}
+        self.again: dict[int, int] = {}
+        self.live: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.over: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.dearest = 0.0
+
+    def look(self, result: Replay) -> None:
+        """Start from what a replay found."""
+        if not self.gaps:
+            least = result.peak // _NEGLIGIBLE
+            for v, size in enumerate(self.problem.size):
+                if size > least and (gap := _gap(self.problem, v)) is not None:
+                    self.gaps[v] = gap
+        self.last, self.again, self.live = dict(result.last), dict(result.again), result.live.copy()
+        self._count()
+
+    def _count(self) -> None:
+        """Ops that need too many bytes, up to each op."""
+        self.over = np.concatenate([[0], np.cumsum(self.live > self.limit)])
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.over[-1] == 0)
+
+    def crowded(self, start: int, end: int) -> int:
+        """How many of the ops start … end - 1 need too many bytes."""
+        return int(self.over[end] - self.over[start]) if end > start else 0
+
+    # -- one value
+
+    def price(self, value: int) -> _Step | None:
+        """What not keeping a value costs and frees; None where that frees nothing."""
+        if value in self.ends or value in self.blocked or value not in self.gaps:
+            return None
+        start, end = self.gaps[value]
+        size = self.problem.size[value]
+        worth = size * self.crowded(start + 1, end)
+        if not worth:
+            return None
+        best: _Step | None = None
+        for repeat in (False, True):
+            step = _Step(ends={value: start}, again={value: end})
+            step.last[value] = max(self.last.get(value, end), end)
+            self._change(step, -size, start + 1, end)
+            try:
+                self._provide_inputs(step, value, end, _Terms(worth, repeat))
+            except _Impossible:
+                continue
+            step.freed = self._relief(step.changes)
+            if step.freed < _LEAST_GAIN * self._relief(step.changes[:1]):
+                continue
+            if step.freed > 0 and (best is None or step.price < best.price):
+                best = step
+        return best
+
+    def _relief(self, changes: list[tuple[int, int, int]]) -> float:
+        """By how much changes lessen the bytes above the limit, summed up over the ops."""
+        low, high = min(c[1] for c in changes), max(c[2] for c in changes)
+        delta = np.zeros(high - low + 1, dtype=np.int64)
+        for size, start, end in changes:
+            delta[start - low] += size
+            delta[end - low] -= size
+        live = self.live[low:high] - self.limit
+        after = live + np.cumsum(delta[:-1])
+        return float(np.maximum(live, 0).sum() - np.maximum(after, 0).sum())
+
+    def _change(self, step: _Step, size: int, start: int, end: int) -> None:
+        if end > start and size:
+            step.changes.append((size, start, end))
+            step.freed -= size * self.crowded(start, end)
+
+    def _provide_inputs(self, step: _Step, value: int, t: int, terms: _Terms) -> None:
+        """Count a second run of the op that makes `value`, in front of op `t`."""
+        recipe = self.problem.recipe(value)
+        terms.count += 1
+        if recipe is None or terms.count > _MOST_WITH_IT:
+            raise _Impossible
+        step.seconds += recipe.seconds
+        for w in recipe.reads:
+            if self.problem.updated.get(w, t) < t:
+                raise _Impossible
+            if self.problem.size[w]:
+                step.reads.append((w, t))
+                self._provide(step, w, t, terms)
+
+    def _provide(self, step: _Step, w: int, t: int, terms: _Terms) -> None:
+        """Have `w` there at op `t`."""
+        problem = self.problem
+        size = problem.size[w]
+        ended = step.ends.get(w, self.ends.get(w))
+        last = step.last.get(w, self.last.get(w, problem.maker[w]))
+        if ended is not None:
+            if t <= ended:
+                return
+            again = step.again.get(w, self.again.get(w))
+            if again is None:
+                self._change(step, size, t, t + 1)
+                step.again[w], step.last[w] = t, t
+                self._provide_inputs(step, w, t, terms)
+            elif t < again:  # it is computed earlier than before
+                self._change(step, size, t, again)
+                step.again[w] = t
+                recipe = problem.recipe(w)
+                assert recipe is not None
+                for x in recipe.reads:
+                    if problem.size[x]:
+                        self._provide(step, x, t, terms)
+            elif t > last:
+                self._change(step, size, last + 1, t + 1)
+                step.last[w] = t
+            return
+        if t <= last:
+            return
+        longer = size * self.crowded(last + 1, t + 1)
+        if longer and w not in self.blocked:
+            trial = _Step(ends={**step.ends, w: last}, again=dict(step.again), last=dict(step.last))
+            trial.again[w], trial.last[w] = t, t
+            before = terms.count
+            try:
+                self._change(trial, size, t, t + 1)
+                self._provide_inputs(trial, w, t, terms)
+            except _Impossible:
+                terms.count = before
+            else:
+                saved = longer + trial.freed
+                # worth it at the price of the value itself, or at what was paid before
+                price = max((step.seconds + 1e-9) / max(terms.worth, 1.0), self.dearest)
+                if saved > 0 and (terms.repeat or trial.seconds <= price * saved):
+                    step.seconds += trial.seconds
+                    step.freed += trial.freed
+                    step.changes += trial.changes
+                    step.reads += trial.reads
+                    step.ends, step.again, step.last = trial.ends, trial.again, trial.last
+                    return
+        self._change(step, size, last + 1, t + 1)
+        step.last[w] = t
+
+    # -- all of them
+
+    def take(self, step: _Step) -> None:
+        self.ends.update(step.ends)
+        self.again.update(step.again)
+        self.last.update(step.last)
+        for v, t in step.reads:
+            if v in self.gaps and self.gaps[v][0] < t < self.gaps[v][1]:
+                self.gaps[v] = (self.gaps[v][0], t)
+        for size, start, end in step.changes:
+            self.live[start:end] += size
+        self._count()
+
+    def grow(self, candidates: Iterable[int]) -> bool:
+        """Take values off until the expected bytes fit; whether any was taken."""
+        heap: list[tuple[float, int]] = []
+        for v in candidates:
+            step = self.price(v)
+            if step is not None:
+                heap.append((step.price, v))
+        heapq.heapify(heap)
+        taken = False
+        while heap and not self.fits:
+            _, v = heapq.heappop(heap)
+            step = self.price(v)
+            if step is None:
+                continue
+            price = step.price
+            if heap and price > heap[0][0] * 1.0000001:
+                heapq.heappush(heap, (price, v))
+                continue
+            self.dearest = max(self.dearest, price)
+            self.take(step)
+            taken = True
+            near = {u for w in step.ends for u in self.problem.users.get(w, ())}
+            for u in near:
+                again = self.price(u)
+                if again is not None:
+                    heapq.heappush(heap, (again.price, u))
+        return taken
+
+
+def _gap(problem: Problem, value: int) -> tuple[int, int] | None:
+    """The two neighbouring readers (or the maker and the first) of a value that are farthest apart."""
+    made = problem.maker[value]
+    if made < 0 or not problem.size[value] or problem.recipe(value) is None:
+        return None
+    times = [made, *problem.readers[value]]
+    length, start = max(((b - a, a) for a, b in pairwise(times)), default=(0, 0))
+    return (start, start + length) if length >= _SHORTEST_GAP else None
+
+
+def choose(problem: Problem, limit: int) -> Choice:
+    """Values not to keep so that no more than `limit` bytes are live at any op; where that is not
+    found, the choice with the lowest peak that was."""
+    best = Choice({}, replay(problem, {}))
+    if best.result.peak <= limit:
+        return best
+    search = _Search(problem, limit)
+    search.look(best.result)
+    for _ in range(_ROUNDS):
+        if not search.grow(list(search.gaps)):
+            break
+        found = _replay(search)
+        if found.result.peak < best.result.peak:
+            best = found
+        if found.result.peak <= limit:
+            return _keep_again(problem, limit, found)
+        search.look(found.result)
+    return best
+
+
+def _replay(search: _Search) -> Choice:
+    """Replay what was decided; what cannot be done is kept after all."""
+    while True:
+        try:
+            return Choice(dict(search.ends), replay(search.problem, search.ends))
+        except NotPossible:
+            # the latest decisions are the ones that moved something behind an update
+            v = next(reversed(search.ends))
+            del search.ends[v]
+            search.blocked.add(v)
+
+
+def _keep_again(problem: Problem, limit: int, found: Choice) -> Choice:
+    """Keep values after all where there is room, the dearest first."""
+    room = limit - found.result.live
+    seconds: dict[int, float] = {}
+    for _, recipe in found.result.runs:
+        for v in recipe.results:
+            seconds[v] = recipe.seconds
+    ends = dict(found.ends)
+    best = found
+    kept: list[int] = []
+    for v in sorted(seconds, key=lambda v: -seconds[v]):
+        start, end = ends[v] + 1, found.result.again[v]
+        if end <= start or room[start:end].min() >= problem.size[v]:
+            room[start:end] -= problem.size[v]
+            kept.append(v)
+    while kept:
+        trial = {v: t for v, t in ends.items() if v not in set(kept)}
+        try:
+            result = replay(problem, trial)
+        except NotPossible:
+            break
+        if result.peak <= limit and result.seconds <= best.result.seconds:
+            best = Choice(trial, result)
+            break
+        kept = kept[: len(kept) // 2]
+    return best

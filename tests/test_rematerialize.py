@@ -1,0 +1,210 @@
+"""A memory budget is met, by computing values again that come out the same."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import time
+from typing import Any
+
+import pytest
+import torch
+from ir_interpreter import run_module
+from random_ir import LARGE, random_args, random_module
+from test_checkpointing import Attention, Block, ConvBlock, Training, sequence, train
+
+import gflow as flow
+from gflow.compiler.checkpointing.choose import choose
+from gflow.compiler.checkpointing.problem import read_problem
+from gflow.compiler.checkpointing.replay import replay
+from gflow.compiler.memory.liveness import lives_of
+from gflow.compiler.passmanager import PipelineError, run_pipeline
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+
+CONTEXT = make_context()
+BEFORE = (
+    "builtin.module(func.func(gflow-simplify,cse,gflow-assign-layout,gflow-simplify,cse,"
+    "gflow-fuse,gflow-schedule))"
+)
+PLAN = "builtin.module(func.func(gflow-materialize,gflow-plan-memory))"
+MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "mlp": (lambda: sequence(Block, 6), (256, 32)),
+    "attention": (lambda: sequence(Attention, 6), (8, 32, 32)),
+    "convolutions": (lambda: sequence(ConvBlock, 5), (4, 8, 16, 16)),
+}
+
+
+def scheduled(text: str) -> ir.Module:
+    with CONTEXT:
+        module = ir.Module.parse(text)
+        run_pipeline(module, BEFORE)
+    return module
+
+
+def budget(module: ir.Module, options: str) -> ir.Module:
+    with CONTEXT:
+        run_pipeline(module, f"builtin.module(func.func(gflow-rematerialize{{{options}}}))")
+    return module
+
+
+def number(module: ir.Module | str, name: str) -> int:
+    found = re.search(rf"{name} = ([0-9]+)", str(module))
+    assert found is not None, name
+    return int(found[1])
+
+
+def traced(name: str, depth: int | None = None) -> str:
+    make, shape = MODELS[name]
+    model = sequence(Block, depth) if depth else make()
+    graph = Training(model)
+    graph(torch.randn(shape))
+    return graph.ir("traced")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_are_met(name: str) -> None:
+    text = str(scheduled(traced(name)))
+    with CONTEXT:
+        whole = ir.Module.parse(text)
+        run_pipeline(whole, PLAN)
+    before = number(whole, "gflow.arena_size")
+    seconds = [0.0]
+    for fraction in (0.8, 0.6):
+        with CONTEXT:
+            module = ir.Module.parse(text)
+            budget(module, f"fraction={fraction}")
+            assert module.operation.verify()
+            assert "gflow.recomputed" in str(module)
+            run_pipeline(module, PLAN)
+        arena = number(module, "gflow.arena_size")
+        assert arena <= fraction * before
+        assert (number(module, "arena_before"), number(module, "arena_after")) == (before, arena)
+        found = re.search(r"seconds = ([0-9.eE+-]+)", str(module))
+        assert found is not None
+        seconds.append(float(found[1]))
+    assert 0 < seconds[1] < seconds[2]  # less memory takes more time
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_are_the_same(name: str) -> None:
+    make, shape = MODELS[name]
+    torch.manual_seed(0)
+    plain = make()
+    model = copy.deepcopy(plain)
+    x = torch.randn(shape)
+    want, got = Training(plain), Training(model)
+    share = 0.75 if name == "convolutions" else 0.6
+    got.config.set_memory_budget(share)
+    for a, b in zip(train(want, x, 2), train(got, x, 2), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)
+    for (key, a), b in zip(plain.state_dict().items(), model.state_dict().values()):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-7, msg=key)
+    assert number(got.ir(), "gflow.arena_size") <= share * number(want.ir(), "gflow.arena_size")
+    assert "gflow.recomputed" in got.ir()
+
+
+def test_marks_and_a_budget_together() -> None:
+    torch.manual_seed(0)
+    plain = sequence(Block, 6)
+    model = copy.deepcopy(plain)
+    x = torch.randn(256, 32)
+    want, got = Training(plain), Training(model, lambda m: [*m][:3])
+    got.config.set_memory_budget(0.7)
+    for a, b in zip(train(want, x, 2), train(got, x, 2), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)
+    assert "gflow.recomputed" in got.ir()
+    assert "optimization_barrier" in got.ir()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    """Whatever is computed again: the program gives the same results."""
+    with CONTEXT, ir.Location.unknown():
+        module = random_module(CONTEXT, 900 + seed, 60, LARGE, updates=True)
+        run_pipeline(module, "builtin.module(func.func(gflow-fuse,gflow-schedule))")
+        function = module.body.operations[0].operation.opview
+        args = random_args(module, seed)
+        want = run_module(module, args)
+        problem = read_problem(function, "cpu")
+        peak = replay(problem, {}).peak
+        for share in (0.9, 0.7, 0.5):
+            choice = choose(problem, int(share * peak))
+            assert choice.result.peak <= peak
+        least = choose(problem, 0).result.peak
+        if least > 0.7 * peak:
+            return
+        budget(module, "fraction=0.85")
+        assert module.operation.verify()
+        for a, b in zip(want, run_module(module, args), strict=True):
+            torch.testing.assert_close(b, a, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_live_bytes_are_those_of_the_planner(name: str) -> None:
+    """A replay without second runs sees the bytes that memory planning sees."""
+    module = scheduled(traced(name))
+    with CONTEXT:
+        function = module.body.operations[0].operation.opview
+        found = replay(read_problem(function, "cpu"), {})
+        assert found.peak == lives_of(function).lower_bound
+        assert not found.runs
+
+
+def test_an_infeasible_budget_says_the_least() -> None:
+    graph = Training(sequence(Block, 4))
+    graph.config.set_memory_budget(1000)
+    with pytest.raises(PipelineError) as caught:
+        graph(torch.randn(256, 32))
+    message = str(caught.value)
+    assert "the memory budget of 1000 bytes cannot be met" in message
+    found = re.search(r"the least that was found is ([0-9]+) bytes, and ([0-9]+) bytes", message)
+    assert found is not None
+    least, needed = int(found[1]), int(found[2])
+    assert 1000 < least < needed
+    again = Training(sequence(Block, 4))
+    again.config.set_memory_budget(least)
+    again(torch.randn(256, 32))
+    assert number(again.ir(), "gflow.arena_size") <= least
+
+
+def test_budgets_as_users_write_them() -> None:
+    class Graph(flow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return x.exp()
+
+    graph = Graph()
+    for given, want in {
+        "2GB": (2_000_000_000, 0.0),
+        "512MiB": (512 * 2**20, 0.0),
+        "1.5 kb": (1500, 0.0),
+        "4096": (4096, 0.0),
+        12345: (12345, 0.0),
+        0.5: (0, 0.5),
+        1.0: (0, 1.0),
+        2e9: (2_000_000_000, 0.0),
+    }.items():
+        graph.config.set_memory_budget(given)  # type: ignore[arg-type]
+        passes = graph.config.resolved().passes
+        assert (passes.memory_budget, passes.memory_fraction) == want
+    for wrong in ("2 gigs", "", 0, -1, 0.0, True, None, "0.5XB"):
+        with pytest.raises(flow.GraphError, match=r"set_memory_budget\(\) takes bytes"):
+            graph.config.set_memory_budget(wrong)  # type: ignore[arg-type]
+    graph.config.set_memory_budget("1GB")
+    torch.testing.assert_close(graph(torch.ones(3)), torch.ones(3).exp())
+
+
+def test_time_grows_with_the_program() -> None:
+    def seconds(depth: int) -> tuple[int, float]:
+        module = scheduled(traced("mlp", depth))
+        with CONTEXT:
+            problem = read_problem(module.body.operations[0].operation.opview, "cpu")
+            limit = int(0.5 * replay(problem, {}).peak)
+            start = time.perf_counter()
+            choose(problem, limit)
+            return len(problem.reads), time.perf_counter() - start
+
+    small, large = seconds(6), seconds(48)
+    exponent = math.log(large[1] / small[1]) / math.log(large[0] / small[0])
+    assert exponent < 1.6  # a busy machine; benchmarks/checkpointing.py has the figure
