@@ -19,6 +19,8 @@ COMMANDS = {
     "scaling": "compile time against depth",
     "passes": "each pass against the number of ops",
     "fusion": "what fusion saves",
+    "memory": "planned memory against eager's",
+    "amp": "mixed precision on and off",
 }
 
 

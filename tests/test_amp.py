@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from amp_models import Training, batches, compiled_curve, eager_curve, make, optimizer_of
 from ir_interpreter import run_module
 from random_ir import random_args, random_module
 from torch import nn
 
 import gflow
+from benchmarks.amp_models import Training, batches, compiled_curve, eager_curve, make, optimizer_of
 from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
 from gflow.dialects import amp, builder

@@ -1,4 +1,4 @@
-"""Small models and training loops for the tests of mixed precision."""
+"""Small models and training loops that show what mixed precision does to a loss curve."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Training(gflow.nn.Graph):
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
 def compiled_curve(name: str, steps: int, amp: Any = None, scaler: Any = None) -> Tensor:

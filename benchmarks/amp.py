@@ -1,0 +1,152 @@
+"""Mixed precision, on and off: bytes moved, planned memory, step time, and loss curves.
+
+    python -m benchmarks amp [--models NAME,…] [--rounds 5] [--curves] [--json FILE]
+
+Bytes and roofline times are those of `gflow.compiler.cost`. "arena" is the planned memory of all values
+that are no arguments or results; halves of the weights are among them. Step times are of this
+machine's CPU, which has no arithmetic in halves: products are made in float32 (docs/mixed_precision.md).
+`--curves`: 50 steps beside an eager loop under `torch.autocast`, and beside float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks import amp_models, machine
+from benchmarks.items import ITEMS, loss_of, make_work
+from benchmarks.measure import note
+from benchmarks.report import table
+
+VARIANTS: dict[str, torch.dtype | None] = {
+    "float32": None,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_DEVICES = ("h100", "a100")
+
+
+def graph_of(name: str, dtype: torch.dtype | None, quick: bool) -> tuple[Any, tuple[Any, ...]]:
+    """A graph that takes the item's training step, and its inputs."""
+    import gflow
+
+    work = make_work(name, quick)
+
+    class Step(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = work.module
+            self.add_optimizer(work.optimizer)
+            if dtype is not None:
+                self.config.enable_amp(True, dtype=dtype)
+            if dtype == torch.float16:
+                self.set_grad_scaler(gflow.amp.GradScaler())
+
+        def build(self, *inputs: Any) -> Any:
+            loss = loss_of(self.module(*inputs[:-1]), inputs[-1])
+            loss.backward()
+            return loss
+
+    return Step(), work.inputs
+
+
+def measure_text(text: str) -> dict[str, Any]:
+    """What a planned module moves and needs."""
+    from gflow.compiler.cost import DEVICES, cost_of
+    from gflow.dialects.dialect import make_context
+    from gflow.dialects.mlir import ir
+
+    with make_context():
+        module = ir.Module.parse(text)
+        function = module.body.operations[0]
+        block = function.operation.regions[0].blocks[0]
+        ops = [op.operation for op in block.operations]
+        costs = [cost_of(op) for op in ops]
+        arena = ir.IntegerAttr(function.operation.attributes["gflow.arena_size"]).value
+    return {
+        "kernels": sum(c.bytes > 0 for c in costs),
+        "bytes": sum(c.bytes for c in costs),
+        "arena": arena,
+        "roofline_ms": {
+            name: 1e3 * sum(DEVICES[name].seconds(c) for c in costs) for name in _DEVICES
+        },
+    }
+
+
+def measure(name: str, rounds: int, quick: bool) -> dict[str, Any]:
+    graphs = {variant: graph_of(name, dtype, quick) for variant, dtype in VARIANTS.items()}
+    seconds: dict[str, list[float]] = {variant: [] for variant in graphs}
+    for graph, inputs in graphs.values():
+        graph(*inputs)
+        graph(*inputs)
+    for _ in range(rounds):
+        for variant, (graph, inputs) in graphs.items():
+            start = time.perf_counter()
+            graph(*inputs)
+            seconds[variant].append(time.perf_counter() - start)
+    return {
+        variant: {**measure_text(graph.ir()), "ms": 1e3 * median(seconds[variant])}
+        for variant, (graph, _) in graphs.items()
+    }
+
+
+def curves(steps: int) -> dict[str, Any]:
+    """Mean distances between loss curves: this compiler's, autocast's, and eager float32's."""
+    rows: dict[str, Any] = {}
+    for name in amp_models.MODELS:
+        full = amp_models.eager_curve(name, steps)
+        cast = amp_models.eager_curve(name, steps, torch.bfloat16)
+        row = {"start": full[0].item(), "end": full[-5:].mean().item()}
+        row["autocast_from_float32"] = (cast - full).abs().mean().item()
+        for variant, dtype in VARIANTS.items():
+            scaler = None
+            if dtype == torch.float16:
+                scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+            own = amp_models.compiled_curve(name, steps, dtype, scaler)
+            row[f"{variant}_from_float32"] = (own - full).abs().mean().item()
+            if dtype == torch.bfloat16:
+                row["bfloat16_from_autocast"] = (own - cast).abs().mean().item()
+        rows[name] = row
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks amp", description=__doc__)
+    training = [i.name for i in ITEMS.values() if i.kind == "training"]
+    parser.add_argument("--models", default=",".join(training))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    parser.add_argument("--curves", action="store_true", help="loss curves, too")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rows": {}}
+    lines: list[tuple[str, ...]] = []
+    for name in args.models.split(","):
+        note(ITEMS[name].description)
+        rows = result["rows"][name] = measure(name, args.rounds, args.quick)
+        for variant, row in rows.items():
+            lines.append(
+                (
+                    name,
+                    variant,
+                    f"{row['bytes'] / 1e6:.0f}",
+                    f"{row['arena'] / 1e6:.1f}",
+                    f"{row['ms']:.1f}",
+                    *(f"{row['roofline_ms'][d]:.2f}" for d in _DEVICES),
+                )
+            )
+    heads = ("model", "type", "MB moved", "arena MB", "ms here", *(f"{d} ms" for d in _DEVICES))
+    print(table(heads, lines))
+    if args.curves:
+        result["curves"] = curves(50)
+        for name, row in result["curves"].items():
+            print(name, ", ".join(f"{key} {value:.5f}" for key, value in row.items()))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
