@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
@@ -41,6 +42,29 @@ class CompileOptions:
     reproducer_dir: str = ""
 
 
+class Resolved(NamedTuple):
+    """What options come to: all that a program depends on besides its module."""
+
+    target: str
+    pipeline: str
+    threads: int
+    blas: bool
+
+
+def resolve(options: CompileOptions) -> Resolved:
+    """Fill in what the options leave open.
+
+    Raises:
+        ValueError: the target isn't known.
+    """
+    if options.target not in PIPELINES:
+        raise ValueError(f"unknown target '{options.target}'; known: {', '.join(PIPELINES)}")
+    pipeline = options.pipeline or PIPELINES[options.target](options.passes)
+    threads = options.threads or os.cpu_count() or 1
+    blas = host_blas() if options.blas is None else options.blas
+    return Resolved(options.target, pipeline, threads, blas)
+
+
 @cache
 def host_blas() -> bool:
     """Whether the PyTorch of this process carries a BLAS with Fortran names and 32-bit integers."""
@@ -64,18 +88,14 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     from .codegen.cpu.build import build_program
 
     options = options or CompileOptions()
-    if options.target not in PIPELINES:
-        raise ValueError(f"unknown target '{options.target}'; known: {', '.join(PIPELINES)}")
-    pipeline = options.pipeline or PIPELINES[options.target](options.passes)
+    resolved = resolve(options)
     entry = entry_function(module)
     name = ir.StringAttr(entry.attributes["sym_name"]).value
     writer = writer_for(name, options.reproducer_dir)
-    run_pipeline(module, pipeline, timing=options.timing, reproducer=writer)
+    run_pipeline(module, resolved.pipeline, timing=options.timing, reproducer=writer)
     start = time.perf_counter()
-    threads = options.threads or os.cpu_count() or 1
-    blas = host_blas() if options.blas is None else options.blas
     with module.context, _reproducible(module, writer):
-        program = build_program(entry, threads=threads, blas=blas)
+        program = build_program(entry, threads=resolved.threads, blas=resolved.blas)
     options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)
     return program

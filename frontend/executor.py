@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +12,8 @@ from typing import Any
 import torch
 
 from .tracing.trace import Trace
+
+_log = logging.getLogger("gflow")
 
 Runner = Callable[[list[torch.Tensor]], Any]
 
@@ -27,7 +31,7 @@ class Compiled:
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
-    from gflow.compiler import CompileOptions, compile_module
+    from gflow.compiler import CompileOptions
     from gflow.runtime import Executable
 
     from .lowering import lower
@@ -37,12 +41,37 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     module = lower(trace)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
-    program = compile_module(module, options)
+    program = _compile(module, options)
     compiled = time.perf_counter()
     executable = Executable(program)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     return Compiled(executable, takes_rng, program.ir, timings)
+
+
+def _compile(module: Any, options: Any) -> Any:
+    """The program of a module: from the disk cache, or compiled and added to it."""
+    from gflow.compiler import compile_module, resolve
+    from gflow.runtime import cache, program_io
+
+    if cache.directory() is None:
+        return compile_module(module, options)
+    start = time.perf_counter()
+    code = io.BytesIO()
+    module.operation.write_bytecode(code)
+    name = cache.key(code.getvalue(), repr(resolve(options)))
+    data = cache.read("programs", name)
+    if data is not None:
+        try:
+            program = program_io.from_bytes(data)
+        except program_io.ProgramError as error:
+            _log.warning("a program in the cache cannot be read, compiling: %s", error)
+        else:
+            options.timing["cache"] = time.perf_counter() - start
+            return program
+    program = compile_module(module, options)
+    cache.write("programs", name, program_io.to_bytes(program))
+    return program
 
 
 def lowered_ir(trace: Trace) -> str:

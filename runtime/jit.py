@@ -1,12 +1,17 @@
 """Kernels from MLIR text to machine code, by upstream passes and LLVM's JIT.
 
 Kernel functions are cached by their text for the life of the process: graphs, signatures and
-layers that need the same code share it.
+layers that need the same code share it. The machine code of a program is kept on disk, too
+(`runtime/cache.py`), and is loaded without LLVM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import ctypes.util
+import logging
+import tempfile
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -15,8 +20,14 @@ from pathlib import Path
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 from gflow.dialects.program import KERNEL_LOWERING
 
+from . import cache as disk
+from .objects import LoadedObject, ObjectError, load_object, supported
+
+_log = logging.getLogger("gflow")
+
 _addresses: dict[str, int] = {}
 _engines: list[ExecutionEngine] = []
+_loaded: list[LoadedObject] = []
 _lock = threading.Lock()
 
 
@@ -42,15 +53,23 @@ def _torch_library() -> ctypes.CDLL:
 
 
 @cache
-def symbol_address(name: str) -> int | None:
-    """The address of a C function that kernels call.
-
-    None where PyTorch's library does not lead to it (libm's functions, which LLVM finds itself).
-    """
+def _torch_symbol(name: str) -> int | None:
+    """The address of a C function in PyTorch's library or what that leads to, or None."""
     try:
         return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
     except AttributeError:
         return None
+
+
+@cache
+def symbol_address(name: str) -> int | None:
+    """The address of a C function that kernels call: PyTorch's, or libm's, which LLVM finds itself."""
+    found = _torch_symbol(name)
+    if found is None:
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+            found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    return found
 
 
 def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> dict[str, int]:
@@ -69,6 +88,47 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
 
 
 def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> None:
+    """Add the addresses of new kernels, from the disk cache or compiled."""
+    name = _cache_key(kernels, declarations)
+    if name is not None and (data := disk.read("objects", name)) is not None:
+        try:
+            loaded = load_object(data, symbol_address)
+            _addresses.update({kernel: loaded.symbols[kernel] for kernel in kernels})
+            _loaded.append(loaded)
+            return
+        except (ObjectError, KeyError) as error:
+            _log.warning("machine code in the cache cannot be loaded, compiling: %s", error)
+    engine = _engine(kernels, declarations, dump=name is not None)
+    table = (ctypes.c_int64 * len(kernels))()
+    pointer = ctypes.c_void_p(ctypes.addressof(table))
+    # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
+    fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("gflow_addresses"))
+    fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
+    _engines.append(engine)
+    _addresses.update(zip(kernels, table))
+    if name is not None:
+        disk.write("objects", name, _object_of(engine))
+
+
+def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> str | None:
+    """The cache's name for the machine code of these kernels; None if there is no cache."""
+    if disk.directory() is None or not supported():
+        return None
+    return disk.key(*declarations.values(), *kernels.values())
+
+
+def _object_of(engine: ExecutionEngine) -> bytes:
+    """The object file that an engine has compiled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.o"
+        engine.dump_to_object_file(str(path))
+        return path.read_bytes()
+
+
+def _engine(
+    kernels: Mapping[str, str], declarations: Mapping[str, str], dump: bool
+) -> ExecutionEngine:
+    """Compile kernels. dump: keep the object file."""
     context = ir.Context()
     with context:
         text = "\n".join(
@@ -89,18 +149,12 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> Non
         manager.run(module.operation)
         # vectors and unrolling are in the text, so more than level 1 only takes longer;
         # naming the libraries in `shared_libs` would cost half a second: LLVM lists their symbols
-        engine = ExecutionEngine(module, opt_level=1, shared_libs=[], enable_object_dump=False)
+        engine = ExecutionEngine(module, opt_level=1, shared_libs=[], enable_object_dump=dump)
     for name in declarations:
-        address = symbol_address(name)
+        address = _torch_symbol(name)
         if address is not None:
             engine.raw_register_runtime(name, ctypes.c_void_p(address))
-    table = (ctypes.c_int64 * len(kernels))()
-    pointer = ctypes.c_void_p(ctypes.addressof(table))
-    # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
-    fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("gflow_addresses"))
-    fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
-    _engines.append(engine)
-    _addresses.update(zip(kernels, table))
+    return engine
 
 
 def _address_table(names: list[str]) -> str:

@@ -1,0 +1,8 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+
+# Tests compile: what an earlier run left on disk must not stand in for the code at hand.
+os.environ.setdefault("GFLOW_CACHE", "0")

@@ -1,0 +1,210 @@
+"""The on-disk cache: programs and machine code, found again, never trusted when damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gflow as flow
+from gflow.dialects.program import Program
+from gflow.runtime import Executable, cache, jit, objects, program_io
+
+needs_objects = pytest.mark.skipif(not objects.supported(), reason="no loader for this machine")
+
+STEP = """
+import json, sys, torch
+import gflow as flow
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+class Step(flow.nn.Graph):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+        self.add_optimizer(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+
+    def build(self, x):
+        loss = torch.nn.functional.dropout(self.model(x), 0.0).square().mean()
+        loss.backward()
+        return loss
+
+graph = Step()
+losses = [graph(torch.ones(4, 8)).item() for _ in range(3)]
+print(json.dumps({"losses": losses, "phases": sorted(graph.timings), "ir": graph.ir()}))
+"""
+
+
+def run(folder: Path, **environment: str) -> dict[str, object]:
+    env = {**os.environ, "GFLOW_CACHE": "1", "GFLOW_CACHE_DIR": str(folder), **environment}
+    script = folder.parent / "step.py"
+    script.write_text(STEP)
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "stderr": done.stderr}
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*/*") if p.is_file())
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """A cache that one process has filled, and what that process printed."""
+    folder = tmp_path_factory.mktemp("filled") / "cache"
+    return folder, run(folder)
+
+
+@needs_objects
+def test_second_process_compiles_nothing(
+    tmp_path: Path, filled: tuple[Path, dict[str, object]]
+) -> None:
+    folder, first = filled
+    second = run(folder)
+    assert "gflow-fuse" in first["phases"]
+    assert "gflow-fuse" not in second["phases"]
+    assert "cache" in second["phases"]
+    assert second["losses"] == first["losses"]
+    assert second["ir"] == first["ir"]
+    assert {p.parent.name for p in entries(folder)} == {"programs", "objects"}
+    off = run(tmp_path / "none", GFLOW_CACHE="0")
+    assert off["losses"] == first["losses"]
+    assert not (tmp_path / "none").exists()
+
+
+@needs_objects
+@pytest.mark.parametrize("damage", ["flipped", "truncated"])
+def test_damaged_entries_are_compiled_anew(
+    tmp_path: Path, damage: str, filled: tuple[Path, dict[str, object]]
+) -> None:
+    folder, first = tmp_path / "cache", filled[1]
+    shutil.copytree(filled[0], folder)
+    for path in entries(folder):
+        data = bytearray(path.read_bytes())
+        if damage == "flipped":
+            data[len(data) // 2] ^= 0x40
+        path.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
+    second = run(folder)
+    assert second["losses"] == first["losses"]
+    assert "gflow-fuse" in second["phases"]
+    assert "is damaged" in str(second["stderr"])
+
+
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    cache.write("programs", "x", b"data")
+    cache.write("programs", "x", b"data")
+    assert cache.read("programs", "x") is None
+    assert len([r for r in caplog.records if "nothing is cached" in r.message]) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 500, b"gflow cache 1\n"])
+def test_files_that_are_no_entries(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    cache.write("objects", "a", b"code")
+    (tmp_path / "objects" / "a").write_bytes(data)
+    assert cache.read("objects", "a") is None
+    assert not (tmp_path / "objects" / "a").exists()
+
+
+def test_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    assert cache.read("programs", "a") is None
+    cache.write("programs", "a", b"one")
+    cache.write("programs", "a", b"two")
+    assert cache.read("programs", "a") == b"two"
+    monkeypatch.setenv("GFLOW_CACHE_SIZE", "3000")
+    for n in range(10):
+        cache.write("objects", str(n), bytes(1000))
+        os.utime(tmp_path / "objects" / str(n), (n, n))
+    left = {p.name for p in (tmp_path / "objects").iterdir()}
+    assert len(left) <= 3
+    assert "9" in left
+    assert cache.key("a", "b") != cache.key("ab", "")
+    monkeypatch.setenv("GFLOW_CACHE", "off")
+    assert cache.directory() is None
+    assert cache.read("objects", "9") is None
+
+
+class Net(flow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2))
+        self.table = torch.arange(5.0)
+        self.add_optimizer(torch.optim.AdamW(self.model.parameters(), 0.01))
+        self.config.enable_multi_tensor_update(True)
+
+    def build(self, x: Tensor) -> Tensor:
+        loss = self.model(x).square().mean() + (torch.tensor([1.0, 3.0, 2.0]) * 2).sum()
+        loss.backward()
+        return loss
+
+
+def program() -> tuple[Program, Net, Tensor]:
+    graph = Net()
+    x = torch.randn(2, 3, 8, 8)
+    graph(x)
+    graph(x)
+    executable = graph._latest().compiled.run
+    assert isinstance(executable, Executable)
+    return executable.program, graph, x
+
+
+def test_programs_as_bytes() -> None:
+    before, _, _ = program()
+    data = program_io.to_bytes(before)
+    assert program_io.from_bytes(data) == before
+    for cut in (0, 4, 8, 100, len(data) // 2, len(data) - 1):
+        with pytest.raises(program_io.ProgramError):
+            program_io.from_bytes(data[:cut])
+    with pytest.raises(program_io.ProgramError):
+        program_io.from_bytes(data + b"more")
+
+
+@needs_objects
+def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object that LLVM made, loaded by ours, computes the same."""
+    found, graph, x = program()
+    engine = jit._engine(found.kernels, found.declarations, dump=True)
+    engine.raw_lookup("gflow_addresses")
+    loaded = objects.load_object(jit._object_of(engine), jit.symbol_address)
+    assert set(found.kernels) <= set(loaded.symbols)
+    ours = {name: loaded.symbols[name] for name in found.kernels}
+    monkeypatch.setattr(jit, "_addresses", {**jit._addresses, **ours})
+    again = Executable(found)
+    plan = graph._latest()
+    arguments = [x if t is None else t.clone() for t in plan.arguments]
+    theirs = [t.clone() for t in arguments]
+    for got, want in zip(again(arguments), plan.compiled.run(theirs), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@needs_objects
+def test_damaged_objects_are_refused() -> None:
+    found, _, _ = program()
+    engine = jit._engine(found.kernels, found.declarations, dump=True)
+    engine.raw_lookup("gflow_addresses")
+    data = jit._object_of(engine)
+    for cut in (0, 3, 63, 64, 200, len(data) // 2, len(data) - 10):
+        with pytest.raises(objects.ObjectError):
+            objects.load_object(data[:cut], jit.symbol_address)
+    with pytest.raises(objects.ObjectError, match="not an x86-64 object"):
+        objects.load_object(b"\x7fELF" + bytes(100), jit.symbol_address)
+    with pytest.raises(objects.ObjectError, match="which is not there"):
+        objects.load_object(data, lambda name: None)
