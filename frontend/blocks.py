@@ -143,8 +143,19 @@ def _to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _module_to(self, *args, **kwargs)
 
 
+_module_dir = torch.nn.Module.__dir__
+
+
+@functools.wraps(_module_dir)
+def _dir(self: torch.nn.Module) -> list[str]:
+    """Without `config` where it is unknown: TorchDynamo reads all that is listed."""
+    names = _module_dir(self)
+    return names if hasattr(self, "config") else [name for name in names if name != "config"]
+
+
 def _install() -> None:
     if "config" not in vars(torch.nn.Module):
+        torch.nn.Module.__dir__ = _dir  # type: ignore[method-assign]
         torch.nn.Module.config = _Config()  # type: ignore[attr-defined]
         torch.nn.Module.to = _to  # type: ignore[method-assign]
 

@@ -38,17 +38,26 @@ class _StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         _remove(self)
+        _kept.clear()
         return getattr(importlib.import_module(_NAME), name)
 
 
 def _remove(stand_in: _StandIn) -> None:
+    """Take the stand-in away, and what was loaded under it: the real package, which may be imported right now
+    from one of these, loads its own."""
     for fn in stand_in.asked:
         getattr(fn, "__dict__", {}).pop("__dynamo_disable", None)
     stand_in.asked.clear()
     if sys.modules.get(_NAME) is stand_in:
         del sys.modules[_NAME]
+        for name in [name for name in sys.modules if name.startswith(f"{_NAME}.")]:
+            _kept[name] = sys.modules.pop(name)
     if torch.__dict__.get("_dynamo") is stand_in:
         del torch.__dict__["_dynamo"]
+
+
+#: submodules that were loaded without the package, for the next trace
+_kept: dict[str, ModuleType] = {}
 
 
 @contextlib.contextmanager
@@ -65,6 +74,9 @@ def light_dynamo() -> Iterator[None]:
     stand_in.__spec__ = importlib.machinery.ModuleSpec(_NAME, None, is_package=True)
     sys.modules[_NAME] = stand_in
     torch._dynamo = stand_in  # type: ignore[assignment]
+    for name, module in _kept.items():
+        sys.modules[name] = module
+        setattr(stand_in, name.rpartition(".")[2], module)
     try:
         importlib.import_module(f"{_NAME}.config")
         yield
