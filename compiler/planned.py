@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
 
+from .memory.check import problems
 from .memory.liveness import last_uses
 from .sources import Source, source_of
 from .ssa import Op, read_body
@@ -77,11 +78,13 @@ def read_plan(function: func.FuncOp) -> PlanReading:
     """
     name = ir.StringAttr(function.attributes["sym_name"]).value
     attributes = function.operation.attributes
-    if "gflow.arena_size" not in attributes:
+    if "gflow.arena_size" not in attributes or "gflow.lower_bound" not in attributes:
         raise NotPlanned(
             f"the function '@{name}' has no memory plan; run --pipeline-for=cpu, or a pipeline that "
             "ends in gflow-plan-memory"
         )
+    for problem, op in problems(function):
+        raise NotPlanned(f"the memory plan of '@{name}' is not sound: {problem} ('{op.name}')")
     body = read_body(function)
     at = layouts(function, body)
     last = last_uses(body, at)

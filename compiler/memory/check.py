@@ -33,6 +33,10 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
             function.operation,
         )
         return
+    for name in ("gflow.arena_size", "gflow.lower_bound"):
+        if name in attributes and not isinstance(attributes[name], ir.IntegerAttr):
+            yield f"{name} must be an integer, found {attributes[name]}", function.operation
+            return
     size = ir.IntegerAttr(attributes["gflow.arena_size"]).value
     if "gflow.lower_bound" in attributes:
         bound = ir.IntegerAttr(attributes["gflow.lower_bound"]).value
@@ -101,7 +105,11 @@ def _scratch(o: Op, live: list[tuple[int, int, int]], size: int) -> Iterator[Pro
     """An op's scratch lies in the arena, on nothing that is live while it runs."""
     if "gflow.scratch" not in o.op.attributes:
         return
-    low, length = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
+    attribute = o.op.attributes["gflow.scratch"]
+    if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2 or min(attribute) < 0:
+        yield f"gflow.scratch must be array<i64: offset, bytes>, found {attribute}", o.op
+        return
+    low, length = attribute
     if low % ALIGN or low + length > size:
         yield f"scratch of {length} bytes at {low} is no aligned part of an arena of {size}", o.op
     first = bisect_right(live, low, key=lambda entry: entry[1])

@@ -10,7 +10,7 @@ from typing import Any
 
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, KernelStep, Place, Step, TensorRef
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import COMPLEX, TensorType
 
 from ...ssa import Body, Op, read_body
 from ...views import Layout, argument_strides, layouts
@@ -129,6 +129,8 @@ class Builder:
         """
         if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
             return
+        if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
+            raise ValueError(f"there are no kernels on complex numbers: {label}")
         p = plan(k)
         name = self.kernel(k, p)
         work = k.numel * max(1, sum(n.op not in ("load", "const", "index") for n in k.nodes))
