@@ -50,11 +50,9 @@ def cpu_pipeline(options: PipelineOptions) -> str:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch=cpu}}")
     elif options.memory_fraction:
         passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch=cpu}}")
-    if options.memory_budget:
-        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch=cpu}}")
-    elif options.memory_fraction:
-        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch=cpu}}")
     passes.append("gflow-materialize")
+    if options.compress_memory:
+        passes.append("gflow-repeat-copies")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
     passes += [_plan_memory(options)]
