@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,8 +42,8 @@ def convnet() -> nn.Module:
 
 
 def pictures(generator: torch.Generator) -> Batch:
-    target = torch.randint(10, (32,), generator=generator)
-    noise = torch.randn(32, 3, 16, 16, generator=generator)
+    target = torch.randint(10, (16,), generator=generator)
+    noise = torch.randn(16, 3, 16, 16, generator=generator)
     return noise + target.view(-1, 1, 1, 1) / 5, target
 
 
@@ -105,6 +106,7 @@ def compiled_curve(name: str, steps: int, amp: Any = None, scaler: Any = None) -
     return torch.tensor([graph(x, y).item() for x, y in batches(name, steps)])
 
 
+@cache
 def eager_curve(name: str, steps: int, amp: Any = None, scaler: Any = None) -> Tensor:
     """The losses of an eager loop under `torch.autocast`."""
     model = make(name)

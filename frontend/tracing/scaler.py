@@ -110,29 +110,31 @@ class LossScale:
                 "the graph has a gradient scaler, but gradients were made without loss.backward(); "
                 "call backward() on the loss in build(), or set no scaler."
             )
-        gradients: list[tuple[torch.Tensor, torch.Tensor]] = []
+        wrappers = [session.rewrites.wrapper_of(p) for p in parameters]
+        scaled: list[Any] = [w.grad for w in wrappers]
+        for real in parameters:
+            if real.dtype in _HALVES:
+                raise GraphTraceError(
+                    f"{name}: the gradient of a {real.dtype} parameter cannot be unscaled; keep "
+                    "parameters in float32 (config.enable_amp() casts them where it pays)."
+                )
         with self._recording():
             bad = torch.zeros((), dtype=torch.bool)
-            if not self.static:
+            if self.static:
+                inverse: Any = 1 / self.scaler.scale_factor
+            else:
+                for gradient in scaled:
+                    bad = bad | ~torch.isfinite(gradient).all()
                 inverse = self._state["_scale"].wrapper.double().reciprocal().float()
-            for real in parameters:
-                wrapper = session.rewrites.wrapper_of(real)
-                old: Any = wrapper.grad
-                if real.dtype in _HALVES:
-                    raise GraphTraceError(
-                        f"{name}: the gradient of a {real.dtype} parameter cannot be unscaled; keep "
-                        "parameters in float32 (config.enable_amp() casts them where it pays)."
-                    )
-                if not self.static:
-                    bad = bad | ~torch.isfinite(old).all()
-                if id(real) in self._unscaled:
-                    continue
-                self._unscaled.add(id(real))
-                new = old * inverse if not self.static else old * (1 / self.scaler.scale_factor)
-                gradients.append((wrapper, new))
+                # nothing of an update can be computed before all gradients are known: it would
+                # have to be kept beside the old values until then
+                inverse = torch.where(bad, 0.0, inverse)
             self.found.append(bad)
-        for wrapper, new in gradients:
-            wrapper.grad = functional(unwrap(new), new)
+            new = [gradient * inverse for gradient in scaled]
+        for real, wrapper, gradient in zip(parameters, wrappers, new, strict=True):
+            if id(real) not in self._unscaled:
+                self._unscaled.add(id(real))
+                wrapper.grad = functional(unwrap(gradient), gradient)
 
     def before(self) -> Before:
         """What is known before an optimizer's step."""
