@@ -145,12 +145,14 @@ def test_broken_code_generation_leaves_a_reproducer(
 ) -> None:
     from gflow.compiler.codegen.cpu import build
 
-    def broken(b, o):  # type: ignore[no-untyped-def]
+    def broken(function, **options):  # type: ignore[no-untyped-def]
         raise KeyError("lost")
 
-    monkeypatch.setattr(build, "_add", broken)
+    monkeypatch.setattr(build, "build_program", broken)
     options = CompileOptions(reproducer_dir=str(tmp_path))
-    with pytest.raises(PipelineError, match=r"code generation failed\n.*internal error in code gen"):
+    with pytest.raises(
+        PipelineError, match=r"code generation failed\n.*internal error in code gen"
+    ):
         compile_module(ir.Module.parse(TEXT, make_context()), options)
     assert "gflow.arena_size" in (tmp_path / "f.mlir").read_text()
 
