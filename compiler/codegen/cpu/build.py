@@ -7,7 +7,6 @@ what has no kernel yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -22,7 +21,6 @@ from ..kernel import describe
 from . import aten_ops, convolution, halves, movement, vmath
 from .builder import Builder
 from .epilogue import Epilogue, split
-from .matmul import matmul
 
 _RUNTIME_FUNCTIONS = {
     "omp_get_thread_num": "  llvm.func @omp_get_thread_num() -> i32",
@@ -132,8 +130,15 @@ def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     epilogue.run(0, epilogue.rows, b.places[r])
 
 
-_CONTRACTIONS: Mapping[str, Callable[[Builder, Op, Epilogue | None], None]] = {
-    "matmul": halves.widening(matmul, halves.HALVES),
+_Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def _without_epilogue(steps: _Contraction) -> Callable[[Builder, Op], None]:
+    return lambda b, o: steps(b, o, None)
+
+
+_CONTRACTIONS: Mapping[str, _Contraction] = {
+    "matmul": halves.matmul_in_pieces,
     "convolution": halves.widening(_convolution, halves.HALVES),
     "convolution_input_grad": halves.widening(_convolution, halves.HALVES),
     "convolution_weight_grad": halves.widening(_convolution, halves.HALVES),
@@ -141,7 +146,7 @@ _CONTRACTIONS: Mapping[str, Callable[[Builder, Op, Epilogue | None], None]] = {
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
-    **{name: partial(steps, epilogue=None) for name, steps in _CONTRACTIONS.items()},
+    **{name: _without_epilogue(steps) for name, steps in _CONTRACTIONS.items()},
     "iota": movement.iota,
     "pad": movement.pad,
     "concatenate": movement.concatenate,

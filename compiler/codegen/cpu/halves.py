@@ -15,10 +15,14 @@ from gflow.dialects.types import TensorType, row_major_strides
 from ...ssa import Op
 from ...views import Layout
 from ..kernel import Access, Kernel, Node, simplify
-from .builder import Builder
+from .builder import Builder, shifted
 from .epilogue import Epilogue
+from .matmul import matmul, product
 
 HALVES = ("f16", "bf16")
+
+#: bytes of widened rows at a time, and rows at the least: each piece packs the other matrix again
+_PIECE, _LEAST_ROWS = 4 << 20, 128
 
 Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
@@ -56,6 +60,44 @@ def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op
             steps(b, o)
 
     return run
+
+
+def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
+    """A product of float32 values as `matmul` makes it, or of halves, some rows at a time."""
+    x, y, z = (*o.operands, *o.results)
+    types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
+    (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+    batched = types[2].numel != rows * columns
+    if types[2].dtype not in HALVES or not types[2].numel or not inner or batched or not b.blas:
+        widening(matmul, HALVES)(b, o, epilogue)
+        return
+    strides = [b.strides(v)[-2:] for v in (x, y, z)]
+    with _scratch(b) as take:
+        if epilogue is None:
+            result = b.place(z)
+        else:
+            own = epilogue.place is None
+            scratch = take(types[2].nbytes) if own else Place("arena", 0, b.arena)
+            result = epilogue.target(0, scratch)
+            strides[2] = (columns, 1)
+        piece = min(rows, max(_LEAST_ROWS, _PIECE // (4 * (inner + columns))))
+        wide = [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
+        at = [take(ty.nbytes) for ty in wide]
+        whole = TensorType(wide[1].shape, types[1].dtype)
+        _convert(b, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)
+        for first in range(0, rows, piece):
+            count = min(piece, rows - first)
+            a = TensorType((count, inner), types[0].dtype)
+            c = TensorType((count, columns), types[2].dtype)
+            a32, c32 = TensorType(a.shape, "f32"), TensorType(c.shape, "f32")
+            source = shifted(b.place(x), first * strides[0][0], a)
+            _convert(b, (source, a, strides[0]), (at[0], a32, (inner, 1)), label)
+            dense = [(inner, 1), (columns, 1), (columns, 1)]
+            product(b, at, [a32, wide[1], c32], dense, label)
+            target = shifted(result, first * strides[2][0], c)
+            _convert(b, (at[2], c32, (columns, 1)), (target, c, strides[2]), label)
+        if epilogue is not None:
+            epilogue.run(0, epilogue.rows, result)
 
 
 def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:

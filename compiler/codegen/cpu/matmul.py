@@ -22,7 +22,7 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if types[2].numel == 0:
         return
     if epilogue is None:
-        _product(b, [*places, b.place(z)], types, strides, b.label(o))
+        product(b, [*places, b.place(z)], types, strides, b.label(o))
         return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
     pieces = [(0, epilogue.rows)] if batched else epilogue.pieces(types[0].shape[-1])
@@ -30,11 +30,11 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     for first, count in pieces:
         target = epilogue.target(first, scratch)
         if len(pieces) == 1:
-            _product(b, [*places, target], types, strides, b.label(o))
+            product(b, [*places, target], types, strides, b.label(o))
         else:
             part = [_rows(types[0], count), types[1], _rows(types[2], count)]
             at = shifted(places[0], first * strides[0][-2], types[0])
-            _product(b, [at, places[1], target], part, strides, b.label(o))
+            product(b, [at, places[1], target], part, strides, b.label(o))
         epilogue.run(first, count, target)
 
 
@@ -42,7 +42,7 @@ def _rows(ty: TensorType, count: int) -> TensorType:
     return TensorType((*ty.shape[:-2], count, ty.shape[-1]), ty.dtype)
 
 
-def _product(
+def product(
     b: Builder,
     places: Sequence[Place],
     types: Sequence[TensorType],
