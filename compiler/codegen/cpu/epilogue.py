@@ -29,7 +29,7 @@ _PIECE = 2 << 20
 _LARGE, _FEW_TERMS = 8 << 20, 256
 
 #: bytes of scratch for the result, if it has no buffer
-_SCRATCH = 4 << 20
+_SCRATCH = 2 << 20
 
 
 @dataclass
