@@ -39,7 +39,7 @@ def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:
     lives = lives_of(function)
     for _ in range(options.rounds):
         before = lives.lower_bound
-        if not _repeat(lives, lives.per_op.index(before), options.cost):
+        if not before or not _repeat(lives, lives.per_op.index(before), options.cost):
             return
         lives = lives_of(function)
         if lives.lower_bound >= before:
