@@ -46,6 +46,22 @@ def to_mlir(spec: Attr, value: Any) -> ir.Attribute:
     )
 
 
+#: MLIR uniques attributes per context; reading an array costs microseconds, looking it up does not
+_arrays: dict[ir.Attribute, tuple[int, ...]] = {}
+
+
+def forget_attributes() -> None:
+    """Empty the look-up: its entries keep the contexts of their attributes alive."""
+    _arrays.clear()
+
+
+def _remembered(attr: ir.Attribute, value: tuple[int, ...]) -> tuple[int, ...]:
+    if len(_arrays) > 100_000:
+        _arrays.clear()
+    _arrays[attr] = value
+    return value
+
+
 def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
     """The attribute as plain data; an "elements" attribute gives its `TensorType`.
 
@@ -53,6 +69,8 @@ def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
         VerifyError: the attribute is of another kind.
     """
     kind = spec.kind
+    if kind == "i64[]" and attr in _arrays:
+        return _arrays[attr]
     if kind == "i64" and isinstance(attr, ir.IntegerAttr):
         return attr.value
     if kind == "f64" and isinstance(attr, ir.FloatAttr):
@@ -62,7 +80,7 @@ def from_mlir(spec: Attr, attr: ir.Attribute) -> Any:
     if kind == "str" and isinstance(attr, ir.StringAttr):
         return attr.value
     if kind == "i64[]" and isinstance(attr, ir.DenseI64ArrayAttr):
-        return tuple(attr)
+        return _remembered(attr, tuple(attr))
     if kind == "str[]" and isinstance(attr, ir.ArrayAttr):
         items = list(attr)
         if all(isinstance(a, ir.StringAttr) for a in items):

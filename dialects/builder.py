@@ -34,15 +34,19 @@ def build_op(
     attrs = attrs or {}
     if result_types is None:
         assert definition.infer is not None, f"gflow.{name} has no shape rule; give result_types"
-        plain = {spec: attrs.get(spec) for spec in definition.attrs}
+        plain = {spec: attrs.get(spec) for spec in definition.attrs} if definition.attrs else {}
         if name == "constant":
             plain["value"] = tensor_type(attrs["value"].type)
         result_types = definition.infer([type_of(v) for v in operands], plain)
-    attributes = {
-        key: to_mlir(definition.attrs[key], value)
-        for key, value in attrs.items()
-        if value is not None
-    }
+    attributes = (
+        {
+            key: to_mlir(definition.attrs[key], value)
+            for key, value in attrs.items()
+            if value is not None
+        }
+        if attrs
+        else {}
+    )
     types = [ty.mlir() for ty in result_types]
     if definition.mixed:
         attributes["operandSegmentSizes"] = segment_sizes([v.type for v in operands])

@@ -6,6 +6,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from .attributes import forget_attributes
 from .mlir import ext, ir
 from .opdef import MIXED_GROUPS, OpDef, VerifyError
 from .ops import OPS
@@ -113,6 +114,7 @@ OP_CLASSES: dict[str, type] = {name: _make_class(definition) for name, definitio
 def make_context() -> ir.Context:
     """A new MLIR context with the dialect (and all upstream ones) loaded."""
     forget_types()
+    forget_attributes()
     context = ir.Context()
     with context:
         Gflow.load()

@@ -53,7 +53,12 @@ class TensorType(NamedTuple):
 
     def mlir(self) -> ir.Type:
         """The MLIR type in the current context."""
-        return ir.RankedTensorType.get(list(self.shape), _element_type(self.dtype))
+        key = (ir.Context.current, self)
+        found = _mlir.get(key)
+        if found is None:
+            element = ir.Type.parse(self.dtype)
+            found = _mlir[key] = ir.RankedTensorType.get(list(self.shape), element)
+        return found
 
 
 def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,21 +71,19 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape without its dimensions of size 1."""
-    return tuple(s for s in shape if s != 1)
-
-
-def _element_type(dtype: str) -> ir.Type:
-    return ir.Type.parse(dtype)
+    return tuple([s for s in shape if s != 1])
 
 
 # MLIR uniques types per context, and contexts are few: reading a shape through the bindings
 # costs microseconds per dimension, a dictionary look-up a tenth of one.
 _cache: dict[ir.Type, TensorType | None] = {}
+_mlir: dict[tuple[ir.Context, TensorType], ir.Type] = {}
 
 
 def forget_types() -> None:
     """Empty the look-up: its entries keep the contexts of their types alive."""
     _cache.clear()
+    _mlir.clear()
 
 
 def type_of(value: ir.Value) -> TensorType:

@@ -20,8 +20,9 @@ def check(definition: OpDef, op: ir.Operation) -> None:
         raise VerifyError(
             f"expects {wanted} operands ({', '.join(definition.operands)}), found {count}"
         )
-    if definition.results is not None and len(op.results) != definition.results:
-        raise VerifyError(f"expects {definition.results} results, found {len(op.results)}")
+    results = op.results
+    if definition.results is not None and len(results) != definition.results:
+        raise VerifyError(f"expects {definition.results} results, found {len(results)}")
     if len(op.regions) != definition.regions:
         raise VerifyError(f"expects {definition.regions} regions, found {len(op.regions)}")
     types = []
@@ -32,12 +33,12 @@ def check(definition: OpDef, op: ir.Operation) -> None:
                 f"operand #{i} must be a tensor of static shape, found {operand.type}"
             )
         types.append(found)
-    attrs = read(definition, op.attributes)
+    attrs = read(definition, op.attributes) if definition.attrs else {}
     if definition.infer is not None:
         wanted_types = definition.infer(types, attrs)
-        if len(op.results) != len(wanted_types):
-            raise VerifyError(f"expects {len(wanted_types)} results, found {len(op.results)}")
-        for i, (result, want) in enumerate(zip(op.results, wanted_types)):
+        if len(results) != len(wanted_types):
+            raise VerifyError(f"expects {len(wanted_types)} results, found {len(results)}")
+        for i, (result, want) in enumerate(zip(results, wanted_types)):
             if try_tensor_type(result.type) != want:
                 raise VerifyError(f"result #{i} must be {want}, found {result.type}")
     if definition.name == "fused":

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from . import executor
+from .collector import collector_paused
 from .errors import GraphInputError
 from .executor import Compiled
 from .signature import check_call, check_tensors
@@ -207,6 +208,7 @@ class StepSkipped(Exception):
         self.outputs = outputs
 
 
+@collector_paused()
 def compile_plan(
     name: str,
     build: Callable[..., Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.types import TensorType, without_ones
@@ -69,7 +70,7 @@ class Group:
     @property
     def kept(self) -> tuple[int, ...]:
         """The shape that its reductions have."""
-        return tuple(s for d, s in enumerate(self.space) if d not in (self.reduced or ()))
+        return _kept(self.space, self.reduced)
 
     @property
     def is_row(self) -> bool:
@@ -86,16 +87,31 @@ class Group:
 
     def map_in(self, shape: tuple[int, ...]) -> DimMap | None:
         """How a value of `shape` lies in the index space; None if it doesn't."""
-        full = tuple(d if s != 1 else -1 for d, s in enumerate(self.space))
-        if shape == self.space:
-            return full
-        real = [d for d in full if d >= 0]
-        if self.reduced is not None and without_ones(shape) == without_ones(self.kept):
-            real = [d for d in real if d not in self.reduced]
-        elif without_ones(shape) != without_ones(self.space):
-            return None
-        walk = iter(real)
-        return tuple(next(walk) if s != 1 else -1 for s in shape)
+        return _map_in(self.space, self.reduced, shape)
+
+
+# fusion asks these for every value that it considers, and a program has few shapes
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(space: tuple[int, ...], reduced: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(s for d, s in enumerate(space) if d not in (reduced or ()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _map_in(
+    space: tuple[int, ...], reduced: tuple[int, ...] | None, shape: tuple[int, ...]
+) -> DimMap | None:
+    full = tuple(d if s != 1 else -1 for d, s in enumerate(space))
+    if shape == space:
+        return full
+    real = [d for d in full if d >= 0]
+    if reduced is not None and without_ones(shape) == without_ones(_kept(space, reduced)):
+        real = [d for d in real if d not in reduced]
+    elif without_ones(shape) != without_ones(space):
+        return None
+    walk = iter(real)
+    return tuple(next(walk) if s != 1 else -1 for s in shape)
 
 
 def union(group: Group, others: Sequence[Group]) -> Group:

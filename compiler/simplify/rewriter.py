@@ -66,7 +66,6 @@ class Rewriter:
         self._types: dict[ir.Value, TensorType] = {}
         self._splats: dict[ir.Value, Scalar] = {}
         self._constants: dict[tuple[TensorType, str, bytes], ir.Value] = {}
-        self._arrays: dict[ir.Attribute, Any] = {}
         self._anchor: ir.Operation | None = None
         self._place: tuple[ir.InsertionPoint, ir.Location] | None = None  # of the anchor
         self._pure: list[ir.Operation] = []  # readers after what they read
@@ -91,19 +90,14 @@ class Rewriter:
         return self._splats.get(value)
 
     def read_attributes(self, op: ir.Operation, definition: OpDef) -> dict[str, Any]:
-        """Attributes of an op as plain data; arrays are read once per distinct attribute."""
+        """Attributes of an op as plain data."""
         found: dict[str, Any] = {}
         attributes = op.attributes
         for name, spec in definition.attrs.items():
             if spec.optional and name not in attributes:
                 continue
             attribute = attributes[name]
-            if spec.kind == "elements":
-                found[name] = attribute
-                continue
-            if attribute not in self._arrays:
-                self._arrays[attribute] = from_mlir(spec, attribute)
-            found[name] = self._arrays[attribute]
+            found[name] = attribute if spec.kind == "elements" else from_mlir(spec, attribute)
         return found
 
     # -- building
