@@ -24,6 +24,9 @@ from .builder import Builder
 #: bytes of the result made at a time where that pays: pieces stay in the cache, and still fill a GEMM
 _PIECE = 2 << 20
 
+#: so that the steps of one op stay few, whatever its size
+_MOST_PIECES = 4096
+
 #: it pays for results that don't fit a cache, of products with few terms: with more, making the result
 #: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
 _LARGE, _FEW_TERMS = 8 << 20, 256
@@ -73,7 +76,7 @@ class Epilogue:
         if whole or not self.granule:
             return [(0, self.rows)]
         both = self.common(granule)
-        length = max(1, most // (row * both)) * both
+        length = max(1, most // (row * both), self.rows // (_MOST_PIECES * both)) * both
         return [(at, min(length, self.rows - at)) for at in range(0, self.rows, length)]
 
     def common(self, granule: int) -> int:
