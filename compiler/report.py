@@ -172,9 +172,9 @@ def measure(module: ir.Module | ir.Operation, device: Device | str) -> Measure:
 
 
 def _measure_function(function: ir.Operation, device: Device, found: Measure) -> None:
-    if "gflow.arena_size" in function.attributes:
-        size = ir.IntegerAttr(function.attributes["gflow.arena_size"]).value
-        found.arena = (found.arena or 0) + size
+    size = function.attributes.get("gflow.arena_size", None)
+    if isinstance(size, ir.IntegerAttr):
+        found.arena = (found.arena or 0) + size.value
     for block in function.regions[0].blocks:
         for view in block.operations:
             op = view.operation

@@ -178,9 +178,22 @@ def _child(seed: int, case: Path, end: float) -> tuple[int, Find | None]:
         kind, _, message = told.partition("\n")
         return count, _find(kind, case, message)
     if "Timeout (" in stderr:
-        return count, _find("hang", case, stderr)
+        find = _find("hang", case, stderr)
+        return count, find if _hangs_again(find, case) else None
     name = signal.Signals(-code).name if code < 0 else f"status {code}"
     return count, _find("crash", case, f"{stderr[-6000:]}\n{name}")
+
+
+def _hangs_again(find: Find, case: Path) -> bool:
+    """Whether an input takes too long a second time: the machine may have been busy, or stopped."""
+    again = case.with_name("again.mlir")
+    again.write_bytes(find.data)
+    command = [sys.executable, __file__, "--again", str(again), f"--flags={find.flags}"]
+    try:
+        subprocess.run(command, capture_output=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _find(kind: str, case: Path, message: str) -> Find:
@@ -195,9 +208,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="where to write what is found")
     parser.add_argument("--child", nargs=2, metavar=("SEED", "CASE"), help=argparse.SUPPRESS)
+    parser.add_argument("--again", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--flags", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.child:
         return work(int(options.child[0]), Path(options.child[1]))
+    if options.again:
+        print(attempt(options.again.read_bytes(), options.flags.split(), options.again))
+        return 0
     tried, finds = fuzz(options.minutes * 60, options.seed)
     for n, find in enumerate(finds):
         print(f"--- {find.kind}: gflow-opt {find.flags}\n{find.message[-3000:]}")

@@ -45,16 +45,18 @@ def test_crashes_and_hangs_are_put_down_to_their_input(
     """The parent tells what killed a child."""
     script = tmp_path / "child.py"
     monkeypatch.setattr(fuzz_opt, "__file__", str(script))
+    monkeypatch.setattr(fuzz_opt, "LIMIT", 2)
     start = (
         "import ctypes, faulthandler, pathlib, sys, time\n"
         "faulthandler.enable()\n"
-        "case = pathlib.Path(sys.argv[3])\n"
+        "case = pathlib.Path(sys.argv[3] if sys.argv[1] == '--child' else sys.argv[2])\n"
         "case.write_text('the input'); case.with_suffix('.flags').write_text('--a')\n"
         "print('.', flush=True)\n"
     )
     ends = {
         "crash": "ctypes.string_at(0)",
-        "hang": "faulthandler.dump_traceback_later(0.2, exit=True); time.sleep(30)",
+        "hang": "'--again' in sys.argv and time.sleep(60)\n"
+        "faulthandler.dump_traceback_later(0.2, exit=True); time.sleep(30)",
         "bug": "print('bug\\ninternal error', flush=True); sys.exit(3)",
     }
     for kind, end in ends.items():

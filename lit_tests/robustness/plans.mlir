@@ -36,3 +36,11 @@ func.func @scratch(%g: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {gflow.are
   %u = "gflow.matmul"(%g, %g) {gflow.buffers = ["result:0"], gflow.scratch = 7 : i64} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %u : tensor<8x8xf32>
 }
+
+// -----
+// A report reads what there is.
+// RUN: %gflow-opt %s --gflow-report --split-input-file -o /dev/null 2>&1 | FileCheck %s --check-prefix=REPORT
+// REPORT: kernels
+func.func @nothing_planned(%g: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {gflow.arena_size = "big"} {
+  return %g : tensor<8x8xf32>
+}
