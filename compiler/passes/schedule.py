@@ -6,8 +6,8 @@
     %u0 = gflow.fused(%w0, %g0)                    %g1 = gflow.matmul …
     %u1 = gflow.fused(%w1, %g1)                    %u1 = gflow.fused(%w1, %g1)
 
-- `SpeedFirst` (above): program order, but gradients that only an update reads are made as soon as
-  they can be, and parameters updated as soon as their old values are no longer needed. In program
+- `SpeedFirst` (above): program order, but gradients of convolution weights are made, and parameters
+  updated, as soon as they can be, once their old values are no longer needed. In program
   order all gradients live until the optimizer runs at the end; here each dies at once, and its
   update reads it from the cache.
 - `MemoryFirst`: of several orders (ops that free memory early, ops that need memory late) the one

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..views import is_view
 from .dependences import Dependences
 
 
@@ -30,8 +31,26 @@ def updates_first(found: Dependences) -> list[int]:
 
     So do the numbers that updates wait for, e.g. a learning rate in another element type.
     """
-    first = found.early | _numbers(found)
+    first = found.early | _numbers(found) | _gradients(found)
     return by_key(found, lambda i: (i not in first, i))
+
+
+def _gradients(found: Dependences) -> set[int]:
+    """Gradients of convolution weights that only updates read, and what lies between.
+
+    The input of the convolution often dies there, which makes room for the other gradient: that one
+    is as large, and its patches are too.
+    """
+    body = found.body
+    kept = set(found.early)
+    returned = set(body.returned)
+    for o in reversed(body.ops):
+        users = [u for r in o.results for u in body.users[r]]
+        if not users or not returned.isdisjoint(o.results) or not all(u in kept for u in users):
+            continue
+        if o.name == "convolution_weight_grad" or is_view(o, found.at):
+            kept.add(o.index)
+    return kept
 
 
 def _numbers(found: Dependences) -> set[int]:
