@@ -11,7 +11,7 @@ after all, the dearest first, where there is room.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -28,10 +28,16 @@ _SHORTEST_GAP = 4
 _NEGLIGIBLE = 20000
 
 #: values that one second run may draw in with it
-_MOST_WITH_IT = 48
+_MOST_WITH_IT = 24
 
 #: of what a value would free by itself, the least that must be left beside what it draws in
 _LEAST_GAIN = 0.2
+
+#: values that one second run may make live longer, to let others go for them
+_MOST_EXCHANGED = 2
+
+#: a price is as good as one that is lower by less than this
+_CLOSE = 1.1
 
 _ROUNDS = 24
 
@@ -62,15 +68,23 @@ class _Step:
     def price(self) -> float:
         return self.seconds / self.freed
 
+    def copy(self) -> _Step:
+        return _Step(
+            self.seconds, self.freed, dict(self.ends), dict(self.again), dict(self.last),
+            list(self.changes), list(self.reads),
+        )  # fmt: skip
+
 
 @dataclass
 class _Terms:
     """On which terms what a second run reads is provided: worth: what the value itself would free.
-    repeat: compute again whatever would otherwise have to live longer. count: of values drawn in."""
+    repeat: compute again whatever would otherwise have to live longer. count: of values drawn in.
+    longer: those that have to live longer."""
 
     worth: float
     repeat: bool
     count: int = 0
+    longer: list[int] = field(default_factory=list)
 
 
 class _Impossible(Exception):
@@ -84,6 +98,8 @@ class _Search:
         self.problem, self.limit = problem, limit
         self.ends: Ends = {}
         self.gaps: dict[int, tuple[int, int]] = {}
+        self.extra: dict[int, list[int]] = {}  # kept value → where second runs read it
+        self.least = 0
         self.blocked: set[int] = set()
         self.last: dict[int, int] = {}
         self.again: dict[int, int] = {}
@@ -94,9 +110,9 @@ class _Search:
     def look(self, result: Replay) -> None:
         """Start from what a replay found."""
         if not self.gaps:
-            least = result.peak // _NEGLIGIBLE
+            self.least = result.peak // _NEGLIGIBLE
             for v, size in enumerate(self.problem.size):
-                if size > least and (gap := _gap(self.problem, v)) is not None:
+                if size > self.least and (gap := _gap(self.problem, v)) is not None:
                     self.gaps[v] = gap
         self.last, self.again, self.live = dict(result.last), dict(result.again), result.live.copy()
         self._count()
@@ -125,20 +141,48 @@ class _Search:
         if not worth:
             return None
         best: _Step | None = None
+        longer = True
         for repeat in (False, True):
+            if not longer:
+                break
+            terms = _Terms(worth, repeat)
             step = _Step(ends={value: start}, again={value: end})
             step.last[value] = max(self.last.get(value, end), end)
             self._change(step, -size, start + 1, end)
             try:
-                self._provide_inputs(step, value, end, _Terms(worth, repeat))
+                self._provide_inputs(step, value, end, terms)
             except _Impossible:
                 continue
+            longer = bool(terms.longer)
             step.freed = self._relief(step.changes)
+            if longer and not repeat:
+                step = self._exchange(step, terms)
             if step.freed < _LEAST_GAIN * self._relief(step.changes[:1]):
                 continue
             if step.freed > 0 and (best is None or step.price < best.price):
                 best = step
         return best
+
+    def _exchange(self, step: _Step, terms: _Terms) -> _Step:
+        """Where a value has to live longer, others may go that are computed from it: a normalized
+        activation, say, for the one before it."""
+        for w in terms.longer[:_MOST_EXCHANGED]:
+            for u in self.problem.users.get(w, ())[: 2 * _MOST_EXCHANGED]:
+                if u in step.ends or u in self.ends or u in self.blocked or u not in self.gaps:
+                    continue
+                start, end = self.gaps[u]
+                trial = step.copy()
+                trial.ends[u], trial.again[u] = start, end
+                trial.last[u] = max(self.last.get(u, end), end)
+                self._change(trial, -self.problem.size[u], start + 1, end)
+                try:
+                    self._provide_inputs(trial, u, end, _Terms(terms.worth, False))
+                except _Impossible:
+                    continue
+                trial.freed = self._relief(trial.changes)
+                if trial.freed > max(step.freed, 0.0):
+                    step = trial
+        return step
 
     def _relief(self, changes: list[tuple[int, int, int]]) -> float:
         """By how much changes lessen the bytes above the limit, summed up over the ops."""
@@ -219,6 +263,7 @@ class _Search:
                     step.reads += trial.reads
                     step.ends, step.again, step.last = trial.ends, trial.again, trial.last
                     return
+        terms.longer.append(w)
         self._change(step, size, last + 1, t + 1)
         step.last[w] = t
 
@@ -229,7 +274,12 @@ class _Search:
         self.again.update(step.again)
         self.last.update(step.last)
         for v, t in step.reads:
-            if v in self.gaps and self.gaps[v][0] < t < self.gaps[v][1]:
+            if v not in self.ends:
+                self.extra.setdefault(v, []).append(t)
+                gap = _gap(self.problem, v, self.extra[v])
+                if gap is not None and self.problem.size[v] > self.least:
+                    self.gaps[v] = gap
+            elif v in self.gaps and self.gaps[v][0] < t < self.gaps[v][1]:
                 self.gaps[v] = (self.gaps[v][0], t)
         for size, start, end in step.changes:
             self.live[start:end] += size
@@ -250,13 +300,14 @@ class _Search:
             if step is None:
                 continue
             price = step.price
-            if heap and price > heap[0][0] * 1.0000001:
+            if heap and price > heap[0][0] * _CLOSE:
                 heapq.heappush(heap, (price, v))
                 continue
             self.dearest = max(self.dearest, price)
             self.take(step)
             taken = True
             near = {u for w in step.ends for u in self.problem.users.get(w, ())}
+            near |= {w for w, _ in step.reads}
             for u in near:
                 again = self.price(u)
                 if again is not None:
@@ -264,12 +315,15 @@ class _Search:
         return taken
 
 
-def _gap(problem: Problem, value: int) -> tuple[int, int] | None:
-    """The two neighbouring readers (or the maker and the first) of a value that are farthest apart."""
+def _gap(problem: Problem, value: int, extra: Sequence[int] = ()) -> tuple[int, int] | None:
+    """The two neighbouring readers (or the maker and the first) of a value that are farthest apart.
+
+    extra: readers that the program itself does not have.
+    """
     made = problem.maker[value]
     if made < 0 or not problem.size[value] or problem.recipe(value) is None:
         return None
-    times = [made, *problem.readers[value]]
+    times = sorted([made, *problem.readers[value], *extra])
     length, start = max(((b - a, a) for a, b in pairwise(times)), default=(0, 0))
     return (start, start + length) if length >= _SHORTEST_GAP else None
 
