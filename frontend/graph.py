@@ -53,8 +53,8 @@ class Graph:
 
     def __init__(self) -> None:
         kind = type(self).__name__
-        self.__dict__["_state"] = _State(f"{kind}_{_names[kind]}")
-        self.config = GraphConfig()
+        self.__dict__["_state"] = state = _State(f"{kind}_{_names[kind]}")
+        self.config = GraphConfig(on_change=state.plans.clear)
         _names[kind] += 1
 
     def __setattr__(self, key: str, value: Any) -> None:
@@ -67,7 +67,19 @@ class Graph:
 
     @property
     def name(self) -> str:
+        """The class's name and a number: `GraphMobileNetV2_0`."""
         return self._checked().name
+
+    @property
+    def training(self) -> bool:
+        """Whether the graph updates parameters: it has an optimizer."""
+        return bool(self._checked().optimizers)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the graph has a program: it was called, and nothing has changed since that
+        makes it start over (an optimizer was added, a switch of its config was set)."""
+        return bool(self._checked().plans)
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The program to compile; subclasses define it."""
@@ -113,8 +125,11 @@ class Graph:
         if state is None or state.table is None:
             state = self._first_call()
         assert state.table is not None
-        if state.building or _is_traced(args):
-            return self.build(*args, **kwargs)
+        if state.building or _is_traced(args) or _is_traced(tuple(kwargs.values())):
+            raise GraphError(
+                f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
+                "Call its modules there instead, or call one graph after the other."
+            )
         leaves, key = flatten_call(self.build, args, kwargs)
         plan: Plan | None = None
         if not state.table.is_current():

@@ -169,12 +169,6 @@ def test_randomness_follows_the_seed() -> None:
     assert first[1].mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_graph_inside_a_graph() -> None:
-    inner = Call(lambda x: x * 2)
-    outer = Call(lambda x: inner(x) + 1)
-    torch.testing.assert_close(outer(torch.ones(2)), torch.full((2,), 3.0))
-
-
 def test_training_with_scheduler_steps_it() -> None:
     model = torch.nn.Linear(3, 1)
     optimizer = flow.optim.SGD(model.parameters(), lr=1.0)
@@ -276,3 +270,69 @@ def test_trace_time_grows_linearly() -> None:
 
     seconds(4)
     assert seconds(128) < 1.6 * 8 * seconds(16)
+
+
+def test_name_training_and_is_compiled() -> None:
+    class Named(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(2, 2)
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.model(x).sum()
+            if self.training:
+                loss.backward()
+            return loss
+
+    first, second = Named(), Named()
+    assert (first.name, second.name) == ("Named_0", "Named_1")
+    assert not first.training
+    assert not first.is_compiled
+    first(torch.ones(1, 2))
+    assert first.is_compiled
+    first.add_optimizer(torch.optim.SGD(first.model.parameters(), 0.1))
+    assert first.training
+    assert not first.is_compiled
+    before = first.model.weight.clone()
+    first(torch.ones(1, 2))
+    assert not torch.equal(first.model.weight, before)
+
+
+def test_graphs_do_not_nest() -> None:
+    class Inner(flow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Outer(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x=x) if x.dim() else self.inner(x)
+
+    for x in (torch.ones(2), torch.tensor(1.0)):
+        with pytest.raises(
+            flow.GraphError, match=r"Inner_\d+ is called inside build\(\) of a graph"
+        ):
+            Outer()(x)
+
+
+def test_config_that_changes_compiles_again() -> None:
+    class Net(flow.nn.Graph):
+        def build(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x @ w) + x
+
+    graph = Net()
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    want = graph(x, w)
+    assert 'kind = "contraction"' in graph.ir()
+    graph.config.allow_fuse_add_to_output(True)
+    graph.config.allow_fuse_add_to_output(False)
+    assert not graph.is_compiled
+    torch.testing.assert_close(graph(x, w), want)
+    assert 'kind = "contraction"' not in graph.ir()
+    with pytest.raises(flow.GraphError, match="has no setting 'enable_ampp'"):
+        graph.config.enable_ampp = True
+    with pytest.raises(flow.GraphError, match="takes True or False"):
+        graph.config.allow_fuse_cast_scale(1)  # type: ignore[arg-type]
