@@ -31,6 +31,9 @@ VARIANTS: dict[str, dict[str, bool]] = {
 }
 
 
+HEAD = ("model", "variant", "kernels", "launches", "MB moved", "of before", "ms")
+
+
 @dataclass(frozen=True)
 class Work:
     kernels: int
@@ -151,7 +154,7 @@ def main(argv: list[str]) -> int:
         rows = result["rows"][name] = measure(name, args.rounds)
         for variant, row in rows.items():
             lines.append(
-                [
+                (
                     name,
                     variant,
                     str(row["kernels"]),
@@ -159,9 +162,9 @@ def main(argv: list[str]) -> int:
                     f"{row['bytes'] / 1e6:.0f}",
                     f"{row['bytes_ratio']:.2f}" if "bytes_ratio" in row else "1.00",
                     f"{row['ms']:.1f}" if "ms" in row else "",
-                ]
+                )
             )
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(table(["model", "variant", "kernels", "launches", "MB moved", "of before", "ms"], lines))
+    print(table(HEAD, lines))
     return 0
