@@ -31,6 +31,7 @@ from examples.peak_memory import MIB
 ORDERS = ("Disable", "SpeedFirst", "MemoryFirst")
 #: what docs/memory.md holds between these lines is written here
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+DEFAULT = "SpeedFirst"
 TIMINGS = 3
 
 
@@ -57,15 +58,15 @@ def eager(work: Work) -> dict[str, int]:
     return found
 
 
-def planned(text: str, passes: Any) -> dict[str, Any]:
-    """What a traced module is planned to need with these switches."""
+def planned(text: str, passes: Any, repeats: int = 1) -> dict[str, Any]:
+    """What a traced module is planned to need with these switches; times are the best of several."""
     from gflow.compiler.passmanager import run_pipeline
     from gflow.compiler.pipeline import cpu_pipeline
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 
     timings: list[dict[str, float]] = []
-    for _ in range(TIMINGS):
+    for _ in range(repeats):
         with make_context():
             module = ir.Module.parse(text)
             timings.append({})
@@ -104,13 +105,15 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     row["results"] = sum(r.type.nbytes for r in program.results if r.alias is None)
     row["aten"] = allocated_peak(step)
     text = graph.ir("traced")  # type: ignore[attr-defined]
-    row["orders"] = {order: planned(text, PipelineOptions(straighten=order)) for order in ORDERS}
+    row["orders"] = {
+        order: planned(text, PipelineOptions(straighten=order), TIMINGS if order == DEFAULT else 1)
+        for order in ORDERS
+    }
     row["not_compressed"] = planned(text, PipelineOptions(compress_memory=False))
-    row["best_allocation"] = planned(text, PipelineOptions(choose_best_allocation=True))
     return row
 
 
-def peak(row: dict[str, Any], order: str = "SpeedFirst") -> int:
+def peak(row: dict[str, Any], order: str = DEFAULT) -> int:
     return row["orders"][order]["arena_size"] + row["results"]
 
 
@@ -126,7 +129,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        plan = row["orders"]["SpeedFirst"]
+        plan = row["orders"][DEFAULT]
         ratio = plan["arena_size"] / max(plan["lower_bound"], 1)
         cells = [
             row["description"],
@@ -170,7 +173,7 @@ def write_doc(path: Path, text: str, found: dict[str, Any]) -> None:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory")
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
+    parser.add_argument("--json", type=Path, help="add what was measured to this file")
     parser.add_argument("--doc", type=Path, help="put the tables into this document")
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
     args = parser.parse_args(argv)
@@ -179,16 +182,19 @@ def main(argv: list[str]) -> int:
         if name not in MODELS:
             parser.error(f"no model {name!r}; there are {', '.join(MODELS)}")
     found = machine.describe()
-    rows: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
+    if args.json and args.json.exists() and not args.quick:  # a run may be in parts
+        rows = {row["model"]: row for row in json.loads(args.json.read_text())["rows"]}
     for number, name in enumerate(names, 1):
         start = time.perf_counter()
-        rows.append(measure(name, args.quick))
+        rows[name] = measure(name, args.quick)
         note(f"[{number}/{len(names)}] {name}: {time.perf_counter() - start:.0f} s")
-    text = table(rows)
+        if args.json:
+            ordered = [rows[model] for model in MODELS if model in rows]
+            result = {"machine": found, "quick": args.quick, "rows": ordered}
+            args.json.write_text(json.dumps(result, indent=1) + "\n")
+    text = table([rows[model] for model in MODELS if model in rows])
     print(text)
-    if args.json:
-        result = {"machine": found, "quick": args.quick, "rows": rows}
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.doc:
         write_doc(args.doc, text, found)
     return 0
