@@ -179,11 +179,13 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
         const dim = rects.filter(r => r.classList.contains('dim')).length;
         find.value = ''; find.oninput();
         document.querySelector('#legend div').click();
+        const legend = document.getElementById('legend'), open = !legend.hidden;
+        document.getElementById('modules').click();
         return {count: rects.length, texts, dim, off: document.querySelectorAll('.value.dim').length,
           limits: document.querySelectorAll('.limit').length,
           labels: [...document.querySelectorAll('#labels span')].map(s => s.textContent),
           legend: document.querySelectorAll('#legend div').length,
-          moved: before !== zoomed && before === after};
+          moved: before !== zoomed && before === after, folds: open && legend.hidden};
         """,
         tmp_path,
     )
@@ -195,6 +197,7 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
     assert 0 < seen["dim"] < seen["count"]
     assert seen["off"] > 0
     assert seen["moved"]
+    assert seen["folds"]
     hit = [t for t in seen["texts"] if t]
     # the last step of a value may be covered by what takes its place
     assert len(hit) >= len(plan.values) - 2

@@ -70,3 +70,6 @@ DATA.groups.forEach((g, i) => {
   d.onclick = () => { off.has(i) ? off.delete(i) : off.add(i); d.classList.toggle('off'); filter(); };
   legend.append(d);
 });
+// many modules would hide much of the drawing
+legend.hidden = DATA.groups.length > 16;
+document.getElementById('modules').onclick = () => { legend.hidden = !legend.hidden; };

@@ -49,7 +49,7 @@ def memory_page(plan: PlanReading) -> str:
             fact("steps", f"{len(plan.steps):,}"),
             fact("values", f"{len(plan.values):,}"),
             '<input id="find" type="search" placeholder="op, module, file" aria-label="find">',
-            '<button id="fit">fit</button>',
+            '<button id="fit">fit</button><button id="modules">modules</button>',
             '<span class="soft">wheel: zoom, drag: move</span>',
         ]
     )
