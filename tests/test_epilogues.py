@@ -67,6 +67,10 @@ INFERENCE = {
         lambda: Call(lambda f, x: (x * 2).sin() + f((x * 2).sin()), nn.Linear(24, 24)),
         [(3, 11, 24)],
     ),
+    "residual computed again": (
+        lambda: Call(lambda f, x: f(x.neg() * 3) + x.neg() * 3 + x, nn.Linear(24, 24)),
+        [(33, 24)],
+    ),
     "broadcast over rows": (
         lambda: Call(lambda f, x, y: f(x) * y, nn.Linear(24, 40)),
         [(3, 11, 24), (11, 40)],

@@ -102,5 +102,8 @@ def _join(grouping: Grouping, contraction: Op, gi: int, u: int, reshape: int) ->
     g = grouping.groups[gi]
     g.level, g.root = grouping.level_of(contraction.results[0]), contraction.index
     grouping.group_of[contraction.index] = gi
-    g.members = sorted({contraction.index, *g.members} | ({reshape} if reshape >= 0 else set()))
+    # what the contraction reads is loaded, so the group need not compute it again
+    loaded = {grouping.body.producer[v] for v in contraction.operands}
+    joined = {contraction.index} | ({reshape} if reshape >= 0 else set())
+    g.members = sorted(({*g.members} - loaded) | joined)
     g.inputs = (g.inputs - {u}) | set(contraction.operands)
