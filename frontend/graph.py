@@ -15,7 +15,9 @@ from .config import GraphConfig
 from .errors import GraphError
 from .executor import lowered_ir
 from .plan import Plan, StepSkipped, compile_plan
+from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
+from .tracing.clipping import clip_problem
 from .tracing.location import user_frame
 from .tracing.modules import ModuleTable, collect_modules
 
@@ -87,22 +89,30 @@ class Graph:
 
     def add_optimizer(self, optim: torch.optim.Optimizer, lr_sch: Any = None) -> None:
         """Make the graph a training graph: each call runs `optim`'s update on the
-        gradients of `backward()`, then steps `lr_sch`."""
+        gradients of `backward()`, then steps `lr_sch`.
+
+        Gradients of a parameter group with the key `clip_grad_max_norm` are first clipped to that
+        norm (of the kind `clip_grad_norm_type`, 2 by default). `lr_sch` is any scheduler that steps
+        without a metric; one that needs it, `ReduceLROnPlateau`, is stepped by hand between calls.
+        """
         state = self._checked()
         if not isinstance(optim, torch.optim.Optimizer):
             raise GraphError(
                 f"{_here()}: add_optimizer() takes a torch.optim.Optimizer, "
                 f"got {type(optim).__name__}"
             )
-        if lr_sch is not None and not hasattr(lr_sch, "step"):
-            raise GraphError(
-                f"{_here()}: add_optimizer() takes a learning rate scheduler as lr_sch, "
-                f"got {type(lr_sch).__name__}"
-            )
+        problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
+        if problem := problem or clip_problem(optim):
+            raise GraphError(f"{_here()}: {problem}")
         state.optimizers.append(optim)
         if lr_sch is not None:
             state.schedulers.append(lr_sch)
         state.plans.clear()
+
+    def learning_rates(self) -> list[list[float]]:
+        """The learning rates that the next step takes: for each optimizer, in the order in which
+        they were added, one for each of its parameter groups."""
+        return learning_rates(self._checked().optimizers)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale the loss, so that small gradients survive in float16: a `gflow.amp.GradScaler`, a

@@ -264,7 +264,8 @@ def _first_step(
     try:
         for p, grad in zip(parameters, results[len(results) - len(parameters) :]):
             p.grad = grad
-        skipped = eager_steps(scaler if prepare(scaler, parameters) else None, optimizers)
+        active = scaler if prepare(scaler, parameters) else None
+        skipped = eager_steps(active, optimizers, trace.unscaled)
     finally:
         for p, old in zip(parameters, saved):
             p.grad = old

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 
 from ..errors import GraphTraceError
+from .clipping import total_norm
 from .location import user_frame
 
 
@@ -67,6 +69,7 @@ _REPLACED: list[tuple[Any, str, Any]] = [
     (torch.compiler, "_is_compiling_flag", True),
     (transformer, "_detect_is_causal_mask", _is_causal),
     (_BatchNorm, "forward", _batch_norm),
+    (clip_grad, "_get_total_norm", total_norm),
     (torch.nn.Parameter, "__new__", staticmethod(_no_parameter)),
 ]
 

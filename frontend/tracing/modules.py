@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 _training = operator.attrgetter("training")
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class ModuleTable:
         return all(map(operator.is_, map(dict.get, holders, keys), tensors))
 
     def modes(self) -> tuple[bool, ...]:
-        """Train or eval mode of every module."""
-        return tuple(map(_training, self.modules))
+        """Train or eval mode of every module, and which parameters are trained."""
+        tensors = self._columns[2]  # type: ignore[attr-defined]
+        return (*map(_training, self.modules), *map(_requires_grad, tensors))
 
 
 def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:

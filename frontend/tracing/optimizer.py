@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import GraphTraceError
+from .clipping import NORM_TYPE, clip_groups
 from .location import user_line
 from .numbers import Leaf, StateBranch, number_of, traced_functions, wrap
 from .recorder import Recorder, untraced
@@ -234,6 +235,9 @@ class _Tracer:
                     new[key] = [self.parameter(p) for p in value]
                 elif key in ("foreach", "fused"):
                     new[key] = False
+                elif key == NORM_TYPE:
+                    self.result.baked.append(BakedValue(place, key, value))
+                    new[key] = value
                 elif key == "capturable" and self.capturable:
                     new[key] = True
                 else:
@@ -415,6 +419,7 @@ def _trace_step(
     }
     with active(), _compiling(capturable), traced_functions():
         with replaced(optimizer, param_groups=groups, state=state, defaults=defaults, **own_traced):
+            clip_groups(groups)
             try:
                 optimizer.step()
             except TypeError as error:

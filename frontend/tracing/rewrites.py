@@ -44,6 +44,7 @@ class Rewrites(TorchFunctionMode):
         self.has_optimizer = has_optimizer
         self.in_optimizer = False
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.read_gradient: Callable[[Tensor], None] | None = None
         self.stand_ins: dict[int, StandIn] = {}
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
@@ -258,6 +259,14 @@ def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return func(*args, **kwargs)
 
 
+def _gradient(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    gradient = func(*args)
+    if mode.read_gradient is None or gradient is None or mode.in_optimizer:
+        return gradient
+    mode.read_gradient(args[0])
+    return func(*args)
+
+
 def _tensor_literal(
     mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -345,6 +354,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
     Tensor.backward: _backward,
+    Tensor.grad.__get__: _gradient,  # type: ignore[attr-defined]
     Tensor.item: _item,
     Tensor.tolist: _value("a tensor's values (.tolist())"),
     Tensor.numpy: _value("a tensor's memory (.numpy())"),

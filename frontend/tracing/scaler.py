@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from ..errors import GraphTraceError
+from .clipping import clip_groups
 from .location import Locator
 from .optimizer import BakedValue, OptimizerTrace, Place, StateSlot
-from .recorder import Recorder
+from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .trace import TraceOp, TraceValue
 
@@ -54,7 +56,7 @@ class LossScale:
     scaler: Any
     session: Any
     result: OptimizerTrace = field(default_factory=OptimizerTrace)
-    found: list[torch.Tensor] = field(default_factory=list)
+    found: dict[int, torch.Tensor] = field(default_factory=dict)
     _unscaled: set[int] = field(default_factory=set)
     _state: dict[str, StandIn] = field(default_factory=dict)
     _scaled: bool = False
@@ -82,6 +84,12 @@ class LossScale:
 
     def seed(self, loss: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
         """The gradient that the backward pass of `loss` starts with."""
+        if self.found:
+            raise GraphTraceError(
+                f"{self._here()}: backward() is called after gradients were read (.grad, or "
+                "clip_grad_norm_) in a graph with a gradient scaler. They are divided by the scale "
+                "when they are read: call every backward() first."
+            )
         self._scaled = True
         with torch.no_grad():
             if gradient is None:
@@ -92,9 +100,16 @@ class LossScale:
 
     # optimizers
 
+    def _here(self) -> str:
+        return describe(self.session.locator.here())
+
     @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
+    def _recording(self, in_build: bool = False) -> Iterator[None]:
         session: Tracing = self.session
+        if in_build:
+            with torch.no_grad():
+                yield
+            return
         session.locator.optimizer = True
         try:
             with session._active(), torch.no_grad():
@@ -102,9 +117,15 @@ class LossScale:
         finally:
             session.locator.optimizer = False
 
-    def unscale(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
-        """Divide the gradients of one optimizer by the scale, and see whether they are finite."""
+    def unscale(
+        self, index: int, parameters: Sequence[torch.Tensor], in_build: bool = False
+    ) -> None:
+        """Divide the gradients of one optimizer by the scale, and see whether they are finite.
+
+        in_build: while `build()` runs, which reads them.
+        """
         session: Tracing = self.session
+        name = f"optimizer.{index}"
         if parameters and not self._scaled:
             raise GraphTraceError(
                 "the graph has a gradient scaler, but gradients were made without loss.backward(); "
@@ -118,7 +139,7 @@ class LossScale:
                     f"{name}: the gradient of a {real.dtype} parameter cannot be unscaled; keep "
                     "parameters in float32 (config.enable_amp() casts them where it pays)."
                 )
-        with self._recording():
+        with self._recording(in_build):
             bad = torch.zeros((), dtype=torch.bool)
             if self.static:
                 inverse: Any = 1 / self.scaler.scale_factor
@@ -129,7 +150,7 @@ class LossScale:
                 # nothing of an update can be computed before all gradients are known: it would
                 # have to be kept beside the old values until then
                 inverse = torch.where(bad, 0.0, inverse)
-            self.found.append(bad)
+            self.found[index] = bad
             new = [gradient * inverse for gradient in scaled]
         for real, wrapper, gradient in zip(parameters, wrappers, new, strict=True):
             if id(real) not in self._unscaled:
@@ -150,13 +171,13 @@ class LossScale:
                 found[index] = session.recorder.value_of(unwrap(wrapper))
         return found
 
-    def skip(self, before: Before) -> None:
-        """Where the latest optimizer's gradients are not finite, its step changes nothing."""
+    def skip(self, index: int, before: Before) -> None:
+        """Where an optimizer's gradients are not finite, its step changes nothing."""
         if self.static:
             return
         session: Tracing = self.session
         recorder = session.recorder
-        bad = recorder.value_of(unwrap(self.found[-1]))
+        bad = recorder.value_of(unwrap(self.found[index]))
         after = self._values()
         stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
         with self._recording():
@@ -194,8 +215,9 @@ class LossScale:
         scale, tracker = (self._state[k].wrapper for k in ("_scale", "_growth_tracker"))
         options = vars(self.scaler)
         with self._recording():
-            bad = self.found[0]
-            for other in self.found[1:]:
+            first, *others = self.found.values()
+            bad = first
+            for other in others:
                 bad = bad | other
             shrunk = (scale.double() * options["_backoff_factor"]).float()
             grown = (scale.double() * options["_growth_factor"]).float()
@@ -224,27 +246,41 @@ def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:
     return True
 
 
-def eager_steps(scaler: Any, optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
-    """The optimizers' steps on real, scaled gradients; those that were skipped."""
+def eager_steps(
+    scaler: Any, optimizers: Sequence[torch.optim.Optimizer], unscaled: Sequence[int] = ()
+) -> list[Any]:
+    """The optimizers' steps on real, scaled gradients; those that were skipped. unscaled: the
+    numbers of the optimizers whose gradients are not scaled any more."""
     if scaler is None:
         for optimizer in optimizers:
+            with torch.no_grad():
+                clip_groups(optimizer.param_groups)
             optimizer.step()
         return []
     if not isinstance(scaler, torch.amp.GradScaler):
         for parameter in {
-            id(p): p for o in optimizers for g in o.param_groups for p in g["params"]
+            id(p): p
+            for i, o in enumerate(optimizers)
+            if i not in unscaled
+            for g in o.param_groups
+            for p in g["params"]
         }.values():
             if parameter.grad is not None:
                 parameter.grad = parameter.grad * (1 / scaler.scale_factor)
         return eager_steps(None, optimizers)
     skipped = []
-    for optimizer in optimizers:
+    for i, optimizer in enumerate(optimizers):
         if all(p.grad is None for g in optimizer.param_groups for p in g["params"]):
             continue
-        scaler.unscale_(optimizer)
+        if i in unscaled:
+            scaler._check_inf_per_device(optimizer)
+            scaler._per_optimizer_states[id(optimizer)]["stage"] = OptState.UNSCALED
+        else:
+            scaler.unscale_(optimizer)
         found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         if sum(v.item() for v in found.values()):
             skipped.append(optimizer)
+        clip_groups(optimizer.param_groups)
         scaler.step(optimizer)
     scaler.update()
     return skipped

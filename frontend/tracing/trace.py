@@ -100,7 +100,8 @@ class Trace:
     `outputs`, wrapped in `OutputRef`, or a plain Python value returned by `build()`.
     `input_leaves` gives for a graph input its place among the flattened arguments.
     `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
-    values while all `guards` and the baked values of `steps` do."""
+    values while all `guards` and the baked values of `steps` do. `unscaled`: the optimizers, by
+    number, whose gradients `build()` has divided by the loss scale."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -112,6 +113,7 @@ class Trace:
     guards: list[Guard] = field(default_factory=list)
     numbers: list[NumberSource] = field(default_factory=list)
     steps: list[OptimizerTrace] = field(default_factory=list)
+    unscaled: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]

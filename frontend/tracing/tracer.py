@@ -210,6 +210,16 @@ class _Session:
         if self.optimizers and prepare(self.scaler, parameters):
             self.scaling = LossScale(self.scaler, self)
             self.rewrites.seed = self.scaling.seed
+            self.rewrites.read_gradient = self._read_gradient
+
+    def _read_gradient(self, wrapper: torch.Tensor) -> None:
+        """`build()` reads a gradient: from here on, gradients are not scaled."""
+        assert self.scaling is not None
+        if not self.scaling.found and any(
+            self.rewrites.wrapper_of(p) is wrapper for o in self.optimizers for p in _parameters(o)
+        ):
+            for i, optimizer in enumerate(self.optimizers):
+                self.scaling.unscale(i, self._with_grad(optimizer), in_build=True)
 
     def _steps(self) -> list[OptimizerTrace]:
         scaling = self.scaling
@@ -217,10 +227,11 @@ class _Session:
             return [self._optimizer(i, o) for i, o in enumerate(self.optimizers)]
         steps = []
         for i, optimizer in enumerate(self.optimizers):
-            scaling.unscale(f"optimizer.{i}", self._with_grad(optimizer))
+            if i not in scaling.found:
+                scaling.unscale(i, self._with_grad(optimizer))
             before = scaling.before()
             steps.append(self._optimizer(i, optimizer))
-            scaling.skip(before)
+            scaling.skip(i, before)
         scaling.update()
         return [*steps, scaling.result]
 
@@ -233,6 +244,7 @@ class _Session:
                 value = self.recorder.value_of(unwrap(grad))
                 grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+        partial.unscaled = list(self.scaling.found) if self.scaling else []
         self._finish(partial, outputs + self._updates() + grads)
         return partial
 
@@ -317,6 +329,10 @@ class _Session:
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
         trace.input_leaves = self.input_leaves
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _holds_tensors(leaf: Any) -> bool:
