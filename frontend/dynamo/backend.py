@@ -1,0 +1,117 @@
+"""The backend that `torch.compile(model, backend="gflow")` finds."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from ..executor import compile_trace
+from ..lowering.dtypes import LoweringError, Unsupported
+from .program import FxProgram, boxed
+from .specialize import is_symbolic, specialized
+from .trace_fx import Untraceable, trace_fx
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
+
+_log = logging.getLogger("gflow")
+_numbers = itertools.count()
+
+
+def gflow(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: CompileOptions | dict[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph that TorchDynamo found, for inference or with its backward.
+
+    Sizes are static: where TorchDynamo marked some as dynamic, one program is compiled for each set of
+    sizes that comes.
+
+    Args:
+        options: a `gflow.compiler.CompileOptions`, or a dict of its fields.
+        mode: accepted for torch.compile's sake; "default" or None.
+    """
+    if mode not in (None, "default"):
+        raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
+    chosen = _options(options)
+    if any(map(is_symbolic, example_inputs)):
+        return specialized(module, partial(_compile_static, options=chosen))
+    return _compile_static(module, example_inputs, options=chosen)
+
+
+def _options(given: Any) -> CompileOptions:
+    from gflow.compiler import CompileOptions
+
+    if given is None:
+        return CompileOptions()
+    if isinstance(given, dict):
+        return CompileOptions(**given)
+    if isinstance(given, CompileOptions):
+        return given
+    raise TypeError(
+        "backend 'gflow' takes options as a gflow.compiler.CompileOptions or as a dict of its fields; "
+        f"got {type(given).__name__}"
+    )
+
+
+def _compile_static(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
+) -> Callable[..., Any]:
+    forward, backward = (
+        partial(_compile, options=options, phase=p) for p in ("forward", "backward")
+    )
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=forward,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return compiler(module, example_inputs)
+
+
+def _compile(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: CompileOptions,
+    phase: str,
+) -> Callable[..., Any]:
+    """AOTAutograd's compiler: one graph of functional ATen ops."""
+    name = f"compiled_{next(_numbers)}_{phase}"
+    try:
+        _check_devices(example_inputs)
+        found = trace_fx(module, name, phase)
+        with torch.utils._python_dispatch._disable_current_modes():
+            program = FxProgram(found, compile_trace(found.trace, replace(options, timing={})))
+    except (Untraceable, LoweringError, Unsupported) as error:
+        _log.warning(
+            "torch.compile: the %s graph runs through PyTorch op by op; gflow cannot compile %s",
+            phase,
+            error,
+        )
+        return boxed(partial(_interpret, module))
+    return boxed(program)
+
+
+def _check_devices(example_inputs: Sequence[Any]) -> None:
+    for tensor in example_inputs:
+        if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
+            raise Untraceable(f"a tensor on {tensor.device}")
+
+
+def _interpret(module: torch.fx.GraphModule, args: list[Any]) -> Any:
+    given = list(args)
+    args.clear()
+    return module(*given)

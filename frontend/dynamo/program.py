@@ -1,0 +1,87 @@
+"""One compiled FX graph: a function of a list of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..executor import Compiled
+from .trace_fx import FxTrace, Given, Taken
+
+
+class FxProgram:
+    """Takes the graph's arguments as a list, which it empties, as AOTAutograd wants it; returns
+    the graph's outputs as a list."""
+
+    def __init__(self, found: FxTrace, compiled: Compiled) -> None:
+        trace = found.trace
+        self.compiled, self.outputs = compiled, found.results
+        self.arguments: list[Any] = [i.tensor for i in trace.inputs]
+        self.places = [
+            (at, index, i.value.shape, i.value.strides)
+            for at, index in enumerate(found.arguments)
+            if index is not None
+            for i in (trace.inputs[index],)
+        ]
+        self.mutated = [o.alias for o in trace.outputs if o.alias is not None]
+        self.rng = torch.zeros(2, dtype=torch.int64) if compiled.takes_rng else None
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        given = list(args)
+        args.clear()
+        arguments = self.arguments.copy()
+        copied = []
+        for at, index, shape, strides in self.places:
+            tensor = given[at]
+            if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
+                tensor = _laid_out(tensor, shape, strides)
+                copied.append((index, given[at]))
+            arguments[index] = tensor
+        if self.rng is not None:
+            # Drawn at every call, as eager does: torch.manual_seed() repeats what comes after it.
+            self.rng[0].random_()
+            arguments.append(self.rng)
+        results = self.compiled.run(arguments)
+        if self.mutated:
+            self._mark_mutated(arguments, dict(copied))
+        return [self._output(out, given, results) for out in self.outputs]
+
+    def _mark_mutated(self, arguments: list[Any], copied: dict[int, torch.Tensor]) -> None:
+        for index in self.mutated:
+            if index in copied:
+                copied[index].detach().copy_(arguments[index])
+            torch.autograd.graph.increment_version(copied.get(index, arguments[index]))
+
+    def _output(self, out: Any, given: list[Any], results: list[torch.Tensor]) -> Any:
+        if isinstance(out, Given):
+            result = results[out.index]
+            return result if out.order is None else result.permute(out.order)
+        return given[out.index] if isinstance(out, Taken) else out
+
+
+def boxed(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """A plain function that AOTAutograd calls with a list of arguments."""
+
+    def call(args: list[Any]) -> Any:
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _same(shape: tuple[int, ...], found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether strides are equal but for dimensions in which nothing steps."""
+    return 0 in shape or all(f == w or n == 1 for f, w, n in zip(found, wanted, shape))
+
+
+def _laid_out(
+    tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
+    if tuple(tensor.shape) != shape:
+        raise RuntimeError(
+            f"a program for a tensor of shape {list(shape)} was given {list(tensor.shape)}"
+        )
+    with torch.no_grad():
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)

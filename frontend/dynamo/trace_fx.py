@@ -1,0 +1,282 @@
+"""An FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ..tracing.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+
+aten = torch.ops.aten
+_SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
+_COPY = (aten.lift_fresh_copy.default,)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
+
+
+class Untraceable(Exception):
+    """The graph holds something that a program cannot; the message names it."""
+
+
+@dataclass
+class FxTrace:
+    """A trace, and what the graph's results are made of.
+
+    arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
+    results: for each output of the graph, what it is (`Taken`, `Given` or a plain value).
+    """
+
+    trace: Trace
+    arguments: list[int | None]
+    results: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An output that is placeholder number `index` itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """An output that is result number `index` of the trace, its dimensions permuted if `order`."""
+
+    index: int
+    order: tuple[int, ...] | None = None
+
+
+def trace_fx(module: torch.fx.GraphModule, name: str, phase: str) -> FxTrace:
+    """
+    Raises:
+        Untraceable: symbolic sizes, nested graphs, tensors that no program takes.
+    """
+    return _Converter(module, name, phase).run()
+
+
+class _Converter:
+    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str) -> None:
+        self.module, self.phase = module, phase
+        self.trace = Trace(name)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.updates: dict[int, TraceValue] = {}
+        self.placeholders: dict[torch.fx.Node, int] = {}
+        self.given: dict[torch.fx.Node, Given] = {}
+        self.found = FxTrace(self.trace, [])
+        self.count = 0
+
+    def run(self) -> FxTrace:
+        for node in self.module.graph.nodes:
+            getattr(self, f"_{node.op}")(node)
+        for index, value in self.updates.items():
+            entry = self.trace.inputs[index]
+            self.trace.outputs.append(TraceOutput(value, index, entry.name))
+        return self.found
+
+    def _value(self, like: torch.Tensor, strides: Sequence[int] | None = None) -> TraceValue:
+        if (
+            type(like) is not FakeTensor
+            and type(like) is not torch.Tensor
+            and not isinstance(like, torch.nn.Parameter)
+        ):
+            raise Untraceable(f"a tensor of type {type(like).__name__}")
+        if like.layout != torch.strided:
+            raise Untraceable(f"a {like.layout} tensor")
+        shape = _numbers(like.shape)
+        self.count += 1
+        strides = _numbers(like.stride() if strides is None else strides)
+        return TraceValue(self.count, shape, like.dtype, strides, like.device)
+
+    def _input(self, like: torch.Tensor, role: str, name: str, tensor: Any) -> int:
+        strides = None if tensor is not None or _is_dense(like) else _row_major(like.shape)
+        entry = TraceInput(self._value(like, strides), role, name, tensor)
+        self.trace.inputs.append(entry)
+        return len(self.trace.inputs) - 1
+
+    # nodes, by their kind
+
+    def _placeholder(self, node: torch.fx.Node) -> None:
+        like = node.meta.get("val")
+        self.placeholders[node] = len(self.found.arguments)
+        if not isinstance(like, torch.Tensor):
+            if not isinstance(like, (int, float, bool, str, type(None))):
+                raise Untraceable(f"an argument of type {type(like).__name__}")
+            self.values[node] = like
+            self.found.arguments.append(None)
+            return
+        index = self._input(like, "input", node.name, None)
+        self.values[node] = self.trace.inputs[index].value
+        self.found.arguments.append(index)
+
+    def _get_attr(self, node: torch.fx.Node) -> None:
+        found = operator.attrgetter(str(node.target))(self.module)
+        if isinstance(found, torch.Tensor):
+            if isinstance(found, FakeTensor):
+                raise Untraceable(f"a constant without a value ({node.target})")
+            index = self._input(found, "constant", str(node.target), found)
+            found = self.trace.inputs[index].value
+        elif isinstance(found, torch.nn.Module):
+            raise Untraceable("a nested graph (control flow or a higher-order op)")
+        self.values[node] = found
+
+    def _call_function(self, node: torch.fx.Node) -> None:
+        target: Any = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[source][index]  # type: ignore[index]
+            return
+        if not isinstance(target, torch._ops.OpOverload):
+            raise Untraceable(f"a call of {getattr(target, '__name__', target)}")
+        args = self._resolve(node.args)
+        if target in _SAME_VALUE or target in _COPY:
+            self.values[node] = args[0]
+            return
+        if target is aten.copy_.default and node.args[0] in self.placeholders:
+            self._update(node, args)
+            return
+        if target._schema.is_mutable:
+            raise Untraceable(f"{target}, which writes into its argument")
+        kwargs = {k: self._resolve(v) for k, v in node.kwargs.items()}
+        result = node.meta.get("val")
+        parts = self._parts(result)
+        self.values[node] = parts
+        op = TraceOp(target, args, kwargs, list(_flat(parts)), _location(node, self.phase))
+        self.trace.ops.append(op)
+
+    def _update(self, node: torch.fx.Node, args: tuple[Any, ...]) -> None:
+        """A placeholder takes a value at the end of the graph."""
+        target: Any = node.args[0]
+        index = self.found.arguments[self.placeholders[target]]
+        old, new = args[0], args[1]
+        assert index is not None
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            raise Untraceable("an update of an input by a tensor of another shape or type")
+        self.updates[index] = self.values[node] = new
+
+    def _output(self, node: torch.fx.Node) -> None:
+        outputs: Any = node.args[0]
+        single = not isinstance(outputs, (list, tuple))
+        if single:
+            raise Untraceable("a graph whose output is no tuple")
+        self.found.results = [self._result(out) for out in outputs]
+
+    def _result(self, out: Any) -> Any:
+        if not isinstance(out, torch.fx.Node):
+            return out
+        value = self.values[out]
+        if not isinstance(value, TraceValue):
+            return value
+        if out in self.placeholders:
+            return Taken(self.placeholders[out])
+        known = self.given.get(out)
+        if known is None:
+            known = self.given[out] = self._give(value, out)
+        return known
+
+    def _give(self, value: TraceValue, node: torch.fx.Node) -> Given:
+        """A result. Results are row-major; for one of another dense layout, its dimensions in the
+        order of memory are returned, and permuted back by the caller."""
+        order = _memory_order(value.shape, _strides_of(node))
+        outputs = self.trace.outputs
+        if order is not None:
+            like = node.meta["val"].permute(order)
+            permuted = self._value(like)
+            loc = _location(node, self.phase)
+            args = (value, list(order))
+            self.trace.ops.append(TraceOp(aten.permute.default, args, {}, [permuted], loc))
+            value = permuted
+            order = tuple(order.index(d) for d in range(len(order)))
+        outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
+        return Given(len(outputs) - 1, order)
+
+    # values
+
+    def _parts(self, result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self._value(result)
+        if isinstance(result, (list, tuple)):
+            return [self._parts(r) for r in result]
+        if result is None:
+            return None
+        raise Untraceable(f"an op that gives a {type(result).__name__}")
+
+    def _resolve(self, arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return self.values[arg]
+        if isinstance(arg, tuple):
+            return tuple(self._resolve(a) for a in arg)
+        if isinstance(arg, (list, torch.fx.immutable_collections.immutable_list)):
+            return [self._resolve(a) for a in arg]
+        if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise Untraceable("a symbolic size")
+        return arg
+
+
+def _flat(parts: Any) -> Iterator[TraceValue | None]:
+    if isinstance(parts, list):
+        for part in parts:
+            yield from _flat(part)
+    else:
+        yield parts
+
+
+def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
+    if any(not isinstance(s, int) for s in sizes):
+        raise Untraceable("a symbolic size")
+    return tuple(sizes)
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return strides[::-1]
+
+
+def _strides_of(node: torch.fx.Node) -> tuple[int, ...]:
+    return _numbers(node.meta["val"].stride())
+
+
+def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The dimensions as they lie in memory, outermost first; None if that is their own order, or if
+    the strides are not those of a dense tensor."""
+    if 0 in shape:
+        return None
+    order = tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d)))
+    dense = _row_major([shape[d] for d in order])
+    own = _row_major(shape)
+    if all(strides[d] == own[d] or shape[d] == 1 for d in range(len(shape))):
+        return None
+    if all(strides[d] == s or shape[d] == 1 for d, s in zip(order, dense)):
+        return order
+    return None
+
+
+def _is_dense(like: torch.Tensor) -> bool:
+    shape, strides = _numbers(like.shape), _numbers(like.stride())
+    own = _row_major(shape)
+    return (
+        all(s == o or n == 1 for s, o, n in zip(strides, own, shape))
+        or _memory_order(shape, strides) is not None
+    )
+
+
+def _location(node: torch.fx.Node, phase: str) -> SourceLoc:
+    meta = node.meta
+    file, line = "<unknown>", 0
+    frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
+    if frames:
+        file, line = frames[-1]["file"], int(frames[-1]["line"])
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    path = ""
+    if stack:
+        path = str(next(reversed(stack.values()))[0])
+        path = _ROOT.sub("", path).replace("_modules['", "").replace("']", "")
+    return SourceLoc(file, line, path, phase)

@@ -1,0 +1,237 @@
+"""`torch.compile(model, backend="gflow")` against eager."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def all_compiled(caplog: pytest.LogCaptureFixture) -> Any:
+    """No graph runs through PyTorch instead."""
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        yield
+    assert not [r for r in caplog.records if "torch.compile" in r.message]
+
+
+def compiled(function: Any, **more: Any) -> Any:
+    return torch.compile(function, backend="gflow", **more)
+
+
+def check_step(
+    model: nn.Module, make: Callable[[], Any], steps: int = 2, tol: float = 1e-4
+) -> None:
+    """Outputs, gradients of inputs and parameters, and buffers over some steps."""
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    for _ in range(steps):
+        x = make()
+        y = x.clone()
+        if x.is_floating_point():
+            x.requires_grad_(), y.requires_grad_()
+        found, expected = fast(x), other(y)
+        torch.testing.assert_close(found, expected, rtol=tol, atol=tol)
+        assert found.stride() == expected.stride()
+        found.square().mean().backward()
+        expected.square().mean().backward()
+        if x.is_floating_point():
+            torch.testing.assert_close(x.grad, y.grad, rtol=tol, atol=tol)
+        for (name, a), b in zip(model.named_parameters(), other.parameters()):
+            torch.testing.assert_close(
+                a.grad, b.grad, rtol=tol, atol=tol, msg=lambda m, n=name: f"{n}: {m}"
+            )
+        torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 16)
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        q, k, v = (
+            t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, dim=-1)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_convolutions_train() -> None:
+    layers = [nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU6(inplace=True)]
+    model = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 4), nn.GELU())
+    check_step(model, lambda: torch.randn(4, 3, 6, 6))
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_attention_trains() -> None:
+    check_step(Attention(), lambda: torch.randint(11, (2, 5)))
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_channels_last_keeps_its_strides() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 4, 1))
+    model = model.to(memory_format=torch.channels_last)
+    check_step(model, lambda: torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last))
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_inference_after_training_and_buffers() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.SiLU(), nn.Dropout(0.5))
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    x = torch.randn(6, 4)
+    fast(x), other(x)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()))
+    model.eval(), other.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), other(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(x), other(x))
+    model.load_state_dict({k: v + 1 for k, v in other.state_dict().items()})
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fast(x), other(x))
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_dropout_follows_the_seed_and_its_own_mask_in_the_backward() -> None:
+    fast = compiled(lambda x: nn.functional.dropout(x, 0.5))
+    x = torch.ones(1000, requires_grad=True)
+    torch.manual_seed(3)
+    first, second = fast(x), fast(x)
+    assert not torch.equal(first, second)
+    assert 400 < int((first == 2).sum()) < 600
+    torch.manual_seed(3)
+    assert torch.equal(fast(x), first)
+    second.sum().backward()
+    assert torch.equal(x.grad, second.detach())
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_updates_of_inputs_in_place() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        y[:, 0] = 5
+        return x * y
+
+    fast = compiled(function)
+    for grad in (False, True):
+        scale = torch.ones(2, 3, requires_grad=grad)
+        x, y = torch.randn(2, 3), torch.randn(3, 2).t()
+        a, b = x.clone(), y.clone()
+        found, expected = fast(x * scale if grad else x, y), function(a * scale if grad else a, b)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close((x, y), (a, b))
+    version = x._version
+    with torch.no_grad():
+        fast(x, y)
+    assert x._version > version
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_outputs_that_are_inputs_views_and_plain_values() -> None:
+    def function(x: torch.Tensor, n: int) -> Any:
+        y = x * n
+        return {"x": x, "view": x[0], "y": [y, y.t(), y], "n": n, "none": None, "empty": y[:0]}
+
+    x = torch.randn(3, 4)
+    found, expected = compiled(function)(x, 2), function(x, 2)
+    assert found["x"] is x
+    assert found["view"].data_ptr() == x.data_ptr()
+    assert (found["n"], found["none"]) == (2, None)
+    for key in ("view", "y", "empty"):
+        torch.testing.assert_close(found[key], expected[key])
+    assert found["y"][1].stride() == expected["y"][1].stride()
+
+
+@pytest.mark.usefixtures("all_compiled")
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_other_sizes(dynamic: bool | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Softmax(-1))
+    other = copy.deepcopy(model)
+    fast = compiled(model, dynamic=dynamic)
+    for size in (4, 5, 4, 6) if dynamic is None else (4, 5):
+        x = torch.randn(size, 4)
+        found, expected = fast(x), other(x)
+        torch.testing.assert_close(found, expected)
+        model.zero_grad(), other.zero_grad()
+        found.sum().backward(), expected.sum().backward()
+        torch.testing.assert_close(model[0].weight.grad, other[0].weight.grad)
+
+
+@pytest.mark.usefixtures("all_compiled")
+def test_optimizer_and_autocast() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    optimizers = [torch.optim.AdamW(m.parameters(), 1e-2) for m in (model, other)]
+    for _ in range(4):
+        x = torch.randn(16, 4)
+        for run, optimizer in zip((fast, other), optimizers):
+            optimizer.zero_grad()
+            run(x).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, expected = fast(x), other(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_graph_breaks_are_torch_compiles() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        if y.sum() > 0:
+            return y + 1
+        return y - 1
+
+    fast = compiled(function)
+    for x in (torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(fast(x), function(x))
+
+
+def test_what_gflow_cannot_compile_runs_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
+
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        found = compiled(function)(torch.ones(3))
+    torch.testing.assert_close(found, torch.ones(3).sin())
+    assert "runs through PyTorch op by op; gflow cannot compile a nested graph" in caplog.text
+
+
+def test_options() -> None:
+    from gflow.compiler import CompileOptions
+
+    x = torch.ones(3)
+    assert torch.equal(compiled(lambda t: t + 1, options={"threads": 1})(x), x + 1)
+    with pytest.raises(Exception, match=r"options as a gflow\.compiler\.CompileOptions"):
+        torch.compile(lambda t: t + 2, backend=__import__("gflow.dynamo").dynamo.gflow, options=3)(
+            x
+        )
+    from gflow.dynamo import gflow
+
+    fast = torch.compile(
+        lambda t: t + 3, backend=lambda m, a: gflow(m, a, options=CompileOptions())
+    )
+    assert torch.equal(fast(x), x + 3)
