@@ -15,9 +15,12 @@ from ._passthrough import install
 install(__name__, "torch", own=("compiler", "dialects", "runtime"))
 
 _OWN = {
+    "CheckpointError": "saving",
     "GraphError": "errors",
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
+    "load": "saving",
+    "save": "saving",
 }
 
 

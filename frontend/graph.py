@@ -17,6 +17,7 @@ from .executor import lowered_ir
 from .plan import Plan, StepSkipped, compile_plan
 from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
+from .state_dict import load_state_dict, state_dict
 from .tracing.clipping import clip_problem
 from .tracing.location import user_frame
 from .tracing.modules import ModuleTable, collect_modules
@@ -37,6 +38,8 @@ class _State:
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None
+    steps: int = 0
+    called: bool = False
 
 
 class Graph:
@@ -161,9 +164,26 @@ class Graph:
                 self._after_step()
                 return outputs[0]
         result = plan.run(leaves, state)
-        if state.schedulers:
-            self._after_step()
+        self._after_step()
         return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
+        state and step count. docs/checkpoints.md has the keys."""
+        return state_dict(self._checked(), self._roots())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take the state that `state_dict()` gave, before the first call. strict: its keys must be
+        those that the graph's own has."""
+        state = self._checked()
+        if state.called:
+            raise GraphError(
+                f"{_here()}: {state.name} was called already, and a graph's state can only be loaded "
+                "before the first call. Make a new graph and load into it, or load into the modules "
+                "and optimizers themselves (model.load_state_dict, optimizer.load_state_dict): the "
+                "graph works on their tensors."
+            )
+        load_state_dict(state, self._roots(), state_dict, strict, _here())
 
     def ir(self, stage: str = "planned") -> str:
         """The module of the latest compilation, as text: "traced" before any pass, "planned"
@@ -250,6 +270,8 @@ class Graph:
 
     def _after_step(self) -> None:
         state = self._checked()
+        state.called = True
+        state.steps += 1
         for scheduler in state.schedulers:
             scheduler.step()
 

@@ -1,0 +1,88 @@
+"""Files and directories that appear whole: written under a temporary name, synced to the disk, renamed.
+
+A process that is killed at any moment leaves the old or the new one, and perhaps the temporary one
+beside it (its name starts with a dot).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """A temporary path to write to, which becomes `target` when the block is left without an error."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        sync(temporary)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(target.parent)
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """The same for a directory. One that exists is exchanged for the new one and removed.
+
+    Where the system cannot exchange two directories in one go there is a moment in which the old one
+    has its temporary name and the new one not yet its own.
+    """
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        for folder, _, names in os.walk(temporary):
+            for name in names:
+                sync(Path(folder) / name)
+            sync(Path(folder))
+        if target.is_dir():
+            _exchange(temporary, target)
+        else:
+            temporary.rename(target)
+        sync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's contents, or a directory's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap the names of two directories."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        names = os.fsencode(one), os.fsencode(other)
+        if rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+    aside = Path(tempfile.mkdtemp(dir=other.parent, prefix=f".{other.name}."))
+    other.rename(aside / "old")
+    one.rename(other)
+    (aside / "old").rename(one)
+    aside.rmdir()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
