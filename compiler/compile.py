@@ -30,6 +30,7 @@ class CompileOptions:
     threads: the most threads that kernels may use; all cores if 0.
     blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
     timing: seconds by phase and pass are added here.
+    kept_results: how many buffers of one result the runtime keeps, to use them again.
     reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
     """
 
@@ -39,6 +40,7 @@ class CompileOptions:
     threads: int = 0
     blas: bool | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    kept_results: int = 4
     reproducer_dir: str = ""
 
 

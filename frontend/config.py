@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from .tracing.location import user_frame
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
+_log = logging.getLogger("gflow")
+_warned: set[str] = set()
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
 
@@ -31,9 +35,10 @@ class GraphConfig:
         self._on_change = on_change
         self.compile_options: CompileOptions | None = None
         self._switches: dict[str, Any] = {}
+        self._own: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = ("compile_options", "_on_change", "_switches")
+        known = ("compile_options", "_on_change", "_switches", "_own")
         if name not in known:
             hint = difflib.get_close_matches(name, [*known[:1], *vars(GraphConfig)], n=1)
             more = f"; did you mean {hint[0]}?" if hint else ""
@@ -43,8 +48,11 @@ class GraphConfig:
             self._on_change()
 
     def _set(self, **switches: Any) -> None:
-        if any(self._switches.get(name, self) != value for name, value in switches.items()):
-            self._switches.update(switches)
+        self._update(self._switches, switches)
+
+    def _update(self, into: dict[str, Any], switches: dict[str, Any]) -> None:
+        if any(into.get(name, self) != value for name, value in switches.items()):
+            into.update(switches)
             self._on_change()
 
     def resolved(self) -> CompileOptions:
@@ -52,6 +60,8 @@ class GraphConfig:
         from gflow.compiler import CompileOptions
 
         options = self.compile_options or CompileOptions()
+        if "outputs_buffer_size" in self._own:
+            options = replace(options, kept_results=self._own["outputs_buffer_size"])
         if not self._switches:
             return options
         return replace(options, passes=replace(options.passes, **self._switches))
@@ -111,6 +121,127 @@ class GraphConfig:
         self._set(straighten=mode)
 
 
+    def set_gradient_accumulation_steps(self, value: int = 1) -> None:
+        """In how many micro-batches a training graph runs each call: the memory of one, and the loss
+        and gradients of the whole batch, for losses that are means over samples.
+
+        Tensors among the arguments are split along their first dimension; 0-d tensors go to every
+        micro-batch. What `build()` returns is joined: tensors along their first dimension, single
+        numbers as their mean, single integers as their sum. Batch norm updates its statistics for
+        each micro-batch, and each has its own dropout masks. A graph without an optimizer runs
+        whole batches."""
+        name = "set_gradient_accumulation_steps"
+        self._update(self._own, {"gradient_accumulation_steps": _count(name, value)})
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of one call."""
+        return self._own.get("gradient_accumulation_steps", 1)
+
+    def keep_gradients(self, *parameters: str | torch.Tensor | bool) -> None:
+        """Keep the gradients of these parameters (of all, with none) after a step, for
+        `Graph.grad`. It costs their memory. False: keep none."""
+        wanted: Any = parameters or True
+        if len(parameters) == 1 and isinstance(parameters[0], bool):
+            wanted = parameters[0]
+        elif any(not isinstance(p, (str, torch.Tensor)) for p in parameters):
+            raise GraphError(
+                f"{_here()}: keep_gradients() takes names of parameters, or parameters; "
+                f"got {parameters!r}"
+            )
+        self._own["kept_gradients"] = wanted
+        self._on_change()
+
+    @property
+    def kept_gradients(self) -> bool | tuple[str | torch.Tensor, ...]:
+        """What `keep_gradients` was told; False for none."""
+        return self._own.get("kept_gradients", False)
+
+    def set_outputs_buffer_size(self, value: int = 2) -> None:
+        """How many buffers of each result are used again once the caller has dropped it (4 without
+        this). Each costs the result's memory; 0 makes every result anew."""
+        size = _count("set_outputs_buffer_size", value, least=0)
+        self._update(self._own, {"outputs_buffer_size": size})
+
+    def enable_zero(
+        self,
+        mode: bool = True,
+        *,
+        stage: int = 2,
+        shard_min_size: int = 1024,
+        shard_restore_level: int = 1,
+    ) -> None:
+        """Split optimizer state (stage 1), gradients (2) and parameters (3) among the processes of a
+        data-parallel group. In one process there is nothing to split, and a graph runs as without.
+
+        shard_min_size: the fewest elements that are worth splitting. shard_restore_level: 0 puts a
+        parameter together at each use, 1 once for forward and backward, 2 once.
+        """
+        mode = _flag("enable_zero", mode)
+        if stage not in (1, 2, 3) or isinstance(stage, bool):
+            raise GraphError(f"{_here()}: enable_zero() takes stage=1, 2 or 3; got {stage!r}")
+        if shard_restore_level not in (0, 1, 2) or isinstance(shard_restore_level, bool):
+            raise GraphError(
+                f"{_here()}: enable_zero() takes shard_restore_level=0, 1 or 2; "
+                f"got {shard_restore_level!r}"
+            )
+        least = _count("enable_zero(shard_min_size=…)", shard_min_size)
+        chosen = (stage, least, shard_restore_level) if mode else None
+        self._distributed("enable_zero", zero=chosen)
+
+    def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
+        """The older spelling of `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
+        off."""
+        _older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
+        modes = ("distributed_split", "non_distributed")
+        if mode not in modes:
+            known = " or ".join(repr(m) for m in modes)
+            raise GraphError(
+                f"{_here()}: set_zero_redundancy_optimizer_mode() takes {known}; got {mode!r}"
+            )
+        least = (self._own.get("zero") or (1, 1024, 1))[1]
+        chosen = (1, least, 1) if mode == modes[0] else None
+        self._distributed("set_zero_redundancy_optimizer_mode", zero=chosen)
+
+    def set_zero_redundancy_optimizer_min_size_after_split(self, value: int) -> None:
+        """The older spelling of `enable_zero(shard_min_size=value)`; it does not switch it on."""
+        name = "set_zero_redundancy_optimizer_min_size_after_split"
+        _older(f"{name}(value)", "enable_zero(shard_min_size=value)")
+        least = _count(name, value)
+        stage, _, level = self._own.get("zero") or (0, 0, 1)
+        self._distributed(name, zero=(stage, least, level))
+
+    def _distributed(self, name: str, **settings: Any) -> None:
+        self._own.update(settings)
+        _log.info("%s() acts in graphs of more than one process; this is one", name)
+
+    def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
+        """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
+        them all. The cpu target has one kind of convolution, so nothing to choose."""
+        name = "enable_cudnn_conv_heuristic_search_algo"
+        self._own["cudnn_conv_heuristic_search_algo"] = _flag(name, mode)
+        _log.info("%s() acts on the cuda target; on the cpu target nothing changes", name)
+
+    def enable_xla_jit(self, value: bool = True) -> None:
+        """Not there: raises NotImplementedError."""
+        _elsewhere("enable_xla_jit", value, "XLA", "xla")
+
+    def enable_tensorrt(self, value: bool = True) -> None:
+        """Not there: raises NotImplementedError."""
+        _elsewhere("enable_tensorrt", value, "TensorRT", "tensorrt")
+
+    def enable_openvino(self, value: bool = True) -> None:
+        """Not there: raises NotImplementedError."""
+        _elsewhere("enable_openvino", value, "OpenVINO", "openvino")
+
+    def __repr__(self) -> str:
+        shown = {**self._switches, **self._own}
+        if self.compile_options is not None:
+            shown["compile_options"] = self.compile_options
+        lines = [f"  {name}: {value!r}," for name, value in shown.items()]
+        return "\n".join(["GraphConfig(", *lines, ")"]) if lines else "GraphConfig()"
+
+
 _UNITS = {"": 1, **{f"{p}B": 1000**i for i, p in enumerate(("", "K", "M", "G", "T"))}}
 _UNITS |= {f"{p}iB": 1024**i for i, p in enumerate(("K", "M", "G", "T"), 1)}
 
@@ -130,6 +261,30 @@ def _budget(given: object) -> tuple[int, float]:
         f"{_here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
         f"in (0, 1] (0.5); got {given!r}"
     )
+
+
+def _count(name: str, value: object, least: int = 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        call = name if name.endswith(")") else f"{name}()"
+        raise GraphError(f"{_here()}: {call} takes an int, {least} or more; got {value!r}")
+    return value
+
+
+def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
+    """A switch for another compiler."""
+    if _flag(name, value):
+        raise NotImplementedError(
+            f"{_here()}: {name}(): gflow compiles graphs itself; handing them to {what} will come "
+            f"with the extra gflow[{extra}], which does not exist yet. Leave the call out."
+        )
+
+
+def _older(name: str, newer: str) -> None:
+    """Warn of an older spelling, once."""
+    if name not in _warned:
+        _warned.add(name)
+        text = f"{_here()}: {name} is the older spelling of {newer}, and does the same"
+        warnings.warn(text, FutureWarning, stacklevel=3)
 
 
 def _flag(name: str, mode: object) -> bool:

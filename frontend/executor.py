@@ -43,7 +43,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options)
     compiled = time.perf_counter()
-    executable = Executable(program)
+    executable = Executable(program, kept_results=options.kept_results)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     return Compiled(executable, takes_rng, program.ir, timings)

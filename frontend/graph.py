@@ -14,6 +14,7 @@ from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .config import GraphConfig
 from .errors import GraphError
 from .executor import lowered_ir
+from .gradients import keeps, read_gradient
 from .plan import Plan, StepSkipped, compile_plan
 from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
@@ -116,6 +117,18 @@ class Graph:
         """The learning rates that the next step takes: for each optimizer, in the order in which
         they were added, one for each of its parameter groups."""
         return learning_rates(self._checked().optimizers)
+
+    def grad(self, parameter: str | torch.Tensor) -> torch.Tensor | None:
+        """A parameter's gradient in the latest step, as a copy: as the optimizer took it, divided by
+        the loss scale and clipped. None if the step made none. Gradients are kept for parameters
+        that `config.keep_gradients()` names before the step.
+
+        parameter: its name in the graph (`"model.head.weight"`), or the parameter itself.
+        """
+        state = self._checked()
+        plans = [p for variants in state.plans.values() for p in variants]
+        wanted, where = self.config.kept_gradients, _here()
+        return read_gradient(parameter, self._roots(), plans, state.optimizers, wanted, where)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale the loss, so that small gradients survive in float16: a `gflow.amp.GradScaler`, a
@@ -257,6 +270,8 @@ class Graph:
                 state.optimizers,
                 self.config.resolved(),
                 state.scaler,
+                keeps(self.config.kept_gradients, self._roots(), _here()),
+                self.config.gradient_accumulation_steps,
             )
         finally:
             state.building = False

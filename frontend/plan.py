@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from . import executor
 from .collector import collector_paused
 from .errors import GraphInputError
 from .executor import Compiled
+from .micro_batches import Joined, compile_step, split_arguments
 from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
 from .tracing.location import user_frame
@@ -218,24 +218,38 @@ def compile_plan(
     optimizers: Sequence[torch.optim.Optimizer],
     options: Any,
     scaler: Any = None,
+    kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
+    micro_batches: int = 1,
 ) -> Plan:
-    """Trace and compile one signature."""
+    """Trace and compile one signature. kept: whether a parameter's gradient is kept after a step.
+    micro_batches: how many parts of the arguments make one step, where there is an optimizer."""
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
     check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
     first_outputs: list[Any] = []
+    first_grads: dict[int, torch.Tensor] = {}
     stepped = 0.0
+    parts = [(args, kwargs)]
+    if optimizers and micro_batches > 1:
+        parts = split_arguments(build, args, kwargs, micro_batches)
 
     def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
         nonlocal stepped
         before = time.perf_counter()
-        first_outputs.append(_first_step(trace, parameters, args, kwargs, optimizers, scaler))
+        outputs, grads = _first_step(trace, parameters, parts, optimizers, scaler)
+        first_outputs.append(outputs)
+        first_grads.update(grads)
         stepped = time.perf_counter() - before
 
     start = time.perf_counter()
-    trace = trace_graph(name, build, args, kwargs, modules, optimizers, first_step, scaler)
+    trace = trace_graph(
+        name, build, *parts[0], modules, optimizers, first_step, scaler, kept, len(parts)
+    )
     traced = time.perf_counter() - start - stepped
-    compiled = executor.compile_trace(trace, options)
+    compiled = compile_step(trace, options)
+    for parameter, buffer in trace.kept:
+        if id(parameter) in first_grads:
+            buffer.copy_(first_grads[id(parameter)])
     timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
     compiled = replace(compiled, timings={**timings, **compiled.timings})
     return Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
@@ -244,31 +258,43 @@ def compile_plan(
 def _first_step(
     trace: Trace,
     parameters: list[torch.Tensor],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
     optimizers: Sequence[torch.optim.Optimizer],
     scaler: Any,
-) -> Any:
-    """Forward and backward op by op, then the optimizers' own first step.
+) -> tuple[Any, dict[int, torch.Tensor]]:
+    """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
+    first step. Returns what `build()` does, and gradients by the ids of parameters.
 
     Raises:
         StepSkipped: an optimizer has made no step, so no state, since a gradient is inf or nan.
     """
-    leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
-    inputs = [
-        leaves[trace.input_leaves[i.value]] if i.tensor is None else i.tensor for i in trace.inputs
-    ]
-    results = run_trace(trace, inputs)
-    apply_aliases(trace, inputs, results)
+    returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
+    joined: list[Joined] = []
+    totals: list[torch.Tensor] = []
+    for k, part in enumerate(parts):
+        leaves = torch.utils._pytree.tree_flatten(part)[0]
+        inputs = [
+            leaves[trace.input_leaves[i.value]] if i.tensor is None else i.tensor
+            for i in trace.inputs
+        ]
+        results = run_trace(trace, inputs)
+        apply_aliases(trace, inputs, results)
+        grads = [g / len(parts) for g in results[len(results) - len(parameters) :]]
+        totals = [t + g for t, g in zip(totals, grads)] if totals else grads
+        joined = joined or [Joined(r, len(parts)) for r in results[:returned]]
+        for whole, result in zip(joined, results):
+            whole.add(result, k)
+    outputs = unflatten(trace, [whole.result() for whole in joined])
     saved = [p.grad for p in parameters]
     try:
-        for p, grad in zip(parameters, results[len(results) - len(parameters) :]):
+        for p, grad in zip(parameters, totals):
             p.grad = grad
         active = scaler if prepare(scaler, parameters) else None
         skipped = eager_steps(active, optimizers, trace.unscaled)
+        left = {id(p): p.grad for p in parameters if p.grad is not None}
     finally:
         for p, old in zip(parameters, saved):
             p.grad = old
     if skipped:
-        raise StepSkipped(unflatten(trace, results))
-    return unflatten(trace, results)
+        raise StepSkipped(outputs)
+    return outputs, left

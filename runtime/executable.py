@@ -32,7 +32,11 @@ class Executable:
     Calls are serialized by a lock: the arena belongs to one call at a time.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, kept_results: int = 4) -> None:
+        """
+        Args:
+            kept_results: how many buffers of each result are kept, to be used again.
+        """
         self.program = program
         self.arena = torch.empty(max(program.arena_bytes, _SMALLEST_ARENA), dtype=torch.uint8)
         self.constants = [
@@ -40,7 +44,9 @@ class Executable:
         ]
         self._lock = threading.Lock()
         self._pools = [
-            None if r.alias is not None else ResultPool(r.type.shape, DTYPES[r.type.dtype])
+            None
+            if r.alias is not None
+            else ResultPool(r.type.shape, DTYPES[r.type.dtype], kept_results)
             for r in program.results
         ]
         self._table = KernelTable(program, self._fixed_address)

@@ -9,18 +9,15 @@ import sys
 
 import torch
 
-#: buffers that the pool of one result keeps
-_MOST_KEPT = 4
-
 
 class ResultPool:
-    """Buffers of one result.
+    """Buffers of one result: at most `kept`.
 
     A buffer is handed out again only when no tensor or view of the caller's refers to its storage.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.shape, self.dtype = shape, dtype
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, kept: int = 4) -> None:
+        self.shape, self.dtype, self.kept = shape, dtype, kept
         self._buffers: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
@@ -33,7 +30,7 @@ class ResultPool:
                 break
             return buffer.detach()
         buffer = torch.empty(self.shape, dtype=self.dtype)
-        if len(self._buffers) < _MOST_KEPT:
+        if len(self._buffers) < self.kept:
             self._buffers.append(buffer)
         return buffer.detach()
 

@@ -101,7 +101,11 @@ class Trace:
     `input_leaves` gives for a graph input its place among the flattened arguments.
     `numbers` are the host numbers behind the scalar inputs; the trace holds for their new
     values while all `guards` and the baked values of `steps` do. `unscaled`: the optimizers, by
-    number, whose gradients `build()` has divided by the loss scale."""
+    number, whose gradients `build()` has divided by the loss scale. `kept`: parameters, and the
+    buffers in which the step leaves their gradients.
+
+    With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
+    what runs after the last, over a part of `inputs` each. `ops` are those of both."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -114,6 +118,9 @@ class Trace:
     numbers: list[NumberSource] = field(default_factory=list)
     steps: list[OptimizerTrace] = field(default_factory=list)
     unscaled: list[int] = field(default_factory=list)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    micro_batches: int = 1
+    parts: tuple[Trace, Trace] | None = None
 
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]

@@ -7,7 +7,7 @@ import gc
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
 
@@ -18,11 +18,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
 from .dynamo_stub import light_dynamo
+from .gradients import divide, gradient_buffer
 from .library import traceable_library
 from .location import Locator, user_line
 from .modules import Slot, collect_modules, exchanged
 from .optimizer import NewState, OptimizerTrace, trace_step
-from .recorder import Recorder
+from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
 from .state import prepare_state
@@ -42,11 +43,17 @@ def trace_graph(
     optimizers: Sequence[torch.optim.Optimizer] = (),
     first_step: FirstStep | None = None,
     scaler: Any = None,
+    kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
+    micro_batches: int = 1,
 ) -> Trace:
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
-    can make its state only from real gradients. `scaler`: a gradient scaler."""
-    session = _Session(name, build, args, kwargs, modules, optimizers, first_step, scaler)
+    can make its state only from real gradients. `scaler`: a gradient scaler. `kept`: whether a
+    parameter's gradient can be read after the step. `micro_batches`: how many calls of `build` make
+    one step; the arguments are those of one."""
+    session = _Session(
+        name, build, args, kwargs, modules, optimizers, first_step, scaler, kept, micro_batches
+    )
     with _without_gc(), light_dynamo():
         return session.run()
 
@@ -87,6 +94,8 @@ class _Session:
     optimizers: Sequence[torch.optim.Optimizer]
     first_step: FirstStep | None
     scaler: Any = None
+    kept: Callable[[torch.Tensor], bool] = lambda parameter: False
+    micro_batches: int = 1
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
@@ -95,6 +104,7 @@ class _Session:
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
+        self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         leaves, spec = self._inputs()
@@ -116,10 +126,15 @@ class _Session:
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
+        first = self._one_micro_batch(trace, outputs) if self.micro_batches > 1 else None
         steps = self._steps()
-        self._finish(trace, outputs + self._updates())
+        kept = self._keep_gradients(trace)
+        updates = self._updates() + kept
+        self._finish(trace, outputs + updates)
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = steps
+        if first is not None:
+            self._divide(trace, first, updates)
         _prune(trace)
         return trace
 
@@ -210,16 +225,27 @@ class _Session:
         if self.optimizers and prepare(self.scaler, parameters):
             self.scaling = LossScale(self.scaler, self)
             self.rewrites.seed = self.scaling.seed
+        if self.scaling is not None or self.micro_batches > 1:
             self.rewrites.read_gradient = self._read_gradient
 
     def _read_gradient(self, wrapper: torch.Tensor) -> None:
         """`build()` reads a gradient: from here on, gradients are not scaled."""
+        if self.scaling is not None and self.scaling.found:
+            return
+        parameters = [p for o in self.optimizers for p in _parameters(o)]
+        if not any(self.rewrites.wrapper_of(p) is wrapper for p in parameters):
+            return
+        if self.micro_batches > 1:
+            raise GraphTraceError(
+                f"{describe(self.locator.here())}: build() reads a gradient (.grad, or "
+                "clip_grad_norm_), but with set_gradient_accumulation_steps() it runs for one "
+                "micro-batch and gradients are complete after the last. To clip, give the "
+                "optimizer's parameter groups the key clip_grad_max_norm; to read gradients after "
+                "a step, use config.keep_gradients() and graph.grad()."
+            )
         assert self.scaling is not None
-        if not self.scaling.found and any(
-            self.rewrites.wrapper_of(p) is wrapper for o in self.optimizers for p in _parameters(o)
-        ):
-            for i, optimizer in enumerate(self.optimizers):
-                self.scaling.unscale(i, self._with_grad(optimizer), in_build=True)
+        for i, optimizer in enumerate(self.optimizers):
+            self.scaling.unscale(i, self._with_grad(optimizer), in_build=True)
 
     def _steps(self) -> list[OptimizerTrace]:
         scaling = self.scaling
@@ -241,12 +267,75 @@ class _Session:
         for optimizer in self.optimizers:
             for p in self._with_grad(optimizer):
                 grad: Any = self.rewrites.wrapper_of(p).grad
-                value = self.recorder.value_of(unwrap(grad))
+                value = self.recorder.value_of(self._current(grad))
                 grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
         partial.unscaled = list(self.scaling.found) if self.scaling else []
         self._finish(partial, outputs + self._updates() + grads)
         return partial
+
+    def _trained(self) -> list[torch.Tensor]:
+        """The parameters that a step updates, each once."""
+        found = {id(p): p for o in self.optimizers for p in self._with_grad(o)}
+        return list(found.values())
+
+    def _one_micro_batch(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
+        """What each micro-batch runs: it adds its gradients to the buffers, which the optimizers
+        find as gradients."""
+        outputs = outputs + self._updates()
+        found = []
+        self.locator.optimizer = True
+        for parameter in self._trained():
+            fake, index = self._buffer(parameter)
+            total, wrapper = functional(fake, fake), self.rewrites.wrapper_of(parameter)
+            grad: Any = wrapper.grad
+            with self._active(), torch.no_grad():
+                new = total + grad * (1 / self.micro_batches)
+            value = self.recorder.value_of(self._current(new))
+            outputs.append(TraceOutput(value, index, self.recorder.inputs[index].name))
+            found.append((wrapper, functional(fake, fake)))
+        self.locator.optimizer = False
+        first = Trace(trace.name)
+        self._finish(first, outputs)
+        for wrapper, gradient in found:
+            wrapper.grad = gradient
+        return first
+
+    def _buffer(self, parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """The argument for a parameter's gradient buffer, and its number."""
+        known = self._buffers.get(id(parameter))
+        if known is None:
+            name = f"grad.{self.parameter_names[id(parameter)]}"
+            index = len(self.recorder.inputs)
+            fake = self.recorder.add_input(gradient_buffer(parameter), "gradient", name)
+            known = self._buffers[id(parameter)] = (fake, index)
+        return known
+
+    def _keep_gradients(self, trace: Trace) -> list[TraceOutput]:
+        """The gradients that can be read after the step, as the optimizers left them."""
+        outputs = []
+        for parameter in filter(self.kept, self._trained()):
+            grad: Any = self.rewrites.wrapper_of(parameter).grad
+            value = self.recorder.value_of(self._current(grad))
+            _, index = self._buffer(parameter)
+            entry = self.recorder.inputs[index]
+            assert entry.tensor is not None
+            trace.kept.append((parameter, entry.tensor))
+            if value is not entry.value:
+                outputs.append(TraceOutput(value, index, entry.name))
+        return outputs
+
+    def _divide(self, trace: Trace, first: Trace, updates: list[TraceOutput]) -> None:
+        trace.micro_batches = self.micro_batches
+        trace.parts = divide(trace, first, updates)
+        ops, outputs = ([x for part in trace.parts for x in getattr(part, a)] for a in _PARTS)
+        trace.ops, trace.outputs = ops, [replace(o) for o in outputs]
+        for part in trace.parts:
+            _prune(part, keep_inputs=part is first)
+        if any(i.role == "input" for i in trace.parts[1].inputs):
+            raise GraphTraceError(
+                f"{trace.name}: with gradient accumulation, an update cannot read the graph's inputs."
+            )
 
     def _take_first_step(self) -> None:
         if self.first_step is None:
@@ -349,9 +438,12 @@ def _is_traced(item: Any) -> bool:
     return isinstance(item, torch.Tensor) and torch._is_functional_tensor(item)
 
 
-def _prune(trace: Trace) -> None:
-    """Drop ops whose results nothing uses, and arguments (other than graph inputs) that no
-    op and no output uses."""
+_PARTS = ("ops", "outputs")
+
+
+def _prune(trace: Trace, keep_inputs: bool = True) -> None:
+    """Drop ops whose results nothing uses, and arguments (other than graph inputs, with
+    `keep_inputs`) that no op and no output uses."""
     live: set[TraceValue] = {o.value for o in trace.outputs}
     kept: list[TraceOp] = []
     for op in reversed(trace.ops):
@@ -363,7 +455,7 @@ def _prune(trace: Trace) -> None:
     index: dict[int, int] = {}
     inputs: list[TraceInput] = []
     for i, entry in enumerate(trace.inputs):
-        if entry.role == "input" or entry.value in live or i in aliased:
+        if (keep_inputs and entry.role == "input") or entry.value in live or i in aliased:
             index[i] = len(inputs)
             inputs.append(entry)
     trace.inputs = inputs
