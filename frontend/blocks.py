@@ -30,9 +30,18 @@ class BlockConfig:
 
     activation_checkpointing: what the module's forward computes is not kept for the backward; the
         backward computes it again.
+    stage_id: the pipeline stage that the module belongs to, from 0. Stages run in processes of
+        their own; in one process there is nothing to place, and a graph runs as without.
+    placement: the devices of the stage.
     """
 
     activation_checkpointing: bool = False
+    stage_id: int | None = None
+    placement: Any = None
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Put the module into a pipeline stage: `stage_id` and `placement` at once."""
+        self.stage_id, self.placement = stage_id, placement
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = {f.name: f.default for f in fields(self)}
@@ -40,12 +49,22 @@ class BlockConfig:
             raise GraphError(
                 f"{_here()}: a module of a graph has no setting {name!r}; known: {', '.join(known)}"
             )
-        if type(value) is not type(known[name]):
-            kind = type(known[name]).__name__
-            raise GraphError(f"{_here()}: {name} is a {kind}; got {value!r}")
+        problem = _problem(name, value)
+        if problem:
+            raise GraphError(f"{_here()}: {name} is {problem}; got {value!r}")
         if getattr(self, name, None) != value:
             _changes[0] += 1
         object.__setattr__(self, name, value)
+
+
+def _problem(name: str, value: Any) -> str | None:
+    """What a setting is, if `value` is none."""
+    if name == "activation_checkpointing" and not isinstance(value, bool):
+        return "a bool"
+    is_stage = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if name == "stage_id" and value is not None and not is_stage:
+        return "a stage's number, from 0, or None"
+    return None
 
 
 class GraphModule(BlockConfig):

@@ -31,14 +31,18 @@ class GraphConfig:
         threads, a pipeline as text. The switches below add to them.
     """
 
-    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
-        self._on_change = on_change
+    def __init__(
+        self,
+        on_change: Callable[[], None] = lambda: None,
+        resize: Callable[[int, bool], None] = lambda size, strict: None,
+    ) -> None:
+        self._on_change, self._resize = on_change, resize
         self.compile_options: CompileOptions | None = None
         self._switches: dict[str, Any] = {}
         self._own: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = ("compile_options", "_on_change", "_switches", "_own")
+        known = ("compile_options", "_on_change", "_resize", "_switches", "_own")
         if name not in known:
             hint = difflib.get_close_matches(name, [*known[:1], *vars(GraphConfig)], n=1)
             more = f"; did you mean {hint[0]}?" if hint else ""
@@ -65,6 +69,16 @@ class GraphConfig:
         if not self._switches:
             return options
         return replace(options, passes=replace(options.passes, **self._switches))
+
+    def set_cache_size(self, size: int, *, strict: bool = False) -> None:
+        """How many programs the graph keeps, one for each signature of its inputs (16 without it).
+
+        A call that needs one more drops the one that was not used for longest. strict: it is an error
+        instead, which names the input that differs; `set_cache_size(1, strict=True)` fixes the graph
+        to the inputs of its first call."""
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise GraphError(f"{_here()}: set_cache_size() takes a number from 1 on; got {size!r}")
+        self._resize(size, _flag("set_cache_size", strict))
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.

@@ -78,7 +78,7 @@ def lowered_ir(trace: Trace) -> str:
     """The module of a trace before any pass."""
     from .lowering import lower
 
-    return lower(trace).operation.get_asm(enable_debug_info=True)
+    return lower(trace.main).operation.get_asm(enable_debug_info=True)
 
 
 def _argument_count(module: Any) -> int:

@@ -12,10 +12,12 @@ from torch.utils._pytree import tree_flatten
 
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .config import GraphConfig
-from .errors import GraphError
+from .errors import GraphError, GraphInputError
 from .executor import lowered_ir
+from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
 from .plan import Plan, StepSkipped, compile_plan
+from .plans import PlanCache, share_arena
 from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
 from .state_dict import load_state_dict, state_dict
@@ -24,7 +26,6 @@ from .tracing.location import user_frame
 from .tracing.modules import ModuleTable, collect_modules
 
 _names: Counter[str] = Counter()
-_MAX_VARIANTS = 16
 
 
 @dataclass
@@ -33,7 +34,7 @@ class _State:
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
     scaler: Any = None
-    plans: dict[Any, list[Plan]] = field(default_factory=dict)
+    plans: PlanCache = field(default_factory=PlanCache)
     table: ModuleTable | None = None
     rng: torch.Tensor | None = None
     building: bool = False
@@ -41,6 +42,7 @@ class _State:
     latest: Plan | None = None
     steps: int = 0
     called: bool = False
+    shareable: bool = True
 
 
 class Graph:
@@ -60,7 +62,7 @@ class Graph:
     def __init__(self) -> None:
         kind = type(self).__name__
         self.__dict__["_state"] = state = _State(f"{kind}_{_names[kind]}")
-        self.config = GraphConfig(on_change=state.plans.clear)
+        self.config = GraphConfig(state.plans.clear, state.plans.resize)
         _names[kind] += 1
 
     def __setattr__(self, key: str, value: Any) -> None:
@@ -157,14 +159,10 @@ class Graph:
                 "Call its modules there instead, or call one graph after the other."
             )
         leaves, key = flatten_call(self.build, args, kwargs)
-        plan: Plan | None = None
         if not state.table.is_current():
             self._forget()
         key = (key, *_modes(state))
-        for candidate in state.plans.get(key, ()):
-            if candidate.refresh():
-                plan = candidate
-                break
+        plan = state.plans.find(key)
         if plan is None:
             try:
                 plan = self._compile(key, args, kwargs)
@@ -179,6 +177,15 @@ class Graph:
         result = plan.run(leaves, state)
         self._after_step()
         return result
+
+    def enable_shared(self, mode: bool = True) -> None:
+        """Whether other graphs may share this graph's memory (`share_from`); they may, by default."""
+        self._checked().shareable = bool(mode)
+
+    def share_from(self, shared_graph: Graph) -> None:
+        """Run in the memory of `shared_graph`: one arena, as large as the larger of both needs. Graphs
+        over the same modules share parameters and buffers anyway."""
+        share_arena(self._checked(), shared_graph, Graph, _here())
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
@@ -259,6 +266,10 @@ class Graph:
         state = self._checked()
         assert state.table is not None
         check_settings(state.table.names, state.table.modules)
+        given = describe_call(self.build, args, kwargs)
+        unlike = difference(given, [plan.call for plan in state.plans])
+        if state.plans.is_full:
+            raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
         state.building = True
         try:
             plan = compile_plan(
@@ -273,14 +284,17 @@ class Graph:
                 keeps(self.config.kept_gradients, self._roots(), _here()),
                 self.config.gradient_accumulation_steps,
             )
+        except Exception as error:
+            if unlike and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
+            raise
         finally:
             state.building = False
         for optimizer in state.optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]
         state.latest = plan
-        variants = state.plans.setdefault(key, [])
-        variants.insert(0, plan)
-        del variants[_MAX_VARIANTS:]
+        plan.call = given
+        state.plans.add(key, plan)
         return plan
 
     def _after_step(self) -> None:

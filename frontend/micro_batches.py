@@ -9,6 +9,7 @@ as their mean, single integers (counts) as their sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ def split(tensor: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
 
 
 def compile_step(trace: Trace, options: Any) -> Compiled:
-    """Compile a trace: as one program, or as those of a step in micro-batches."""
+    """Compile a trace: as one program, or as those of a step in micro-batches. What is said of the
+    latter (IR, kernels, memory) is said of the program that every micro-batch runs."""
     if trace.parts is None:
         return executor.compile_trace(trace, options)
     _check_results(trace)
@@ -67,8 +69,8 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
     for part in compiled:
         for phase, seconds in part.timings.items():
             timings[phase] = timings.get(phase, 0.0) + seconds
-    ir = "\n".join(part.ir for part in compiled)
-    return Compiled(run, any(part.takes_rng for part in compiled), ir, timings)
+    takes_rng = any(part.takes_rng for part in compiled)
+    return replace(compiled[0], run=run, takes_rng=takes_rng, timings=timings)
 
 
 def _check_results(trace: Trace) -> None:
@@ -86,13 +88,15 @@ def _check_results(trace: Trace) -> None:
 class MicroBatches:
     """Runs one step: as an `Executable`, on the arguments and for the results of the whole batch.
 
-    forward: the program of a micro-batch. update: that of the optimizers.
+    forward: the program of a micro-batch. update: that of the optimizers. executables: both, which
+    never run at the same time and so may share an arena.
     """
 
     def __init__(self, trace: Trace, forward: Compiled, update: Compiled) -> None:
         assert trace.parts is not None
         positions = {entry.value: i for i, entry in enumerate(trace.inputs)}
         self.forward, self.update = forward, update
+        self.executables = [forward.run, update.run]
         self.count = trace.micro_batches
         self._forward, self._update = (
             [positions[i.value] for i in part.inputs] for part in trace.parts
@@ -104,6 +108,7 @@ class MicroBatches:
         self._sums = [
             i.tensor for i in trace.parts[0].inputs if i.role == "gradient" and i.tensor is not None
         ]
+        self.executables = [forward.run, update.run]
         self._takes_rng = forward.takes_rng or update.takes_rng
 
     def __call__(self, arguments: list[Any]) -> list[torch.Tensor]:
@@ -124,6 +129,21 @@ class MicroBatches:
             del results
         self._run(self.update, self._update, arguments, rng, self.count)
         return [whole.result() for whole in joined]
+
+    def timed(self, arguments: list[Any]) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
+        """Run once; returns the results, and the times of the last micro-batch's steps."""
+        forward, times = self.forward, []
+
+        def run(mine: list[Any]) -> list[torch.Tensor]:
+            nonlocal times
+            results, times = forward.run.timed(mine)  # type: ignore[attr-defined]
+            return results
+
+        self.forward = replace(forward, run=run)
+        try:
+            return self(arguments), times
+        finally:
+            self.forward = forward
 
     def _run(
         self, part: Compiled, positions: list[int], arguments: list[Any], rng: Any, k: int

@@ -36,6 +36,7 @@ class Plan:
         first_outputs: tuple[Any, ...] | None,
     ) -> None:
         self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
+        self.call: dict[str, str] = {}
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.input_slots = [
             (position, leaf)

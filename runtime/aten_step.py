@@ -52,6 +52,10 @@ class AtenCall:
         self.outputs = [None if r is None else locate(r) for r in self.step.outputs]
         self.decode()
 
+    def unbind(self) -> None:
+        """Let go of all tensors."""
+        self.inputs, self.outputs, self.args, self.kwargs = [], [], [], {}
+
     def decode(self) -> None:
         self.args, self.kwargs = decode_call(self.step.args, self.inputs, lambda t: t.item())
 

@@ -1,14 +1,13 @@
-"""Runs a `Program`: one static arena, a flat table of kernel launches, ATen calls between them.
+"""Runs a `Program`: an arena, a flat table of kernel launches, ATen calls between them.
 
-Everything that does not change between calls is set up once: the arena, the words of every kernel
-with their addresses, tensors for ATen steps. A call patches the addresses of arguments that moved
-and of results, then runs the table; native steps in a row are one call into generated code, which
-shares PyTorch's OpenMP threads.
+Everything that does not change between calls is set up once: the words of every kernel with their
+addresses, tensors for ATen steps. A call patches the addresses of arguments that moved and of
+results (and of the arena, where executables share one that grew), then runs the table; native steps
+in a row are one call into generated code, which shares PyTorch's OpenMP threads.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,13 +16,11 @@ import torch
 
 from gflow.dialects.program import AtenStep, Place, Program, Step, TensorRef
 
+from .arena import Arena
 from .aten_step import AtenCall
 from .results import ResultPool
 from .table import KernelTable, Segment
 from .tensors import DTYPES, view_bytes, view_tensor
-
-#: bytes of the smallest arena, so that its address is good
-_SMALLEST_ARENA = 64
 
 
 class Executable:
@@ -32,17 +29,21 @@ class Executable:
     Calls are serialized by a lock: the arena belongs to one call at a time.
     """
 
-    def __init__(self, program: Program, *, kept_results: int = 4) -> None:
+    def __init__(
+        self, program: Program, arena: Arena | None = None, *, kept_results: int = 4
+    ) -> None:
         """
         Args:
+            arena: shared with executables that don't run at the same time; one of its own without it.
             kept_results: how many buffers of each result are kept, to be used again.
         """
         self.program = program
-        self.arena = torch.empty(max(program.arena_bytes, _SMALLEST_ARENA), dtype=torch.uint8)
+        self._arena = arena or Arena()
+        self._arena.join(self)
+        self._memory: torch.Tensor | None = None  # the arena's block that addresses point into
         self.constants = [
             torch.frombuffer(bytearray(c or b"\0"), dtype=torch.uint8) for c in program.constants
         ]
-        self._lock = threading.Lock()
         self._pools = [
             None
             if r.alias is not None
@@ -55,13 +56,54 @@ class Executable:
         self._args: Sequence[torch.Tensor] = ()
         self._results: Sequence[torch.Tensor] = ()
         self._moving: list[AtenCall] = []  # calls on tensors that may move between runs
+        self._staying: list[AtenCall] = []  # calls on tensors in the arena and on constants
         self._plan = list(self._segments())
 
     # -- set-up
 
+    @property
+    def arena_bytes(self) -> int:
+        """What the program needs of an arena."""
+        return self.program.arena_bytes
+
+    @property
+    def arena(self) -> torch.Tensor:
+        """The memory that values have between steps."""
+        with self._arena.lock:
+            return self._settle()
+
+    def use_arena(self, arena: Arena) -> None:
+        """Run in `arena` from now on."""
+        if arena is not self._arena:
+            with self._arena.lock:
+                self._arena.leave(self)
+                self._arena = arena
+                arena.join(self)
+
+    def close(self) -> None:
+        """Give back the arena, until the next call."""
+        self._arena.leave(self)
+
+    def let_go(self) -> None:
+        """Drop what refers to the arena's block; the next call finds the new one."""
+        self._memory = None
+        for call in (*self._staying, *self._moving):
+            call.unbind()
+
+    def _settle(self) -> torch.Tensor:
+        """The arena's block, with all addresses in it."""
+        if self._memory is None:
+            self._arena.join(self)
+        memory = self._arena.memory()
+        if memory is not self._memory:
+            self._memory = memory
+            self._table.patch("arena", 0, memory.data_ptr())
+            self._addresses = [-1] * len(self._addresses)
+            for call in self._staying:
+                call.bind(self._locate)
+        return memory
+
     def _fixed_address(self, place: Place) -> int | None:
-        if place.space == "arena":
-            return self.arena.data_ptr() + place.offset
         if place.space == "constant":
             return self.constants[place.index].data_ptr() + place.offset
         return None
@@ -85,13 +127,14 @@ class Executable:
         if any(r.place.space in ("arg", "result") for r in call.refs()):
             self._moving.append(call)
         else:
-            call.bind(self._locate)
+            self._staying.append(call)
         return call
 
     def _locate(self, ref: TensorRef) -> torch.Tensor:
         space, index, _ = ref.place
         if space == "arena":
-            return view_bytes(self.arena, ref)
+            assert self._memory is not None
+            return view_bytes(self._memory, ref)
         if space == "constant":
             return view_bytes(self.constants[index], ref)
         return view_tensor(self._args[index] if space == "arg" else self._results[index], ref)
@@ -111,7 +154,7 @@ class Executable:
         Raises:
             ValueError: the number of arguments is wrong.
         """
-        with self._lock, torch.no_grad():
+        with self._arena.lock, torch.no_grad():
             results = self._bind(args)
             threads = self._threads()
             for item in self._plan:
@@ -123,7 +166,7 @@ class Executable:
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
         """Run once, step by step, as a call does; returns each step and its seconds."""
-        with self._lock, torch.no_grad():
+        with self._arena.lock, torch.no_grad():
             results = self._bind(args)
             times = []
             for step, run in self.steps():
@@ -155,6 +198,7 @@ class Executable:
                 f"'{self.program.name}' takes {len(self.program.arguments)} arguments, "
                 f"{len(args)} were given"
             )
+        self._settle()
         results = [
             pool.take() if pool is not None else args[r.alias or 0]
             for r, pool in zip(self.program.results, self._pools)

@@ -122,6 +122,11 @@ class Trace:
     micro_batches: int = 1
     parts: tuple[Trace, Trace] | None = None
 
+    @property
+    def main(self) -> Trace:
+        """What a micro-batch runs where there are several; the trace itself otherwise."""
+        return self.parts[0] if self.parts else self
+
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]
         lines += [f"  {i.value!r} = {i.role} {i.name}" for i in self.inputs]

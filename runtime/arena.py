@@ -1,0 +1,67 @@
+"""The memory of executables: one block for all that never run at the same time."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Protocol
+
+import torch
+
+#: bytes of the smallest block, so that its address is good
+_SMALLEST = 64
+
+
+class User(Protocol):
+    """What shares an arena: it says how much it needs, and lets go of a block that was replaced."""
+
+    @property
+    def arena_bytes(self) -> int: ...
+
+    def let_go(self) -> None: ...
+
+
+class Arena:
+    """A block as large as its largest user needs. It is allocated when one of them runs.
+
+    Users run one at a time, under `lock`; no value outlives a run.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._users: weakref.WeakSet[User] = weakref.WeakSet()
+        self._memory: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are allocated now."""
+        return 0 if self._memory is None else self._memory.numel()
+
+    def join(self, user: User) -> None:
+        """`user` will run in this arena."""
+        with self.lock:
+            self._users.add(user)
+            if self._memory is not None and user.arena_bytes > self._memory.numel():
+                self._drop()
+
+    def leave(self, user: User) -> None:
+        """`user` runs here no more; what only it needed is freed."""
+        with self.lock:
+            self._users.discard(user)
+            user.let_go()
+            if self._memory is not None and self._needed() < self._memory.numel():
+                self._drop()
+
+    def memory(self) -> torch.Tensor:
+        """The block; its address may change when users come and go."""
+        if self._memory is None:
+            self._memory = torch.empty(self._needed(), dtype=torch.uint8)
+        return self._memory
+
+    def _needed(self) -> int:
+        return max((_SMALLEST, *(u.arena_bytes for u in self._users)))
+
+    def _drop(self) -> None:
+        self._memory = None
+        for user in self._users:
+            user.let_go()
