@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +32,7 @@ class CompileOptions:
     timing: seconds by phase and pass are added here.
     kept_results: how many buffers of one result the runtime keeps, to use them again.
     reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
+    on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
     """
 
     target: str = "cpu"
@@ -42,6 +43,7 @@ class CompileOptions:
     timing: dict[str, float] = field(default_factory=dict)
     kept_results: int = 4
     reproducer_dir: str = ""
+    on_phase: Callable[[str, str], None] | None = None
 
 
 class Resolved(NamedTuple):
@@ -94,7 +96,16 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     entry = entry_function(module)
     name = ir.StringAttr(entry.attributes["sym_name"]).value
     writer = writer_for(name, options.reproducer_dir)
-    run_pipeline(module, resolved.pipeline, timing=options.timing, reproducer=writer)
+    tell = options.on_phase or (lambda name, detail: None)
+
+    def instrument(when: str, name: str, root: ir.Operation) -> None:
+        if when == "before":
+            tell("passes", name)
+
+    run_pipeline(
+        module, resolved.pipeline, timing=options.timing, reproducer=writer, instrument=instrument
+    )
+    tell("codegen", "")
     start = time.perf_counter()
     with module.context, _reproducible(module, writer):
         program = build_program(entry, threads=resolved.threads, blas=resolved.blas)

@@ -8,7 +8,6 @@ The time is a roofline (see `cost`): what the device needs at least, not what it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
@@ -18,6 +17,7 @@ from .pipeline_text import nearest
 from .planned import label
 from .sources import Source, source_of
 from .ssa import Op
+from .tables import count_text, ratio, table, time_text
 from .visual.page import byte_text
 
 _HEAVIEST = 12
@@ -74,7 +74,7 @@ class Report:
     after: Measure
 
     @property
-    def bytes_ratio(self) -> float:
+    def bytesratio(self) -> float:
         """Bytes moved after, as a share of those before."""
         return self.after.bytes / self.before.bytes if self.before.bytes else 1.0
 
@@ -93,19 +93,19 @@ class Report:
         a, b = self.before, self.after
         rows = [
             ("", "before", "after", ""),
-            ("kernels", f"{a.kernels:,}", f"{b.kernels:,}", _ratio(b.kernels, a.kernels)),
-            ("bytes moved", byte_text(a.bytes), byte_text(b.bytes), _ratio(b.bytes, a.bytes)),
-            ("operations", _count(a.flops), _count(b.flops), _ratio(b.flops, a.flops)),
+            ("kernels", f"{a.kernels:,}", f"{b.kernels:,}", ratio(b.kernels, a.kernels)),
+            ("bytes moved", byte_text(a.bytes), byte_text(b.bytes), ratio(b.bytes, a.bytes)),
+            ("operations", count_text(a.flops), count_text(b.flops), ratio(b.flops, a.flops)),
             (
                 f"least time on {self.device.name}",
-                _time(a.seconds),
-                _time(b.seconds),
-                _ratio(b.seconds, a.seconds),
+                time_text(a.seconds),
+                time_text(b.seconds),
+                ratio(b.seconds, a.seconds),
             ),
         ]
         if b.arena is not None:
             rows.append(("arena", "", byte_text(b.arena), ""))
-        return _table(rows, "<>>>")
+        return table(rows, "<>>>")
 
     def _kinds(self) -> str:
         kinds: dict[str, list[OpCost]] = {}
@@ -120,19 +120,21 @@ class Report:
                     kind,
                     f"{len(ops):,}",
                     byte_text(sum(o.bytes for o in ops)),
-                    _count(sum(o.flops for o in ops)),
-                    _time(seconds),
-                    _ratio(seconds, total),
+                    count_text(sum(o.flops for o in ops)),
+                    time_text(seconds),
+                    ratio(seconds, total),
                 )
             )
-        return "By kind, after the passes:\n\n" + _table(rows, "<>>>>>")
+        return "By kind, after the passes:\n\n" + table(rows, "<>>>>>")
 
     def _heavy(self) -> str:
         rows = [("kernel", "bytes", "operations", "time", "from")]
         for o in self.heaviest:
             place = str(o.source)
-            rows.append((o.label, byte_text(o.bytes), _count(o.flops), _time(o.seconds), place))
-        return "The heaviest kernels:\n\n" + _table(rows, "<>>><")
+            rows.append(
+                (o.label, byte_text(o.bytes), count_text(o.flops), time_text(o.seconds), place)
+            )
+        return "The heaviest kernels:\n\n" + table(rows, "<>>><")
 
     def _aten(self) -> str:
         lines = ["warning: these ops have no kernels and run through PyTorch:", ""]
@@ -224,33 +226,3 @@ def report(
     first = before if isinstance(before, Measure) else measure(before, device)
     second = after if isinstance(after, Measure) else measure(after, device)
     return Report(device, first, second)
-
-
-# -- text
-
-
-def _ratio(a: float, b: float) -> str:
-    return f"{100 * a / b:.1f} %" if b else ""
-
-
-def _count(n: int) -> str:
-    value = float(n)
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 1000 or unit == "T":
-            break
-        value /= 1000
-    return f"{n}" if not unit else f"{value:.2f} {unit}"
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.3f} s"
-    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
-
-
-def _table(rows: Sequence[Sequence[str]], align: str) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(align))]
-    return "\n".join(
-        "  " + "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths)).rstrip()
-        for row in rows
-    )

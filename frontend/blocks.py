@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
+from .debug import DebugSettings, debug_settings
 from .errors import GraphError
 from .tracing.location import user_frame
 
@@ -70,6 +71,26 @@ def _problem(name: str, value: Any) -> str | None:
 class GraphModule(BlockConfig):
     """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
 
+    def debug(
+        self,
+        v_level: int = 0,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+    ) -> None:
+        """Print what happens in this module, and in those in it, while a graph with it is built: as
+        `Graph.debug`, and in place of what that says. -1: print nothing of it."""
+        chosen = debug_settings(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+        )
+        object.__setattr__(self, "_debug", (chosen,))
+
 
 #: counts changes of settings, so that graphs notice them
 _changes = [0]
@@ -92,6 +113,14 @@ def settings_of(module: torch.nn.Module) -> GraphModule:
         found = (weakref.ref(module, lambda _: _settings.pop(key, None)), GraphModule())
         _settings[key] = found
     return found[1]
+
+
+def debug_of(module: torch.nn.Module) -> tuple[DebugSettings | None] | None:
+    """What to print of a module, if `debug()` was called for it: (None,) is nothing."""
+    found = _settings.get(id(module))
+    if found is None or found[0]() is not module:
+        return None
+    return getattr(found[1], "_debug", None)
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:

@@ -59,6 +59,10 @@ class GraphConfig:
             into.update(switches)
             self._on_change()
 
+    def switches(self) -> dict[str, Any]:
+        """What was switched, by the compiler's name of it."""
+        return {**self._switches, **self._own}
+
     def resolved(self) -> CompileOptions:
         """The compiler's options, with the switches."""
         from gflow.compiler import CompileOptions

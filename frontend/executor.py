@@ -6,12 +6,13 @@ import io
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from .tracing.trace import Trace
+from .tracing.watch import current
 
 _log = logging.getLogger("gflow")
 
@@ -21,12 +22,16 @@ Runner = Callable[[list[torch.Tensor]], Any]
 @dataclass(frozen=True)
 class Compiled:
     """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
-    int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase."""
+    int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,
+    `options` the compiler's, `program` what `run` runs, `trace` what it was made from."""
 
     run: Runner
     takes_rng: bool
     ir: str = ""
     timings: dict[str, float] = field(default_factory=dict)
+    options: Any = None
+    program: Any = None
+    trace: Trace | None = None
 
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
@@ -36,17 +41,22 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
 
     from .lowering import lower
 
-    options = options or CompileOptions()
+    watcher = current()
+    options = replace(options or CompileOptions(), on_phase=watcher.phase)
+    watcher.traced(trace)
+    watcher.phase("lower")
     start = time.perf_counter()
     module = lower(trace)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options)
     compiled = time.perf_counter()
+    watcher.phase("JIT")
     executable = Executable(program, kept_results=options.kept_results)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
-    return Compiled(executable, takes_rng, program.ir, timings)
+    options = replace(options, on_phase=None)
+    return Compiled(executable, takes_rng, program.ir, timings, options, program, trace)
 
 
 def _compile(module: Any, options: Any) -> Any:

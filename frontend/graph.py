@@ -11,12 +11,15 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
+from .building import building
 from .config import GraphConfig
+from .debug import DebugSettings
 from .errors import GraphError, GraphInputError
-from .executor import lowered_ir
+from .inspection import Inspection
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
 from .plan import Plan, StepSkipped, compile_plan
+from .printing import ModuleCall
 from .plans import PlanCache, share_arena
 from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
@@ -40,12 +43,14 @@ class _State:
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None
+    calls: dict[str, ModuleCall] = field(default_factory=dict)
+    debug: DebugSettings | None = None
     steps: int = 0
     called: bool = False
     shareable: bool = True
 
 
-class Graph:
+class Graph(Inspection):
     """Subclass it, call `super().__init__()`, keep modules as attributes, and write
     `build()`. Calling the graph runs `build()` as one compiled program: forward, and with
     `loss.backward()` inside and an optimizer added, the whole training step. Parameters,
@@ -205,30 +210,7 @@ class Graph:
             )
         load_state_dict(state, self._roots(), state_dict, strict, _here())
 
-    def ir(self, stage: str = "planned") -> str:
-        """The module of the latest compilation, as text: "traced" before any pass, "planned"
-        as it runs, fused and with every tensor's place in memory."""
-        plan = self._latest()
-        if stage == "planned":
-            return plan.compiled.ir
-        if stage == "traced":
-            return lowered_ir(plan.trace)
-        raise GraphError(f"{_here()}: ir() has the stages 'traced' and 'planned', got {stage!r}")
-
-    @property
-    def timings(self) -> dict[str, float]:
-        """Seconds by phase of the latest compilation."""
-        return dict(self._latest().compiled.timings)
-
     # the slow path
-
-    def _latest(self) -> Plan:
-        plan = self._checked().latest
-        if plan is None:
-            raise GraphError(
-                f"{_here()}: {self.name} is not compiled yet; call it once with its inputs first."
-            )
-        return plan
 
     def _checked(self) -> _State:
         state = self.__dict__.get("_state")
@@ -272,18 +254,19 @@ class Graph:
             raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
         state.building = True
         try:
-            plan = compile_plan(
-                state.name,
-                self.build,
-                args,
-                kwargs,
-                self._roots(),
-                state.optimizers,
-                self.config.resolved(),
-                state.scaler,
-                keeps(self.config.kept_gradients, self._roots(), _here()),
-                self.config.gradient_accumulation_steps,
-            )
+            with building(state.name, type(self).__name__, state.debug, state.table) as calls:
+                plan = compile_plan(
+                    state.name,
+                    self.build,
+                    args,
+                    kwargs,
+                    self._roots(),
+                    state.optimizers,
+                    self.config.resolved(),
+                    state.scaler,
+                    keeps(self.config.kept_gradients, self._roots(), _here()),
+                    self.config.gradient_accumulation_steps,
+                )
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
@@ -292,7 +275,7 @@ class Graph:
             state.building = False
         for optimizer in state.optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]
-        state.latest = plan
+        state.latest, state.calls = plan, calls
         plan.call = given
         state.plans.add(key, plan)
         return plan
@@ -303,13 +286,6 @@ class Graph:
         state.steps += 1
         for scheduler in state.schedulers:
             scheduler.step()
-
-    def __repr__(self) -> str:
-        lines = [f"{type(self).__name__}("]
-        for name, module in self._roots().items():
-            text = repr(module).replace("\n", "\n  ")
-            lines.append(f"  ({name}): {text}")
-        return "\n".join([*lines, ")"]) if len(lines) > 1 else f"{type(self).__name__}()"
 
 
 def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:

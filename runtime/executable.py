@@ -166,15 +166,22 @@ class Executable:
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
         """Run once, step by step, as a call does; returns each step and its seconds."""
+        _, times = self.timed(args)
+        return [(step, end - start) for step, (start, end) in zip(self.program.steps, times)]
+
+    def timed(
+        self, args: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
+        """Run once, step by step; returns the results, and when each step began and ended, in
+        seconds of `time.perf_counter`."""
         with self._arena.lock, torch.no_grad():
             results = self._bind(args)
             times = []
-            for step, run in self.steps():
+            for _, run in self.steps():
                 start = time.perf_counter()
                 run()
-                times.append((step, time.perf_counter() - start))
-            del results
-        return times
+                times.append((start, time.perf_counter()))
+        return results, times
 
     def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Each step with a function that runs it, for the arguments that are bound."""

@@ -15,6 +15,7 @@ import torch
 
 from .scopes import ScopeStack, checkpoint_calls
 from .trace import SourceLoc
+from .watch import current, infos
 
 _LIBRARY_DIRS = tuple(
     str(folder.resolve()) + os.sep
@@ -24,7 +25,8 @@ _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
 _is_user_code: dict[CodeType, bool] = {}
 
 
-def _user_code(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
+    """Whether code is outside of torch, gflow and the standard library."""
     known = _is_user_code.get(code)
     if known is None:
         file = code.co_filename
@@ -42,7 +44,7 @@ def user_frame(depth: int = 1) -> tuple[str, int]:
     """File and line of the innermost frame outside torch and gflow."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        if _user_code(frame.f_code):
+        if is_user_code(frame.f_code):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "<unknown>", 0
@@ -53,7 +55,7 @@ def user_line(error: BaseException) -> str:
     found = ""
     trace = error.__traceback__
     while trace is not None:
-        if _user_code(trace.tb_frame.f_code):
+        if is_user_code(trace.tb_frame.f_code):
             found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
         trace = trace.tb_next
     return found
@@ -68,6 +70,7 @@ class Locator:
         self.scopes = ScopeStack()
         self.optimizer = False
         self.backward_loc: SourceLoc | None = None
+        self.watcher = current()
         self._by_node: dict[int, SourceLoc] = {}
         self._cache: dict[tuple[str, int, str, str], SourceLoc] = {}
 
@@ -109,18 +112,26 @@ class Locator:
         original = torch.nn.Module.__call__
         owner = threading.get_ident()
         names, stack, scopes = self.module_names, self.stack, self.scopes
+        watcher = self.watcher
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             if threading.get_ident() != owner:
                 return original(module, *args, **kwargs)
-            stack.append(names.get(id(module), stack[-1]))
+            path = names.get(id(module))
+            stack.append(stack[-1] if path is None else path)
+            if path is not None:
+                watcher.module_begins(path, module, infos(args, kwargs))
             try:
                 if checkpointed(module):
                     with scopes.call(stack[-1] or type(module).__name__):
-                        return original(module, *args, **kwargs)
-                return original(module, *args, **kwargs)
+                        result = original(module, *args, **kwargs)
+                else:
+                    result = original(module, *args, **kwargs)
             finally:
                 stack.pop()
+            if path is not None:
+                watcher.module_ends(path, module, infos(result))
+            return result
 
         torch.nn.Module.__call__ = call  # type: ignore[method-assign,assignment]
         try:

@@ -119,6 +119,7 @@ class Recorder(TorchDispatchMode):
         """A new argument of the traced function, as a fake tensor."""
         fake = self.fake_like(tensor)
         self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
+        self.locator.watcher.argument(self.inputs[-1])
         return fake
 
     def mark(self) -> Mark:
@@ -184,6 +185,7 @@ class Recorder(TorchDispatchMode):
         op = TraceOp(func, args, words or {}, [value], self.locator.here())
         self._number_ops[key] = (len(self.ops), op, value)
         self.ops.append(op)
+        self.locator.watcher.op(op)
         return value
 
     def number_from(self, fake: torch.Tensor) -> Number:
@@ -268,6 +270,7 @@ class Recorder(TorchDispatchMode):
         if fresh:
             scope = self.locator.scopes.current
             self.ops.append(TraceOp(func, args, kwargs, results, loc, scope))
+            self.locator.watcher.op(self.ops[-1])
 
     def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
         """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""

@@ -1,0 +1,135 @@
+"""What a graph shows of itself: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..debug import debug_settings
+from ..errors import GraphError
+from ..printing import graph_text
+from ..tracing.location import user_frame
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+    from .explain import Explanation
+    from .kernels import KernelInfo
+    from .memory import MemorySummary
+    from .profile import Profile
+
+
+class Inspection:
+    """The methods of `Graph` that show it."""
+
+    def __repr__(self) -> str:
+        state: Any = self.__dict__.get("_state")
+        if state is None:
+            return object.__repr__(self)
+        latest, config = state.latest, self.config  # type: ignore[attr-defined]
+        return graph_text(
+            state.name,
+            type(self).__name__,
+            bool(state.optimizers),
+            config.switches(),
+            self._roots(),  # type: ignore[attr-defined]
+            None if latest is None else latest.trace,
+            state.calls,
+        )
+
+    def debug(
+        self,
+        v_level: int = 0,
+        *,
+        ranks: int | list[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+    ) -> None:
+        """Print on standard output what happens while the graph is built: at the first call, and
+        whenever it compiles again.
+
+        Args:
+            v_level: 0 the phases with their times; 1 also modules with their tensors, as they are
+                called; 2 also every op with its operands; 3 also the lines of Python that an op
+                comes from. -1 turns printing off.
+            ranks: the processes that print: None for the first only, -1 for all, a rank or several.
+            max_py_stack_depth: the most lines of Python for an op.
+            only_user_py_stack: leave out lines inside of PyTorch, gflow and the standard library.
+            op_repr_with_py_stack: show the lines of Python at level 2, too.
+
+        `module.to(nn.graph.GraphModule).debug(…)` does the same for one module and those in it.
+        """
+        self._checked().debug = debug_settings(  # type: ignore[attr-defined]
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+        )
+
+    def ir(self, stage: str = "planned") -> str:
+        """The module of the latest compilation, as text that `gflow-opt` reads.
+
+        Args:
+            stage: "planned": as it runs, with every tensor's place in memory. "traced": before any
+                pass. In between, where the passes are among the graph's: "checkpointed", "mixed",
+                "laid-out", "simplified", "fused", "scheduled", "rematerialized", "materialized".
+        """
+        plan = self._latest("ir")
+        if stage == "planned":
+            return plan.compiled.ir
+        from gflow.compiler import stages
+
+        from .stage import ir_at
+
+        try:
+            return ir_at(plan, stage)
+        except stages.NoStage as error:
+            raise GraphError(f"{_here()}: ir() takes a stage: {error}") from None
+
+    def kernels(self) -> list[KernelInfo]:
+        """The generated functions of the latest compilation, those used most first."""
+        from .kernels import kernels
+
+        return kernels(self._latest("kernels"))
+
+    def memory(self) -> MemorySummary:
+        """What memory the latest compilation takes: `print` it, or write `.html(path)`."""
+        from .memory import memory
+
+        return memory(self._latest("memory"))
+
+    def profile(self, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
+        """Call the graph `rounds` times with these inputs, kernel by kernel, and say where the time
+        went. The calls are real ones, and so is one before them to warm up: a training graph makes
+        `rounds + 1` steps."""
+        from .profile import profile
+
+        if not isinstance(rounds, int) or rounds < 1:
+            raise GraphError(f"{_here()}: profile() takes rounds=1 or more; got {rounds!r}")
+        return profile(self, args, kwargs, rounds)
+
+    def explain(self) -> Explanation:
+        """What the compiler did, and why: `print` it."""
+        from .explain import explain
+
+        plan = self._latest("explain")
+        return explain(plan, self.config.switches())  # type: ignore[attr-defined]
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by phase of the latest compilation."""
+        return dict(self._latest("timings").compiled.timings)
+
+    def _latest(self, what: str) -> Plan:
+        state = self._checked()  # type: ignore[attr-defined]
+        if state.latest is None:
+            raise GraphError(
+                f"{_here()}: {what}: {state.name} is not compiled yet; call it once with its inputs "
+                "first."
+            )
+        return state.latest
+
+
+def _here() -> str:
+    file, line = user_frame(2)
+    return f"{file}:{line}"

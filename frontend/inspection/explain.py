@@ -1,0 +1,209 @@
+"""`graph.explain()`: what the compiler did with a graph, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gflow.compiler import resolve
+from gflow.compiler.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.passmanager import Pipeline
+from gflow.compiler.planned import label
+from gflow.compiler.report import Report, measure, report
+from gflow.compiler.sources import Source, source_of
+from gflow.compiler.ssa import Op, read_body
+from gflow.compiler.stages import run_to, stages_of
+from gflow.compiler.tables import table
+from gflow.compiler.visual.page import byte_text
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import AtenStep
+
+from ..lowering import lower
+from ..plan import Plan
+from .stage import planned
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A kernel that computes several ops: their names, and where they stand in the program."""
+
+    ops: tuple[str, ...]
+    sources: tuple[Source, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Calls of an ATen overload: how many, why, and where they come from."""
+
+    overload: str
+    calls: int
+    why: str
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """An op that runs again in the backward: how often, why, and where it stands."""
+
+    op: str
+    times: int
+    why: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of a graph. `str()` is a text for people.
+
+    switches: what its config sets. pipeline: the passes. costs: kernels, bytes and the least time
+    before and after them.
+    """
+
+    name: str
+    switches: dict[str, Any]
+    pipeline: str
+    fused: list[Fusion]
+    aten: list[Fallback]
+    recomputed: list[Recomputation]
+    costs: Report = field(repr=False)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        switched = ", ".join(f"{k}={v!r}" for k, v in self.switches.items()) or "none set"
+        parts = [f"{self.name}\n\nSwitches: {switched}\nPasses: {self.pipeline}"]
+        parts.append(self._fused())
+        parts.append(self._aten())
+        parts.append(self._recomputed())
+        text = str(self.costs).partition("\n\nwarning:")[0].rstrip("\n")
+        parts.append(f"Costs before and after the passes:\n\n{text}")
+        return "\n\n".join(parts) + "\n"
+
+    def _fused(self) -> str:
+        ops = sum(len(f.ops) for f in self.fused)
+        if not self.fused:
+            return "Fused: nothing."
+        rows = [("ops", "kind", "what", "from")]
+        ordered = sorted(self.fused, key=lambda f: -len(f.ops))
+        for f in ordered[:_SHOWN]:
+            names = [f"{n} × {c}" if c > 1 else n for n, c in Counter(f.ops).items()]
+            shown = ", ".join(names[:6]) + (f", +{len(names) - 6}" if len(names) > 6 else "")
+            rows.append((f"{len(f.ops)}", f.kind, shown, str(f.sources[0]) if f.sources else ""))
+        more = f"\n  and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+        return f"Fused: {ops} ops in {len(self.fused)} kernels.\n\n{table(rows, '><<<')}{more}"
+
+    def _aten(self) -> str:
+        if not self.aten:
+            return "Through PyTorch (ATen): nothing."
+        lines = ["Through PyTorch (ATen):", ""]
+        for f in self.aten:
+            places = list(dict.fromkeys(str(s) for s in f.sources))
+            more = f", and {len(places) - 3} more places" if len(places) > 3 else ""
+            lines.append(f"  {f.calls} × {f.overload}: {f.why}")
+            lines += [f"      {'; '.join(places[:3])}{more}"] * bool(places)
+        return "\n".join(lines)
+
+    def _recomputed(self) -> str:
+        if not self.recomputed and not self.notes:
+            return "Computed again in the backward: nothing."
+        total = sum(r.times for r in self.recomputed)
+        lines = [f"Computed again in the backward: {total} ops.", ""]
+        lines += [f"  {note}" for note in self.notes]
+        for r in self.recomputed[:_SHOWN]:
+            lines.append(f"  {r.times} × {r.op} of {r.source}: {r.why}")
+        if len(self.recomputed) > _SHOWN:
+            lines.append(f"  and {len(self.recomputed) - _SHOWN} more")
+        return "\n".join(lines)
+
+
+def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
+    """What became of a plan."""
+    program = plan.compiled.program
+    pipeline = resolve(plan.compiled.options).pipeline
+    before = lower(plan.trace.main)
+    costs = measure(before, "cpu")
+    recomputed = _checkpointed(before, pipeline)
+    module, function = planned(plan)
+    with module.context:
+        body = read_body(function)
+        by_budget = [o for o in body.ops if "gflow.recomputed" in o.op.attributes]
+        again, notes = _counted(by_budget, "the memory budget"), _budget(function)
+        aten = _fallbacks(ops_of_steps(program, function), program.steps)
+        fused = [_fusion(o) for o in body.ops if o.name == "fused"]
+        compared = report(costs, module, "cpu")
+    fused = [f for f in fused if len(f.ops) > 1]
+    return Explanation(
+        program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes
+    )
+
+
+def _fusion(o: Op) -> Fusion:
+    inner = [op.operation for op in o.op.regions[0].blocks[0].operations]
+    telling = [op for op in inner if op.name not in ("gflow.yield", "gflow.constant")]
+    kind = ir.StringAttr(o.op.attributes["kind"]).value if "kind" in o.op.attributes else ""
+    names = tuple(op.name.removeprefix("gflow.") for op in telling)
+    return Fusion(names, tuple(sources_of(o)), kind)
+
+
+def _fallbacks(ops: list[list[Op | None]], steps: list[Any]) -> list[Fallback]:
+    calls: dict[tuple[str, str], list[Source]] = {}
+    for step, found in zip(steps, ops):
+        for one, op in zip(members(step), found):
+            if not isinstance(one, AtenStep):
+                continue
+            if op is None or op.name == "aten":
+                why = "the dialect has no op for it"
+            else:
+                why = f"gflow.{op.name} of this type or form has no generated kernel"
+            source = Source("", "", "", 0) if op is None else source_of(op.op)
+            calls.setdefault((one.overload, why), []).append(source)
+    return [
+        Fallback(overload, len(sources), why, tuple(dict.fromkeys(sources)))
+        for (overload, why), sources in sorted(calls.items(), key=lambda i: (-len(i[1]), i[0]))
+    ]
+
+
+def _checkpointed(module: ir.Module, pipeline: str) -> list[Recomputation]:
+    """What the marks of modules add; `module` (as traced) is changed."""
+    with module.context:
+        if not stages_of(Pipeline(pipeline)).get("checkpointed"):
+            return []
+        before = _places(module)
+        run_to(module, pipeline, "checkpointed")
+        added = _places(module) - before
+    return [
+        Recomputation(op, n, "activation checkpointing", source)
+        for (op, source), n in added.items()
+        if op != "optimization_barrier"
+    ]
+
+
+def _places(module: ir.Module) -> Counter[tuple[str, Source]]:
+    found: Counter[tuple[str, Source]] = Counter()
+    for view in module.body.operations:
+        if isinstance(view, func.FuncOp):
+            found.update((label(o), source_of(o.op)) for o in read_body(view).ops)
+    return found
+
+
+def _counted(ops: list[Op], why: str) -> list[Recomputation]:
+    counted = Counter((label(o), source_of(o.op)) for o in ops)
+    return [Recomputation(op, n, why, source) for (op, source), n in counted.items()]
+
+
+def _budget(function: func.FuncOp) -> list[str]:
+    """What the search for a memory budget says it did."""
+    attributes = function.operation.attributes
+    if "gflow.rematerialized" not in attributes:
+        return []
+    said = ir.DictAttr(attributes["gflow.rematerialized"])
+    numbers = {n: ir.IntegerAttr(said[n]).value for n in ("budget", "arena_before", "arena_after")}
+    sizes = {name: byte_text(n) for name, n in numbers.items()}
+    return [
+        f"memory budget {sizes['budget']}: arena {sizes['arena_before']} without, "
+        f"{sizes['arena_after']} with what is computed again"
+    ]

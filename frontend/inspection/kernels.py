@@ -1,0 +1,54 @@
+"""`graph.kernels()`: the generated functions, and what they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gflow.compiler.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.planned import label
+from gflow.compiler.sources import Source
+from gflow.dialects.program import KernelStep
+
+from ..plan import Plan
+from .stage import planned
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A generated function.
+
+    source: its text, in MLIR. uses: how often a call of the graph runs it. ops: what these runs
+    compute. sources: where in the author's program that stands.
+    """
+
+    name: str
+    source: str
+    uses: int
+    ops: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    def __str__(self) -> str:
+        places = [str(s) for s in self.sources]
+        lines = [f"{self.name}: used {self.uses} ×", *(f"  {op}" for op in self.ops)]
+        return "\n".join([*lines, *(f"  from {place}" for place in places)])
+
+
+def kernels(plan: Plan) -> list[KernelInfo]:
+    """Those of a plan, the most used first."""
+    program = plan.compiled.program
+    module, function = planned(plan)
+    uses: dict[str, int] = dict.fromkeys(program.kernels, 0)
+    ops: dict[str, dict[str, None]] = {name: {} for name in uses}
+    sources: dict[str, dict[Source, None]] = {name: {} for name in uses}
+    with module.context:
+        for step, found in zip(program.steps, ops_of_steps(program, function)):
+            for one, op in zip(members(step), found):
+                if isinstance(one, KernelStep):
+                    uses[one.kernel] = uses.get(one.kernel, 0) + 1
+                    if op is not None and one.kernel in ops:
+                        ops[one.kernel][label(op)] = None
+                        sources[one.kernel] |= dict.fromkeys(sources_of(op))
+    order = sorted(program.kernels, key=lambda name: -uses[name])
+    return [
+        KernelInfo(n, program.kernels[n], uses[n], tuple(ops[n]), tuple(sources[n])) for n in order
+    ]

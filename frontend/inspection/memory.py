@@ -1,0 +1,107 @@
+"""`graph.memory()`: what memory a compiled graph takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gflow.compiler.planned import PlannedValue, PlanReading, read_plan
+from gflow.compiler.tables import ratio, table
+from gflow.compiler.visual.memory import memory_page
+from gflow.compiler.visual.page import byte_text
+
+from ..plan import Plan
+from .stage import planned
+
+_SHOWN = 12
+_ROLES = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "optimizer_state": "optimizer state",
+    "input": "inputs",
+    "constant": "captured tensors",
+}
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """Bytes of a compiled graph. `str()` is a table for people.
+
+    arena: of all values inside a step, scratch of kernels included, which one block of memory holds.
+    lower_bound: the least that the values need in this order of steps. arguments: of what the graph
+    reads and updates and others own, by role. constants: of those in the program. results: of new
+    tensors that a call returns.
+    """
+
+    name: str
+    arena: int
+    lower_bound: int
+    arguments: dict[str, int]
+    constants: int
+    results: int
+    plan: PlanReading = field(repr=False)
+
+    @property
+    def parameters(self) -> int:
+        return self.arguments.get("parameter", 0)
+
+    @property
+    def optimizer_state(self) -> int:
+        return self.arguments.get("optimizer_state", 0)
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.arena + sum(self.arguments.values()) + self.constants + self.results
+
+    @property
+    def largest(self) -> list[PlannedValue]:
+        """The values in the arena, the largest first; each with its op and source line."""
+        return sorted(self.plan.values, key=lambda v: (-v.size, v.start))
+
+    def html(self, path: str | Path) -> Path:
+        """Write the arena over time as a page for a browser, which needs no network."""
+        target = Path(path)
+        target.write_text(memory_page(self.plan), encoding="utf-8")
+        return target
+
+    def __str__(self) -> str:
+        over = f"{ratio(self.arena, self.lower_bound)} of the least possible" * bool(
+            self.lower_bound
+        )
+        rows = [("arena", byte_text(self.arena), over)]
+        rows += [("  least possible", byte_text(self.lower_bound), "")]
+        for role, size in self.arguments.items():
+            rows.append((_ROLES.get(role, role), byte_text(size), ""))
+        rows += [("constants", byte_text(self.constants), "")] * bool(self.constants)
+        rows += [("results", byte_text(self.results), ""), ("total", byte_text(self.total), "")]
+        steps = len(self.plan.steps)
+        parts = [f"{self.name}: memory, in {steps} steps", "", table(rows, "<><")]
+        heavy = [("value", "bytes", "steps", "from")]
+        for v in self.largest[:_SHOWN]:
+            heavy.append(
+                (f"{v.op}: {v.type}", byte_text(v.size), f"{v.start}-{v.end}", str(v.source))
+            )
+        if len(heavy) > 1:
+            parts += ["", "The largest values in the arena:", "", table(heavy, "<><<")]
+        return "\n".join([*parts, ""])
+
+
+def memory(plan: Plan) -> MemorySummary:
+    """That of a plan."""
+    program = plan.compiled.program
+    module, function = planned(plan)
+    with module.context:
+        reading = read_plan(function)
+    arguments: dict[str, int] = {}
+    for a in program.arguments:
+        arguments[a.role] = arguments.get(a.role, 0) + a.type.nbytes
+    return MemorySummary(
+        program.name,
+        program.arena_bytes,
+        reading.lower_bound,
+        arguments,
+        sum(map(len, program.constants)),
+        sum(r.type.nbytes for r in program.results if r.alias is None),
+        reading,
+    )

@@ -1,0 +1,211 @@
+"""`graph.profile()`: where the time of a call goes, by kernel, module and phase."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from gflow.compiler.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.planned import label
+from gflow.compiler.sources import Source
+from gflow.compiler.tables import ratio, table, time_text
+from gflow.dialects.program import AtenStep
+
+from ..errors import GraphError
+from ..plan import Plan
+from .stage import planned
+
+_SHOWN = 15
+_UNKNOWN = Source("", "", "", 0)
+#: components of a module's path that the table goes by
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of the program. kernel: its function, or ATen overload. op: what it computes.
+
+    seconds: the median of all rounds. shares: where in the author's program it comes from, and what
+    share of the ops in it each place has.
+    """
+
+    kernel: str
+    op: str
+    seconds: float
+    shares: tuple[tuple[Source, float], ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Times of one compiled graph. `str()` is a table for people.
+
+    seconds: of a whole call, the median. steps: in the order in which they run. timeline: of every
+    round, seconds from the start at which each step began and ended.
+    """
+
+    name: str
+    rounds: int
+    seconds: float
+    steps: Sequence[StepTime]
+    timeline: Sequence[Sequence[tuple[float, float]]] = field(repr=False)
+
+    def by_kernel(self) -> dict[str, float]:
+        """Seconds of a call by kernel function or ATen overload, the longest first."""
+        return _summed((s.kernel, s.seconds) for s in self.steps)
+
+    def by_module(self, depth: int | None = None) -> dict[str, float]:
+        """Seconds of a call by module, the longest first; its children are not counted in, unless
+        `depth` cuts paths to that many components. A kernel that several modules share is divided
+        by the number of ops that each has in it."""
+        return _summed((_cut(module, depth), t) for _, module, t in self._shares())
+
+    def by_phase(self) -> dict[str, float]:
+        """Seconds of a call in the forward, the backward and the optimizer."""
+        return _summed((phase or "other", t) for phase, _, t in self._shares())
+
+    def _shares(self) -> Iterator[tuple[str, str, float]]:
+        for step in self.steps:
+            for source, share in step.shares:
+                yield source.phase, source.module, step.seconds * share
+
+    def chrome_trace(self, path: str | Path) -> Path:
+        """Write all rounds as a file for chrome://tracing or ui.perfetto.dev."""
+        pid = os.getpid()
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": self.name}},
+            {"ph": "M", "pid": pid, "tid": 0, "name": "thread_name", "args": {"name": "steps"}},
+        ]
+        for number, times in enumerate(self.timeline):
+            for step, (start, end) in zip(self.steps, times):
+                source = step.shares[0][0]
+                events.append(
+                    {
+                        "ph": "X",
+                        "pid": pid,
+                        "tid": 0,
+                        "name": step.op,
+                        "cat": source.phase or "other",
+                        "ts": start * 1e6,
+                        "dur": (end - start) * 1e6,
+                        "args": {
+                            "kernel": step.kernel,
+                            "module": source.module,
+                            "source": source.place,
+                            "round": number,
+                        },
+                    }
+                )
+        target = Path(path)
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        target.write_text(text, encoding="utf-8")
+        return target
+
+    def __str__(self) -> str:
+        inside = sum(s.seconds for s in self.steps)
+        head = (
+            f"{self.name}: {time_text(self.seconds)} a call (median of {self.rounds}), "
+            f"{time_text(inside)} of it in {len(self.steps)} steps"
+        )
+        kinds: dict[str, list[StepTime]] = {}
+        for step in self.steps:
+            kinds.setdefault(step.kernel, []).append(step)
+        rows = [("kernel", "steps", "time", "share", "ops")]
+        for name, seconds in list(self.by_kernel().items())[:_SHOWN]:
+            ops = "; ".join(list(dict.fromkeys(s.op for s in kinds[name]))[:2])
+            rows.append(
+                (name, f"{len(kinds[name])}", time_text(seconds), ratio(seconds, inside), ops)
+            )
+        parts = [head, "", table(rows, "<>>><")]
+        for title, found in (("module", self.by_module(_DEPTH)), ("phase", self.by_phase())):
+            lines = [(title, "time", "share")]
+            for name, seconds in list(found.items())[:_SHOWN]:
+                lines.append((name or "(none)", time_text(seconds), ratio(seconds, inside)))
+            parts += ["", table(lines, "<>>")]
+        return "\n".join([*parts, ""])
+
+
+def _summed(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, seconds in pairs:
+        found[name] = found.get(name, 0.0) + seconds
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _cut(module: str, depth: int | None) -> str:
+    return module if depth is None else ".".join(module.split(".")[:depth])
+
+
+def profile(
+    graph: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rounds: int
+) -> Profile:
+    """Call a graph once, and then `rounds` times with a clock on every step."""
+    graph(*args, **kwargs)
+    state: Any = graph.__dict__["_state"]
+    plans: list[Plan] = [plan for variants in state.plans.values() for plan in variants]
+    calls: list[float] = []
+    found: list[tuple[Plan, list[tuple[float, float]]]] = []
+    with _clocked(plans, found):
+        for _ in range(rounds):
+            start = time.perf_counter()
+            graph(*args, **kwargs)
+            calls.append(time.perf_counter() - start)
+    if len(found) != rounds or any(plan is not found[0][0] for plan, _ in found):
+        raise GraphError(
+            f"{state.name} compiled again while it was profiled, so calls are not alike; call it "
+            "until it no longer does, then profile."
+        )
+    first = found[0][1][0][0] if found[0][1] else 0.0
+    timeline = [[(a - first, b - first) for a, b in times] for _, times in found]
+    return Profile(state.name, rounds, median(calls), list(_steps(found[0][0], timeline)), timeline)
+
+
+@contextmanager
+def _clocked(
+    plans: Sequence[Plan], found: list[tuple[Plan, list[tuple[float, float]]]]
+) -> Iterator[None]:
+    """Plans run step by step, and their times are added to `found`."""
+    before = [plan.compiled for plan in plans]
+    for plan in plans:
+        plan.compiled = replace(plan.compiled, run=_timed_run(plan, plan.compiled.run, found))
+    try:
+        yield
+    finally:
+        for plan, compiled in zip(plans, before):
+            plan.compiled = compiled
+
+
+def _timed_run(
+    plan: Plan, executable: Any, found: list[tuple[Plan, list[tuple[float, float]]]]
+) -> Callable[[list[torch.Tensor]], Any]:
+    def run(args: list[torch.Tensor]) -> Any:
+        results, times = executable.timed(args)
+        found.append((plan, times))
+        return results
+
+    return run
+
+
+def _steps(plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]]) -> Iterator[StepTime]:
+    program = plan.compiled.program
+    module, function = planned(plan)
+    with module.context:
+        for i, (step, ops) in enumerate(zip(program.steps, ops_of_steps(program, function))):
+            ones = members(step)
+            names = [o.overload if isinstance(o, AtenStep) else o.kernel for o in ones]
+            more = f" +{len(names) - 1}" if len(names) > 1 else ""
+            known = [op for op in ops if op is not None]
+            seconds = median(times[i][1] - times[i][0] for times in timeline)
+            counts = sum((sources_of(op) for op in known), Counter()) or Counter([_UNKNOWN])
+            shares = tuple((s, n / counts.total()) for s, n in counts.most_common())
+            op = label(known[0]) + more if known else names[0]
+            yield StepTime(names[0] + more, op, seconds, shares)

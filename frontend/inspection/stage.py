@@ -1,0 +1,39 @@
+"""A graph's IR between two passes: what the pipeline makes of its trace up to there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.compiler import resolve
+from gflow.compiler.stages import run_to
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+
+from ..lowering import lower
+from ..plan import Plan
+
+
+def module_at(plan: Plan, stage: str) -> ir.Module:
+    """The module at a stage.
+
+    Raises:
+        NoStage: the graph's pipeline has none of that name.
+    """
+    module = lower(plan.trace.main)
+    run_to(module, resolve(plan.compiled.options).pipeline, stage)
+    return module
+
+
+def ir_at(plan: Plan, stage: str) -> str:
+    """The module at a stage, as text."""
+    return module_at(plan, stage).operation.get_asm(enable_debug_info=True)
+
+
+def planned(plan: Plan) -> tuple[ir.Module, Any]:
+    """The planned module and its function."""
+    from gflow.compiler.compile import entry_function
+
+    context = make_context()
+    with context:
+        module = ir.Module.parse(plan.compiled.ir)
+    return module, entry_function(module)

@@ -1,0 +1,120 @@
+"""`print(graph)`: configuration, modules, parameters and buffers; once it was called, also the tensors
+that went into and came out of the graph and each module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .tracing.modules import collect_modules
+from .tracing.trace import OutputRef, Trace, TraceValue
+from .tracing.watch import Infos, TensorInfo, Watcher, tensor_info
+
+
+@dataclass
+class ModuleCall:
+    """The first call of a module: the tensors that it got, and those that it returned."""
+
+    inputs: Infos = ()
+    outputs: Infos = ()
+
+
+class CallRecorder(Watcher):
+    """Keeps the first call of every module."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, ModuleCall] = {}
+        self._open: list[ModuleCall] = []
+
+    def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
+        call = ModuleCall(inputs)
+        self.calls.setdefault(path, call)
+        self._open.append(call)
+
+    def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
+        self._open.pop().outputs = outputs
+
+
+def graph_head(name: str, kind: str) -> str:
+    return f"(GRAPH:{name}:{kind})"
+
+
+def module_head(path: str, module: torch.nn.Module) -> str:
+    extra = " ".join(line.strip() for line in module.extra_repr().splitlines())
+    return f"(MODULE:{path}:{module._get_name()}({extra}))"
+
+
+def state_lines(path: str, module: torch.nn.Module) -> Iterator[str]:
+    """A module's own parameters and buffers."""
+    for kind, held in (("PARAMETER", module._parameters), ("BUFFER", module._buffers)):
+        for key, tensor in held.items():
+            if tensor is not None:
+                yield f"({kind}:{path}.{key}:{tensor_info(tensor)})"
+
+
+def tensor_lines(kind: str, owner: str, tensors: Sequence[TensorInfo]) -> Iterator[str]:
+    """INPUT or OUTPUT lines of a graph or module."""
+    for i, info in enumerate(tensors):
+        yield f"({kind}:_{owner}-{kind.lower()}_{i}:{info})"
+
+
+def config_line(training: bool, switches: Mapping[str, Any]) -> str:
+    shown = {"training": training, **switches}
+    return f"(CONFIG:config:GraphConfig({''.join(f'{k}={v!r}, ' for k, v in shown.items())}))"
+
+
+def graph_text(
+    name: str,
+    kind: str,
+    training: bool,
+    switches: Mapping[str, Any],
+    roots: Mapping[str, torch.nn.Module],
+    trace: Trace | None,
+    calls: Mapping[str, ModuleCall],
+) -> str:
+    """The listing. `trace`, `calls`: of the latest compilation, where there is one."""
+    names = collect_modules(roots).names
+    given, returned = graph_tensors(trace) if trace is not None else ((), ())
+    lines = [config_line(training, switches)]
+    lines += tensor_lines("INPUT", name, given)
+    for path, module in roots.items():
+        lines += _module_lines(path, module, names, calls)
+    lines += tensor_lines("OUTPUT", name, returned)
+    return "\n".join(_nested(graph_head(name, kind), lines))
+
+
+def _module_lines(
+    path: str,
+    module: torch.nn.Module,
+    names: Mapping[int, str],
+    calls: Mapping[str, ModuleCall],
+) -> list[str]:
+    call = calls.get(names.get(id(module), path), ModuleCall())
+    lines = list(tensor_lines("INPUT", path, call.inputs))
+    lines += [f"{line}: ()" for line in state_lines(path, module)]
+    for key, child in module.named_children():
+        lines += _module_lines(f"{path}.{key}", child, names, calls)
+    lines += tensor_lines("OUTPUT", path, call.outputs)
+    return _nested(module_head(path, module), lines)
+
+
+def _nested(head: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return [f"{head}: ()"]
+    return [f"{head}: (", *(f"  {line}" for line in lines), ")"]
+
+
+def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
+    """What a graph was called with and what it returned."""
+    given = {
+        trace.input_leaves[i.value]: i.value for i in trace.inputs if i.value in trace.input_leaves
+    }
+    returned = [trace.outputs[x.index].value for x in trace.out_leaves if isinstance(x, OutputRef)]
+    return [_info(v) for _, v in sorted(given.items())], [_info(v, lazy=True) for v in returned]
+
+
+def _info(value: TraceValue, lazy: bool = False) -> TensorInfo:
+    return TensorInfo(value.shape, value.dtype, value.device, lazy=lazy)

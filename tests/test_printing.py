@@ -1,0 +1,295 @@
+"""`print(graph)`, `debug()` and the progress bar, in the form that OneFlow's users know."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import gflow as flow
+from examples.mobilenet_v2 import MobileNetV2
+from gflow.nn.graph import GraphModule
+
+
+class GraphMobileNetV2(flow.nn.Graph):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = nn.CrossEntropyLoss()
+        self.add_optimizer(torch.optim.SGD(model.parameters(), lr=1e-3))
+
+    def build(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = self.loss_fn(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+def _lines(graph: flow.nn.Graph) -> list[str]:
+    """The listing with the graph's number as 0."""
+    return re.sub(r"(GraphMobileNetV2|Small|Listed|Twice)_\d+", r"\1_0", repr(graph)).splitlines()
+
+
+def test_listing_before_the_first_call() -> None:
+    """The lines of the tutorial's listing of MobileNetV2, on the CPU and with PyTorch's names."""
+    lines = _lines(GraphMobileNetV2(MobileNetV2(10)))
+    assert lines[:8] == [
+        "(GRAPH:GraphMobileNetV2_0:GraphMobileNetV2): (",
+        "  (CONFIG:config:GraphConfig(training=True, ))",
+        "  (MODULE:model:MobileNetV2()): (",
+        "    (MODULE:model.features:Sequential()): (",
+        "      (MODULE:model.features.0:ConvBNReLU()): (",
+        "        (MODULE:model.features.0.0:Conv2d(3, 32, kernel_size=(3, 3), stride=(2, 2), "
+        "padding=(1, 1), bias=False)): (",
+        "          (PARAMETER:model.features.0.0.weight:tensor(..., size=(32, 3, 3, 3), "
+        "dtype=torch.float32, requires_grad=True)): ()",
+        "        )",
+    ]
+    assert "          (BUFFER:model.features.0.1.running_mean:tensor(..., size=(32,), " in "".join(
+        lines
+    )
+    assert lines[-10:] == [
+        "    (MODULE:model.classifier:Sequential()): (",
+        "      (MODULE:model.classifier.0:Dropout(p=0.2, inplace=False)): ()",
+        "      (MODULE:model.classifier.1:Linear(in_features=1280, out_features=10, bias=True)): (",
+        "        (PARAMETER:model.classifier.1.weight:tensor(..., size=(10, 1280), "
+        "dtype=torch.float32, requires_grad=True)): ()",
+        "        (PARAMETER:model.classifier.1.bias:tensor(..., size=(10,), dtype=torch.float32, "
+        "requires_grad=True)): ()",
+        "      )",
+        "    )",
+        "  )",
+        "  (MODULE:loss_fn:CrossEntropyLoss()): ()",
+        ")",
+    ]
+
+
+def test_listing_after_the_first_call() -> None:
+    """The tutorial's second listing, as far as it goes: it ends after the first convolution."""
+    model = MobileNetV2(10)
+    model.features = model.features[:1]
+    model.classifier = nn.Linear(32, 10)
+    graph = GraphMobileNetV2(model)
+    graph(torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.int64))
+    lines = _lines(graph)
+    x = "size=(8, 3, 32, 32), dtype=torch.float32))"
+    assert lines[:15] == [
+        "(GRAPH:GraphMobileNetV2_0:GraphMobileNetV2): (",
+        "  (CONFIG:config:GraphConfig(training=True, ))",
+        f"  (INPUT:_GraphMobileNetV2_0-input_0:tensor(..., {x}",
+        "  (INPUT:_GraphMobileNetV2_0-input_1:tensor(..., size=(8,), dtype=torch.int64))",
+        "  (MODULE:model:MobileNetV2()): (",
+        f"    (INPUT:_model-input_0:tensor(..., is_lazy='True', {x}",
+        "    (MODULE:model.features:Sequential()): (",
+        f"      (INPUT:_model.features-input_0:tensor(..., is_lazy='True', {x}",
+        "      (MODULE:model.features.0:ConvBNReLU()): (",
+        f"        (INPUT:_model.features.0-input_0:tensor(..., is_lazy='True', {x}",
+        "        (MODULE:model.features.0.0:Conv2d(3, 32, kernel_size=(3, 3), stride=(2, 2), "
+        "padding=(1, 1), bias=False)): (",
+        f"          (INPUT:_model.features.0.0-input_0:tensor(..., is_lazy='True', {x}",
+        "          (PARAMETER:model.features.0.0.weight:tensor(..., size=(32, 3, 3, 3), "
+        "dtype=torch.float32, requires_grad=True)): ()",
+        "          (OUTPUT:_model.features.0.0-output_0:tensor(..., is_lazy='True', "
+        "size=(8, 32, 16, 16), dtype=torch.float32))",
+        "        )",
+    ]
+    assert lines[-2:] == [
+        "  (OUTPUT:_GraphMobileNetV2_0-output_0:tensor(..., is_lazy='True', size=(), "
+        "dtype=torch.float32))",
+        ")",
+    ]
+
+
+def test_listing_of_switches_shared_modules_and_lists() -> None:
+    class Twice(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(2, 2)
+            self.layers = [self.first, nn.ReLU()]
+
+        def build(self, x: dict[str, torch.Tensor]) -> tuple[torch.Tensor, None]:
+            return self.layers[1](self.first(x["a"])), None
+
+    graph = Twice()
+    graph.config.enable_amp(dtype=torch.bfloat16)
+    graph({"a": torch.ones(3, 2)})
+    lines = _lines(graph)
+    assert lines[1] == "  (CONFIG:config:GraphConfig(training=False, amp='bf16', ))"
+    assert "  (MODULE:first:Linear(in_features=2, out_features=2, bias=True)): (" in lines
+    assert "  (MODULE:layers.0:Linear(in_features=2, out_features=2, bias=True)): (" in lines
+    assert sum(":tensor(..., is_lazy='True', size=(3, 2)" in line for line in lines) == 7
+
+
+class Small(flow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(2, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 1)))
+        self.add_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.model(x).sum()
+        loss.backward()
+        return loss
+
+
+@pytest.fixture
+def built(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """Builds a graph after `prepare` and gives the lines that are printed."""
+
+    def run(prepare: Callable[[Small], object]) -> list[str]:
+        graph = Small()
+        prepare(graph)
+        graph(torch.ones(3, 2))
+        first = capsys.readouterr()
+        assert not first.err
+        graph(torch.ones(3, 2))
+        assert capsys.readouterr().out == ""  # built only once
+        return re.sub(r"Small_\d+", "Small_0", first.out).splitlines()
+
+    return run
+
+
+def test_debug_by_level(built: Callable[..., list[str]]) -> None:
+    assert built(lambda g: None) == []
+    quiet = built(lambda g: (g.debug(3), g.debug(-1)))
+    assert quiet == []
+    level = [built(lambda g, n=n: g.debug(n)) for n in range(4)]
+    for lines in level:
+        assert lines[0] == "(GRAPH:Small_0:Small) start building graph."
+        assert re.fullmatch(
+            r".*compiling plan and init graph runtime Done! Cost time: .*s\.", lines[-1]
+        )
+        assert [w for line in lines for w in re.findall(r"^\(GRAPH.*\)   (\w+): \d+\.\d\ds$", line)] == [
+            "lower", "passes", "codegen", "JIT",
+        ]  # fmt: skip
+    assert not any("MODULE" in line for line in level[0])
+    tags = [re.match(r" *\((\w+)", line).group(1) for line in level[1] if line.startswith("  ")]  # type: ignore[union-attr]
+    linear = ["MODULE", "INPUT", "PARAMETER", "PARAMETER", "OUTPUT"]
+    relu = ["MODULE", "INPUT", "OUTPUT"]
+    expected = ["INPUT", "MODULE", "INPUT", *linear, "MODULE", "INPUT", *relu, *linear]
+    assert tags == [*expected, "OUTPUT", "OUTPUT", "OUTPUT"]
+    ops = [line.strip() for line in level[2] if "OPERATOR" in line]
+    assert any(
+        line.startswith("(OPERATOR: model.1.0-relu-0(model.0-addmm-0/out_0:(size=(3, 4), dtype=")
+        for line in ops
+    )
+    assert any(line.startswith("(OPERATOR: backward:model.1.1-mm-") for line in ops)
+    assert any(line.startswith("(OPERATOR: optimizer-") for line in ops)
+    assert not any("location" in line for line in ops)
+    deep = [line for line in level[3] if "OPERATOR" in line]
+    assert len(deep) == len(ops)
+    assert all(re.search(r"location=\(\S*test_printing\.py:\d+", line) for line in deep)
+
+
+def test_debug_stack_depth(built: Callable[..., list[str]]) -> None:
+    def places(**options: object) -> list[str]:
+        lines = built(lambda g: g.debug(3, **options))
+        relu = next(line for line in lines if "OPERATOR: model.1.0-relu" in line)
+        return re.search(r"location=\((.*)\)\)$", relu).group(1).split("; ")  # type: ignore[union-attr]
+
+    assert len(places(max_py_stack_depth=1)) == 1
+    assert len(places()) == 2
+    assert re.search(r"test_printing\.py:\d+ in build$", places()[0])
+    library = places(max_py_stack_depth=30, only_user_py_stack=False)
+    assert len(library) == 30
+    assert any("torch" in place for place in library)
+
+
+def test_debug_of_modules(built: Callable[..., list[str]]) -> None:
+    inner = built(lambda g: g.model[1].to(GraphModule).debug(2))
+    assert all(re.search(r"model\.1", line) for line in inner)
+    assert any("OPERATOR: model.1.0-relu" in line for line in inner)
+    assert not any("GRAPH" in line for line in inner)
+    outer = built(lambda g: (g.debug(1), g.model[1].to(GraphModule).debug(-1)))
+    assert any("MODULE:model.0" in line for line in outer)
+    assert not any("MODULE:model.1" in line for line in outer)
+
+
+def test_debug_arguments(built: Callable[..., list[str]]) -> None:
+    assert built(lambda g: g.debug(0, ranks=1)) == []
+    assert built(lambda g: g.debug(0, ranks=[2, 3])) == []
+    for ranks in (None, 0, -1, [0, 1]):
+        assert built(lambda g, ranks=ranks: g.debug(0, ranks=ranks))
+    graph = Small()
+    with pytest.raises(
+        flow.GraphError, match=r"test_printing.py:\d+: debug\(\) takes -1, 0, 1, 2 or 3"
+    ):
+        graph.debug(4)
+    with pytest.raises(flow.GraphError, match="a rank or a list of ranks"):
+        graph.debug(0, ranks="all")  # type: ignore[arg-type]
+    with pytest.raises(flow.GraphError, match=r"test_printing.py:\d+: debug\(\) takes"):
+        graph.model.to(GraphModule).debug("verbose")
+
+
+def test_debug_shows_where_a_build_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = Small()
+    graph.debug(1)
+    with pytest.raises(RuntimeError):
+        graph(torch.ones(3, 5))
+    assert "MODULE:model.0:Linear" in capsys.readouterr().out.splitlines()[-4]
+
+
+_SLOW = """
+    import os, time, torch
+    import gflow as flow
+
+    class Slow(flow.nn.Graph):
+        def build(self, x):
+            time.sleep({seconds} * (len(x) == 2))
+            return x + 1
+
+    graph = Slow()
+    wanted = os.environ.pop("GFLOW_PROGRESS", "1")
+    os.environ["GFLOW_PROGRESS"] = "0"
+    graph(torch.zeros(3))  # the libraries are loaded
+    os.environ["GFLOW_PROGRESS"] = wanted
+    print(graph(torch.zeros(2)).tolist())
+"""
+
+
+def _on_terminal(seconds: float, **environment: str) -> str:
+    """What a program writes on a terminal while it builds a graph for that long."""
+    code = textwrap.dedent(_SLOW).format(seconds=seconds)
+    theirs, ours = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "GFLOW_CACHE": "0", **environment}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=ours, stdout=subprocess.PIPE, env=env, text=True
+    )
+    os.close(ours)
+    shown = b""
+    while True:
+        try:
+            data = os.read(theirs, 4096)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not data:
+            break
+        shown += data
+    os.close(theirs)
+    out, _ = process.communicate(timeout=60)
+    assert out == "[1.0, 1.0]\n"
+    assert process.returncode == 0
+    return shown.decode()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
+def test_progress_bar_on_a_terminal() -> None:
+    shown = _on_terminal(1.6)
+    assert "compiling Slow_0" in shown
+    assert "trace" in shown
+    assert _on_terminal(0.0) == ""
+    assert _on_terminal(1.2, GFLOW_PROGRESS="0") == ""
+
+
+def test_no_progress_bar_in_a_pipe() -> None:
+    code = textwrap.dedent(_SLOW).format(seconds=1.2)
+    env = {**os.environ, "GFLOW_CACHE": "0"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert (found.stdout, found.stderr) == ("[1.0, 1.0]\n", "")
