@@ -36,7 +36,7 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 
 | attribute of an argument or result | meaning |
 |---|---|
-| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `scalar`, `constant` or `rng` |
+| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `gradient`, `scalar`, `constant` or `rng` |
 | `gflow.name` | the dotted name |
 | `gflow.alias` | on a result: the argument whose storage gets the value |
 | `gflow.strides` | on an argument: strides of a storage that is not dense and row-major |

@@ -61,7 +61,11 @@ class GraphConfig:
 
     def switches(self) -> dict[str, Any]:
         """What was switched, by the compiler's name of it."""
-        return {**self._switches, **self._own}
+        shown = {**self._switches, **self._own}
+        if isinstance(self.kept_gradients, tuple):
+            names = (p if isinstance(p, str) else f"{list(p.shape)}" for p in self.kept_gradients)
+            shown["kept_gradients"] = tuple(names)
+        return shown
 
     def resolved(self) -> CompileOptions:
         """The compiler's options, with the switches."""
@@ -137,7 +141,6 @@ class GraphConfig:
                 f"{_here()}: enable_straighten_algorithm() takes one of {known}; got {mode!r}"
             )
         self._set(straighten=mode)
-
 
     def set_gradient_accumulation_steps(self, value: int = 1) -> None:
         """In how many micro-batches a training graph runs each call: the memory of one, and the loss
@@ -231,7 +234,11 @@ class GraphConfig:
 
     def _distributed(self, name: str, **settings: Any) -> None:
         self._own.update(settings)
-        _log.info("%s() acts in graphs of more than one process; this is one", name)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if distributed and torch.distributed.get_world_size() > 1:
+            _log.warning("%s(): graphs do not work together across processes yet", name)
+        else:
+            _log.info("%s() acts in graphs of more than one process; this is one", name)
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
@@ -253,7 +260,7 @@ class GraphConfig:
         _elsewhere("enable_openvino", value, "OpenVINO", "openvino")
 
     def __repr__(self) -> str:
-        shown = {**self._switches, **self._own}
+        shown = self.switches()
         if self.compile_options is not None:
             shown["compile_options"] = self.compile_options
         lines = [f"  {name}: {value!r}," for name, value in shown.items()]

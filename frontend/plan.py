@@ -22,6 +22,7 @@ from .tracing.numbers import Leaf
 from .tracing.scaler import eager_steps, prepare
 from .tracing.trace import OutputRef, Trace
 from .tracing.tracer import trace_graph
+from .tracing.watch import current
 
 
 class Plan:
@@ -236,11 +237,13 @@ def compile_plan(
 
     def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
         nonlocal stepped
+        current().phase("first step")
         before = time.perf_counter()
         outputs, grads = _first_step(trace, parameters, parts, optimizers, scaler)
         first_outputs.append(outputs)
         first_grads.update(grads)
         stepped = time.perf_counter() - before
+        current().phase("trace")
 
     start = time.perf_counter()
     trace = trace_graph(
