@@ -28,7 +28,7 @@ BEFORE = (
     "builtin.module(func.func(gflow-simplify,cse,gflow-assign-layout,gflow-simplify,cse,"
     "gflow-fuse,gflow-schedule))"
 )
-PLAN = "builtin.module(func.func(gflow-materialize,gflow-plan-memory))"
+PLAN = "builtin.module(func.func(gflow-materialize,gflow-repeat-copies,gflow-plan-memory))"
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mlp": (lambda: sequence(Block, 6), (256, 32)),
     "attention": (lambda: sequence(Attention, 6), (8, 32, 32)),

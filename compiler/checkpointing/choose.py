@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from .problem import Problem
+from .problem import Problem, Recipe
 from .replay import Ends, NotPossible, Replay, replay
 
 #: ops between two readers from which on a value may be dropped in between
@@ -35,6 +35,12 @@ _LEAST_GAIN = 0.2
 
 #: values that one second run may make live longer, to let others go for them
 _MOST_EXCHANGED = 2
+
+#: so many steps back from a value, what its second run reads is computed again rather than kept
+_DEPTHS = (-1, 0, 1, 2)
+
+#: values that may be computed again without being asked for
+_LITTLE = 3
 
 #: a price is as good as one that is lower by less than this
 _CLOSE = 1.1
@@ -82,8 +88,10 @@ class _Terms:
     longer: those that have to live longer."""
 
     worth: float
-    repeat: bool
+    repeat: int
+    depth: int = 0
     count: int = 0
+    work: int = 0
     longer: list[int] = field(default_factory=list)
 
 
@@ -105,7 +113,6 @@ class _Search:
         self.again: dict[int, int] = {}
         self.live: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.over: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.dearest = 0.0
 
     def look(self, result: Replay) -> None:
         """Start from what a replay found."""
@@ -142,7 +149,7 @@ class _Search:
             return None
         best: _Step | None = None
         longer = True
-        for repeat in (False, True):
+        for repeat in _DEPTHS:
             if not longer:
                 break
             terms = _Terms(worth, repeat)
@@ -155,7 +162,7 @@ class _Search:
                 continue
             longer = bool(terms.longer)
             step.freed = self._relief(step.changes)
-            if longer and not repeat:
+            if longer:
                 step = self._exchange(step, terms)
             if step.freed < _LEAST_GAIN * self._relief(step.changes[:1]):
                 continue
@@ -176,7 +183,7 @@ class _Search:
                 trial.last[u] = max(self.last.get(u, end), end)
                 self._change(trial, -self.problem.size[u], start + 1, end)
                 try:
-                    self._provide_inputs(trial, u, end, _Terms(terms.worth, False))
+                    self._provide_inputs(trial, u, end, _Terms(terms.worth, -1))
                 except _Impossible:
                     continue
                 trial.freed = self._relief(trial.changes)
@@ -204,7 +211,15 @@ class _Search:
         """Count a second run of the op that makes `value`, in front of op `t`."""
         recipe = self.problem.recipe(value)
         terms.count += 1
-        if recipe is None or terms.count > _MOST_WITH_IT:
+        terms.depth += 1
+        try:
+            self._provide_all(step, recipe, t, terms)
+        finally:
+            terms.depth -= 1
+
+    def _provide_all(self, step: _Step, recipe: Recipe | None, t: int, terms: _Terms) -> None:
+        terms.work += 1
+        if recipe is None or terms.count > _MOST_WITH_IT or terms.work > 2 * _MOST_WITH_IT:
             raise _Impossible
         step.seconds += recipe.seconds
         for w in recipe.reads:
@@ -243,26 +258,28 @@ class _Search:
         if t <= last:
             return
         longer = size * self.crowded(last + 1, t + 1)
-        if longer and w not in self.blocked:
+        if longer and w not in self.blocked and terms.repeat >= 0:
             trial = _Step(ends={**step.ends, w: last}, again=dict(step.again), last=dict(step.last))
             trial.again[w], trial.last[w] = t, t
-            before = terms.count
+            before, known = terms.count, len(terms.longer)
             try:
                 self._change(trial, size, t, t + 1)
                 self._provide_inputs(trial, w, t, terms)
             except _Impossible:
-                terms.count = before
+                pass
             else:
                 saved = longer + trial.freed
-                # worth it at the price of the value itself, or at what was paid before
-                price = max((step.seconds + 1e-9) / max(terms.worth, 1.0), self.dearest)
-                if saved > 0 and (terms.repeat or trial.seconds <= price * saved):
+                # far from the value only where nearly all that it takes is there
+                little = len(terms.longer) == known and terms.count - before <= _LITTLE
+                if (saved > 0 and little) or terms.depth <= terms.repeat:
                     step.seconds += trial.seconds
                     step.freed += trial.freed
                     step.changes += trial.changes
                     step.reads += trial.reads
                     step.ends, step.again, step.last = trial.ends, trial.again, trial.last
                     return
+            terms.count = before
+            del terms.longer[known:]
         terms.longer.append(w)
         self._change(step, size, last + 1, t + 1)
         step.last[w] = t
@@ -303,7 +320,6 @@ class _Search:
             if heap and price > heap[0][0] * _CLOSE:
                 heapq.heappush(heap, (price, v))
                 continue
-            self.dearest = max(self.dearest, price)
             self.take(step)
             taken = True
             near = {u for w in step.ends for u in self.problem.users.get(w, ())}

@@ -32,8 +32,8 @@ from ..checkpointing.problem import Problem, read_problem
 from ..checkpointing.rewrite import rewrite
 from ..cost import DEVICES
 from ..ssa import read_body
-from . import materialize, plan_memory
-from .base import NoOptions, Pass, PassError
+from . import materialize, plan_memory, repeat_copies
+from .base import Pass, PassError
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def _arena(
     try:
         if problem is not None and choice is not None:
             rewrite(replace(problem, body=read_body(twin)), choice.result)
-        materialize.run(twin, NoOptions())
+        for step in (materialize.PASS, repeat_copies.PASS):
+            step.run(twin, step.options())
         plan_memory.run(twin, plan_memory.PlanMemoryOptions(scratch=scratch))
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
     finally:

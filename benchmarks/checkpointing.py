@@ -1,0 +1,174 @@
+"""Memory and time of a GPT-2-style decoder's training step, with activations computed again.
+
+    python -m benchmarks.checkpointing [--layers 12] [--rounds 5] [--points memory,time] [--json FILE] [--predict]
+
+Rows: everything kept; every block marked (`activation_checkpointing`); a memory budget equal to the
+marked program's arena (same memory); the smallest budget whose predicted extra time is no more than
+the marked program's (same time). Activation memory is what lives in the arena where the backward
+begins: buffers made before the first op that belongs to the backward alone, and read at it or
+later. Times are medians over rounds in which all programs take turns. `--predict` leaves them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import gflow as flow
+from benchmarks import machine
+from benchmarks.models import Decoder
+from gflow.compiler.cost import DEVICES, cost_of
+from gflow.compiler.memory.liveness import lives_of
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+
+
+class Training(flow.nn.Graph):
+    """A training step with AdamW."""
+
+    def __init__(self, model: Decoder, marked: bool, budget: int) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
+        for layer in model.layers if marked else ():
+            layer.to(flow.nn.graph.GraphModule).activation_checkpointing = True
+        if budget:
+            self.config.set_memory_budget(budget)
+
+    def build(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = F.cross_entropy(self.model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        return loss
+
+
+def describe(text: str) -> dict[str, Any]:
+    """A planned program's arena, its activation memory, and the seconds that the roofline predicts."""
+    with make_context():
+        module = ir.Module.parse(text)
+        function = module.body.operations[0].operation.opview
+        lives = lives_of(function)
+        backward = next(
+            o.index
+            for o in lives.body.ops
+            if "backward:" in str(o.op.location) and "forward:" not in str(o.op.location)
+        )
+        kept = sum(b.size for b in lives.buffers if b.start < backward <= b.end)
+        cpu = DEVICES["cpu"]
+        seconds = sum(cpu.seconds(cost_of(o.op)) for o in lives.body.ops)
+        arena = ir.IntegerAttr(function.attributes["gflow.arena_size"]).value
+    again = re.search(r"gflow\.rematerialized = \{.*?ops = (\d+).*?seconds = ([0-9.eE+-]+)", text)
+    found = {"arena": arena, "activations": kept, "predicted_s": seconds}
+    if again:
+        found |= {"ops_again": int(again[1]), "predicted_extra_s": float(again[2])}
+    return found
+
+
+def make(args: argparse.Namespace, marked: bool, budget: int) -> tuple[Training, Any, float]:
+    torch.manual_seed(0)
+    model = Decoder(args.layers, args.width, args.width // 64, args.vocabulary, args.context)
+    graph = Training(model, marked, budget)
+    shape = (args.batch, args.context)
+    data = torch.randint(args.vocabulary, shape), torch.randint(args.vocabulary, shape)
+    start = time.perf_counter()
+    graph(*data)
+    return graph, data, time.perf_counter() - start
+
+
+def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str, Any]) -> int:
+    """The smallest budget, to 2 %, that is predicted to take no longer than the marked program."""
+    from gflow.compiler.checkpointing.choose import choose
+    from gflow.compiler.checkpointing.problem import read_problem
+    from gflow.compiler.passmanager import run_pipeline
+    from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
+
+    graph, _, _ = args.plain
+    pipeline = cpu_pipeline(PipelineOptions()).partition(",gflow-materialize")[0] + "))"
+    allowed = marked["predicted_s"] - plain["predicted_s"]
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.parse(graph.ir("traced"))
+        run_pipeline(module, pipeline)
+        problem = read_problem(module.body.operations[0].operation.opview, "cpu")
+        low, high = 0, plain["arena"]
+        while high - low > 0.02 * high:
+            middle = (low + high) // 2
+            found = choose(problem, middle).result
+            fits = found.peak <= middle and found.seconds <= allowed
+            low, high = (low, middle) if fits else (middle, high)
+    return int(1.02 * high)  # kernels' scratch, and what does not fit together
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpointing")
+    for name, value in (
+        ("layers", 12), ("width", 256), ("vocabulary", 4096), ("context", 128), ("batch", 8),
+        ("rounds", 5),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--points", default="memory,time", help="budgets to try")
+    parser.add_argument("--predict", action="store_true")
+    args = parser.parse_args(argv)
+    rows: dict[str, dict[str, Any]] = {}
+    graphs: dict[str, Any] = {}
+
+    def add(name: str, marked: bool, budget: int) -> None:
+        try:
+            graphs[name] = make(args, marked, budget)
+        except Exception as error:  # an infeasible budget is a result too
+            rows[name] = {"error": str(error).splitlines()[-1], "budget": budget}
+            return
+        graph, _, first = graphs[name]
+        rows[name] = {**describe(graph.ir()), "first_call_s": first, "budget": budget}
+        rows[name]["rematerialize_s"] = graph.timings.get("gflow-rematerialize", 0.0)
+        print(name, rows[name], flush=True)
+
+    add("everything kept", False, 0)
+    args.plain = graphs["everything kept"]
+    add("blocks marked", True, 0)
+    plain, marked = rows["everything kept"], rows["blocks marked"]
+    if "memory" in args.points:
+        add("budget, same memory", False, marked["arena"])
+    if "time" in args.points:
+        add("budget, same time", False, same_time(args, marked, plain))
+    if not args.predict:
+        samples: dict[str, list[float]] = {name: [] for name in graphs}
+        for _ in range(args.rounds + 1):
+            for name, (graph, data, _) in graphs.items():
+                start = time.perf_counter()
+                graph(*data)
+                samples[name].append(time.perf_counter() - start)
+        for name, taken in samples.items():
+            rows[name]["step_s"] = median(taken[1:])
+            rows[name]["samples_s"] = taken[1:]
+    for name, row in rows.items():
+        if "error" in row:
+            print(f"{name}: {row['error']}")
+            continue
+        row["arena_saved"] = 1 - row["arena"] / plain["arena"]
+        row["activations_saved"] = 1 - row["activations"] / plain["activations"]
+        row["predicted_more"] = row["predicted_s"] / plain["predicted_s"] - 1
+        text = f"arena -{row['arena_saved']:.1%}, activations -{row['activations_saved']:.1%}, "
+        text += f"predicted time +{row['predicted_more']:.1%}"
+        if "step_s" in row:
+            row["measured_more"] = row["step_s"] / plain["step_s"] - 1
+            text += f", measured +{row['measured_more']:.1%} ({row['step_s']:.3f} s)"
+        print(f"{name}: {text}")
+    if args.json:
+        shape = {k: v for k, v in vars(args).items() if k not in ("json", "plain", "predict")}
+        result = {"machine": machine.describe(), "decoder": shape, "rows": rows}
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
