@@ -71,7 +71,7 @@ def debug_settings(
         if not good:
             what = "-1, 0, 1, 2 or 3" if name == "v_level" else "a number of lines"
             raise GraphError(f"{_here()}: debug() takes {what} as {name}; got {value!r}")
-    chosen = [ranks] if _whole(ranks) else ranks
+    chosen: Any = [ranks] if _whole(ranks) else ranks
     if chosen is not None and not (
         isinstance(chosen, (list, tuple)) and all(_whole(r) and r >= -1 for r in chosen)
     ):

@@ -23,7 +23,7 @@ Runner = Callable[[list[torch.Tensor]], Any]
 class Compiled:
     """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
     int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,
-    `options` the compiler's, `program` what `run` runs, `trace` what it was made from."""
+    `options` the compiler's, `program` what `run` runs."""
 
     run: Runner
     takes_rng: bool
@@ -31,7 +31,6 @@ class Compiled:
     timings: dict[str, float] = field(default_factory=dict)
     options: Any = None
     program: Any = None
-    trace: Trace | None = None
 
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
@@ -56,7 +55,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None)
-    return Compiled(executable, takes_rng, program.ir, timings, options, program, trace)
+    return Compiled(executable, takes_rng, program.ir, timings, options, program)
 
 
 def _compile(module: Any, options: Any) -> Any:

@@ -228,6 +228,24 @@ def test_debug_arguments(built: Callable[..., list[str]]) -> None:
         graph.model.to(GraphModule).debug("verbose")
 
 
+def test_debug_of_a_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """An optimizer that makes its state from gradients takes its first step while tracing."""
+
+    class Shy(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            for p in self.param_groups[0]["params"]:
+                if p not in self.state:
+                    self.state[p]["scale"] = 1 / (1 + p.grad.abs().mean())
+                p.data.sub_(p.grad * self.state[p]["scale"])
+
+    graph = Small()
+    graph._state.optimizers[:] = [Shy(graph.model.parameters(), lr=0.1)]
+    graph.debug(0)
+    graph(torch.ones(3, 2))
+    out = capsys.readouterr().out
+    assert out.count("start building graph") == out.count("building graph Done") == 1
+
+
 def test_debug_shows_where_a_build_fails(capsys: pytest.CaptureFixture[str]) -> None:
     graph = Small()
     graph.debug(1)

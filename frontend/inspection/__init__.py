@@ -106,7 +106,7 @@ class Inspection:
 
         if not isinstance(rounds, int) or rounds < 1:
             raise GraphError(f"{_here()}: profile() takes rounds=1 or more; got {rounds!r}")
-        return profile(self, args, kwargs, rounds)
+        return profile(self, args, kwargs, rounds)  # type: ignore[arg-type]
 
     def explain(self) -> Explanation:
         """What the compiler did, and why: `print` it."""
