@@ -40,7 +40,8 @@ class Training(flow.nn.Graph):
         super().__init__()
         self.model = model
         self.add_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-4))
-        for layer in model.layers if marked else ():
+        layers: Any = model.layers if marked else ()
+        for layer in layers:
             layer.to(flow.nn.graph.GraphModule).activation_checkpointing = True
         if budget:
             self.config.set_memory_budget(budget)
