@@ -36,6 +36,7 @@ class _State:
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
+    sparse: list[int] = field(default_factory=list)
     scaler: Any = None
     plans: PlanCache = field(default_factory=PlanCache)
     table: ModuleTable | None = None
@@ -98,13 +99,17 @@ class Graph(Inspection):
         """The program to compile; subclasses define it."""
         raise NotImplementedError
 
-    def add_optimizer(self, optim: torch.optim.Optimizer, lr_sch: Any = None) -> None:
+    def add_optimizer(
+        self, optim: torch.optim.Optimizer, lr_sch: Any = None, is_sparse: bool = False
+    ) -> None:
         """Make the graph a training graph: each call runs `optim`'s update on the
         gradients of `backward()`, then steps `lr_sch`.
 
         Gradients of a parameter group with the key `clip_grad_max_norm` are first clipped to that
         norm (of the kind `clip_grad_norm_type`, 2 by default). `lr_sch` is any scheduler that steps
         without a metric; one that needs it, `ReduceLROnPlateau`, is stepped by hand between calls.
+        With `is_sparse`, weights of embeddings (and their state) change only in the rows that the
+        step looked up; `torch.optim.SparseAdam` is always so.
         """
         state = self._checked()
         if not isinstance(optim, torch.optim.Optimizer):
@@ -115,6 +120,8 @@ class Graph(Inspection):
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
         if problem := problem or clip_problem(optim):
             raise GraphError(f"{_here()}: {problem}")
+        if is_sparse:
+            state.sparse.append(len(state.optimizers))
         state.optimizers.append(optim)
         if lr_sch is not None:
             state.schedulers.append(lr_sch)
@@ -266,6 +273,7 @@ class Graph(Inspection):
                     state.scaler,
                     keeps(self.config.kept_gradients, self._roots(), _here()),
                     self.config.gradient_accumulation_steps,
+                    state.sparse,
                 )
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11

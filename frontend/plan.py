@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -222,9 +222,11 @@ def compile_plan(
     scaler: Any = None,
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
     micro_batches: int = 1,
+    sparse: Collection[int] = (),
 ) -> Plan:
     """Trace and compile one signature. kept: whether a parameter's gradient is kept after a step.
-    micro_batches: how many parts of the arguments make one step, where there is an optimizer."""
+    micro_batches: how many parts of the arguments make one step, where there is an optimizer.
+    sparse: the optimizers, by number, that update only looked-up rows of embeddings."""
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
     check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
@@ -247,7 +249,16 @@ def compile_plan(
 
     start = time.perf_counter()
     trace = trace_graph(
-        name, build, *parts[0], modules, optimizers, first_step, scaler, kept, len(parts)
+        name,
+        build,
+        *parts[0],
+        modules,
+        optimizers,
+        first_step,
+        scaler,
+        kept,
+        len(parts),
+        sparse,
     )
     traced = time.perf_counter() - start - stepped
     compiled = compile_step(trace, options)

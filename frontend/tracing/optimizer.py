@@ -367,6 +367,7 @@ def trace_step(
     prefix: str,
     param_names: dict[int, str],
     active: Callable[[], contextlib.AbstractContextManager[None]],
+    step: Callable[[Any], None] = lambda optimizer: optimizer.step(),
 ) -> OptimizerTrace:
     """Record one step. First as the author set it up; if it branches on a number that only
     exists on the device, once more in the optimizer's capturable form."""
@@ -375,7 +376,7 @@ def trace_step(
         mark, stand_ins = recorder.mark(), dict(rewrites.stand_ins)
         try:
             return _trace_step(
-                recorder, rewrites, optimizer, prefix, param_names, active, capturable
+                recorder, rewrites, optimizer, prefix, param_names, active, capturable, step
             )
         except (StateBranch, NewState) as error:
             recorder.rewind(mark)
@@ -400,6 +401,7 @@ def _trace_step(
     param_names: dict[int, str],
     active: Callable[[], contextlib.AbstractContextManager[None]],
     capturable: bool,
+    step: Callable[[Any], None],
 ) -> OptimizerTrace:
     tracer = _Tracer(recorder, rewrites, optimizer, prefix, param_names, capturable, active)
     groups, state = tracer.groups(), tracer.state()
@@ -421,7 +423,7 @@ def _trace_step(
         with replaced(optimizer, param_groups=groups, state=state, defaults=defaults, **own_traced):
             clip_groups(groups)
             try:
-                optimizer.step()
+                step(optimizer)
             except TypeError as error:
                 if "closure" in str(error):
                     raise GraphTraceError(

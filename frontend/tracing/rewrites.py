@@ -333,6 +333,17 @@ def _clamp_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return tensor.copy_(torch.clamp(*args, **kwargs))
 
 
+def _embedding(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse."""
+    places = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
+    at = places[func]
+    if len(args) > at:
+        args = (*args[:at], False, *args[at + 1 :])
+    elif "sparse" in kwargs:
+        kwargs = kwargs | {"sparse": False}
+    return func(*args, **kwargs)
+
+
 def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
@@ -350,11 +361,15 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.instance_norm: _call(_instance_norm),
     F.instance_norm: _call(_f_instance_norm),
     F.dropout: _call(_dropout),
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding,
+    torch.embedding: _embedding,
+    torch.embedding_bag: _embedding,
     F.one_hot: _one_hot,
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
     Tensor.backward: _backward,
-    Tensor.grad.__get__: _gradient,  # type: ignore[attr-defined]
+    Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
     Tensor.item: _item,
     Tensor.tolist: _value("a tensor's values (.tolist())"),
     Tensor.numpy: _value("a tensor's memory (.numpy())"),

@@ -159,17 +159,7 @@ class LossScale:
 
     def before(self) -> Before:
         """What is known before an optimizer's step."""
-        return Before(self._values(), len(self.session.recorder.numbers))
-
-    def _values(self) -> dict[int, TraceValue]:
-        session: Tracing = self.session
-        stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
-        found = {}
-        with session._active():
-            for index, stand_in in stand_ins.items():
-                wrapper = session.rebound.get(index, stand_in.wrapper)
-                found[index] = session.recorder.value_of(unwrap(wrapper))
-        return found
+        return Before(values_now(self.session), len(self.session.recorder.numbers))
 
     def skip(self, index: int, before: Before) -> None:
         """Where an optimizer's gradients are not finite, its step changes nothing."""
@@ -178,34 +168,18 @@ class LossScale:
         session: Tracing = self.session
         recorder = session.recorder
         bad = recorder.value_of(unwrap(self.found[index]))
-        after = self._values()
+        after = values_now(session)
         stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
         with self._recording():
             for index, new in after.items():
                 old = before.values.get(index, recorder.inputs[index].value)
                 if new is not old:
-                    self._choose(stand_ins[index], bad, old, new)
+                    choose(session, stand_ins[index], bad, old, new)
             for number in recorder.numbers[before.numbers :]:
                 if number.final is not None:
                     number.final = recorder.record_number(
                         aten.where.self, (bad, number.value, number.final), number.value.dtype
                     )
-
-    def _choose(self, stand_in: StandIn, bad: TraceValue, old: TraceValue, new: TraceValue) -> None:
-        """`old` where `bad`, else `new`, as the value of one input from here on."""
-        session: Tracing = self.session
-        fake = session.recorder.fake_like(stand_in.real)
-        value = session.recorder.value_of(fake)
-        loc = session.locator.here()
-        session.recorder.ops.append(TraceOp(aten.where.self, (bad, old, new), {}, [value], loc))
-        wrapper = functional(fake, stand_in.real)
-        if stand_in.index in session.rebound:
-            session.rebound[stand_in.index] = wrapper
-            return
-        old_grad: Any = stand_in.wrapper.grad if stand_in.wrapper.is_leaf else None
-        if old_grad is not None:
-            wrapper.grad = functional(unwrap(old_grad), old_grad)
-        session.rewrites.register(stand_in.real, wrapper, stand_in.index)
 
     def update(self) -> None:
         """The scale and growth tracker after the step, as `aten._amp_update_scale_`."""
@@ -230,6 +204,35 @@ class LossScale:
             }
         for key, wrapper in new.items():
             session.rebound[self._state[key].index] = wrapper
+
+
+def values_now(session: Tracing) -> dict[int, TraceValue]:
+    """The value that each input of a trace has come to, by its index."""
+    stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+    found = {}
+    with session._active():
+        for index, stand_in in stand_ins.items():
+            wrapper = session.rebound.get(index, stand_in.wrapper)
+            found[index] = session.recorder.value_of(unwrap(wrapper))
+    return found
+
+
+def choose(
+    session: Tracing, stand_in: StandIn, condition: TraceValue, yes: TraceValue, no: TraceValue
+) -> None:
+    """`yes` where `condition`, else `no`, as the value of one input from here on."""
+    fake = session.recorder.fake_like(stand_in.real)
+    value = session.recorder.value_of(fake)
+    loc = session.locator.here()
+    session.recorder.ops.append(TraceOp(aten.where.self, (condition, yes, no), {}, [value], loc))
+    wrapper = functional(fake, stand_in.real)
+    if stand_in.index in session.rebound:
+        session.rebound[stand_in.index] = wrapper
+        return
+    old_grad: Any = stand_in.wrapper.grad if stand_in.wrapper.is_leaf else None
+    if old_grad is not None:
+        wrapper.grad = functional(unwrap(old_grad), old_grad)
+    session.rewrites.register(stand_in.real, wrapper, stand_in.index)
 
 
 def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import GraphTraceError
+from .sparse import run_step
 
 
 class _Entry(dict[Any, Any]):
@@ -107,7 +108,7 @@ def _probe(
         if hooks in saved:
             vars(optimizer)[hooks] = type(saved[hooks])()
     try:
-        optimizer.step()
+        run_step(optimizer)
     except TypeError as error:
         if "closure" in str(error):
             raise GraphTraceError(

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
@@ -26,6 +26,7 @@ from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
+from .sparse import SparseStep, run_step
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
 
@@ -45,14 +46,26 @@ def trace_graph(
     scaler: Any = None,
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
     micro_batches: int = 1,
+    sparse: Collection[int] = (),
 ) -> Trace:
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
     can make its state only from real gradients. `scaler`: a gradient scaler. `kept`: whether a
     parameter's gradient can be read after the step. `micro_batches`: how many calls of `build` make
-    one step; the arguments are those of one."""
+    one step; the arguments are those of one. `sparse`: the optimizers, by number, that update only
+    the rows of embeddings that were looked up."""
     session = _Session(
-        name, build, args, kwargs, modules, optimizers, first_step, scaler, kept, micro_batches
+        name,
+        build,
+        args,
+        kwargs,
+        modules,
+        optimizers,
+        first_step,
+        scaler,
+        kept,
+        micro_batches,
+        sparse,
     )
     with _without_gc(), light_dynamo():
         return session.run()
@@ -96,6 +109,7 @@ class _Session:
     scaler: Any = None
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False
     micro_batches: int = 1
+    sparse: Collection[int] = ()
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
@@ -250,16 +264,31 @@ class _Session:
     def _steps(self) -> list[OptimizerTrace]:
         scaling = self.scaling
         if scaling is None:
-            return [self._optimizer(i, o) for i, o in enumerate(self.optimizers)]
+            return [self._sparse_or_dense(i, o) for i, o in enumerate(self.optimizers)]
         steps = []
         for i, optimizer in enumerate(self.optimizers):
             if i not in scaling.found:
                 scaling.unscale(i, self._with_grad(optimizer))
             before = scaling.before()
-            steps.append(self._optimizer(i, optimizer))
+            steps.append(self._sparse_or_dense(i, optimizer))
             scaling.skip(i, before)
         scaling.update()
         return [*steps, scaling.result]
+
+    def _sparse_or_dense(self, index: int, optimizer: torch.optim.Optimizer) -> OptimizerTrace:
+        name = f"optimizer.{index}"
+        if not (index in self.sparse or isinstance(optimizer, torch.optim.SparseAdam)):
+            return self._optimizer(index, optimizer)
+        if self.micro_batches > 1:
+            raise GraphTraceError(
+                f"{name} ({type(optimizer).__name__}): a sparse optimizer updates the rows that "
+                "build() looks up, of which each micro-batch has its own; leave "
+                "set_gradient_accumulation_steps() out, or use an optimizer that is not sparse."
+            )
+        step = SparseStep(self, name, optimizer, self._with_grad(optimizer))
+        found = self._optimizer(index, optimizer)
+        step.keep_rows()
+        return found
 
     def _partial(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
         """The trace up to the optimizers; its last outputs are the gradients."""
@@ -340,6 +369,14 @@ class _Session:
     def _take_first_step(self) -> None:
         if self.first_step is None:
             raise NewState("optimizer state")
+        sparse = [o for i, o in enumerate(self.optimizers) if i in self.sparse]
+        sparse += [o for o in self.optimizers if isinstance(o, torch.optim.SparseAdam)]
+        if sparse:
+            raise GraphTraceError(
+                f"{type(sparse[0]).__name__} is a sparse optimizer, and a first step that makes state "
+                "from gradients is needed, which is dense. Use optimizers whose state starts with "
+                "zeros in graphs with sparse ones."
+            )
         self.first_step(self.partial, [p for o in self.optimizers for p in self._with_grad(o)])
         self.first_step = None
 
@@ -356,6 +393,7 @@ class _Session:
                         prefix,
                         self.parameter_names,
                         self._active,
+                        run_step,
                     )
                     self.rebound.update(found.replaced)
                     return found
