@@ -19,6 +19,7 @@ _OWN = {
     "GraphError": "errors",
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
+    "compile": "compiled",
     "load": "saving",
     "save": "saving",
 }

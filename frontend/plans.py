@@ -36,7 +36,7 @@ class PlanCache:
 
     def add(self, key: Any, plan: Plan) -> None:
         """Take a new plan in, as the first choice of its signature."""
-        _use_arena(plan.compiled.run, self.arena)
+        use_arena(plan.compiled.run, self.arena)
         self._plans.setdefault(key, []).insert(0, plan)
         self._plans.move_to_end(key)
         self._trim()
@@ -49,7 +49,7 @@ class PlanCache:
         """Run all plans, those to come too, in an arena that others share."""
         self.arena = arena
         for plan in self:
-            _use_arena(plan.compiled.run, arena)
+            use_arena(plan.compiled.run, arena)
 
     def clear(self) -> None:
         """Drop all plans."""
@@ -93,7 +93,8 @@ def share_arena(mine: Any, other: Any, kind: type, here: str) -> None:
     mine.plans.use_arena(theirs.plans.arena)
 
 
-def _use_arena(run: Any, arena: Arena) -> None:
+def use_arena(run: Any, arena: Arena) -> None:
+    """Let what a plan runs work in `arena`."""
     for part in _executables(run):
         part.use_arena(arena)
 

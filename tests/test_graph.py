@@ -131,6 +131,19 @@ def test_parameters_are_the_modules_own() -> None:
     torch.testing.assert_close(graph(x.double()), model(x.double()).detach())
 
 
+def test_submodules_may_be_replaced_and_added() -> None:
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(3, 3)))
+    graph = Call(lambda x: model(x), model)
+    x = torch.randn(4, 3)
+    graph(x)
+    model[0][0] = torch.nn.Linear(3, 2)
+    torch.testing.assert_close(graph(x), model(x).detach())
+    model[0].append(torch.nn.Tanh())
+    torch.testing.assert_close(graph(x), model(x).detach())
+    del model[0][1]
+    torch.testing.assert_close(graph(x), model(x).detach())
+
+
 def test_module_assigned_later() -> None:
     graph = Call(lambda x: graph.function_module(x))
     graph.function_module = torch.nn.Linear(2, 2)

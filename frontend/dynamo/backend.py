@@ -13,8 +13,11 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from gflow.runtime.arena import Arena
+
 from ..executor import compile_trace
 from ..lowering.dtypes import LoweringError, Unsupported
+from ..plans import use_arena
 from .program import FxProgram, boxed
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx
@@ -68,8 +71,9 @@ def _options(given: Any) -> CompileOptions:
 def _compile_static(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
 ) -> Callable[..., Any]:
+    arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
-        partial(_compile, options=options, phase=p) for p in ("forward", "backward")
+        partial(_compile, options=options, arena=arena, phase=p) for p in ("forward", "backward")
     )
     compiler = aot_autograd(
         fw_compiler=forward,
@@ -86,6 +90,7 @@ def _compile(
     example_inputs: Sequence[Any],
     *,
     options: CompileOptions,
+    arena: Arena,
     phase: str,
 ) -> Callable[..., Any]:
     """AOTAutograd's compiler: one graph of functional ATen ops."""
@@ -94,7 +99,9 @@ def _compile(
         _check_devices(example_inputs)
         found = trace_fx(module, name, phase)
         with torch.utils._python_dispatch._disable_current_modes():
-            program = FxProgram(found, compile_trace(found.trace, replace(options, timing={})))
+            compiled = compile_trace(found.trace, replace(options, timing={}))
+            use_arena(compiled.run, arena)
+            program = FxProgram(found, compiled)
     except (Untraceable, LoweringError, Unsupported) as error:
         _log.warning(
             "torch.compile: the %s graph runs through PyTorch op by op; gflow cannot compile %s",

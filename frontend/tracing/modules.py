@@ -4,6 +4,7 @@ both for traced tensors while `build()` runs."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,16 +39,26 @@ class ModuleTable:
         # Columns for `is_current`, which runs at every call: `map` keeps the loops in C.
         columns = ([s.holder for s in self.slots], [s.key for s in self.slots])
         object.__setattr__(self, "_columns", (*columns, [s.tensor for s in self.slots]))
+        parents = [m._modules for m in self.modules]
+        object.__setattr__(self, "_tree", (parents, _children(parents)))
 
     def is_current(self) -> bool:
-        """Every parameter and buffer is still the tensor it was."""
+        """Every parameter, buffer and submodule is still the one it was, and no module has more."""
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
-        return all(map(operator.is_, map(dict.get, holders, keys), tensors))
+        parents, children = self._tree  # type: ignore[attr-defined]
+        return (
+            all(map(operator.is_, map(dict.get, holders, keys), tensors))
+            and _children(parents) == children
+        )
 
     def modes(self) -> tuple[bool, ...]:
         """Train or eval mode of every module, and which parameters are trained."""
         tensors = self._columns[2]  # type: ignore[attr-defined]
         return (*map(_training, self.modules), *map(_requires_grad, tensors))
+
+
+def _children(parents: list[dict[str, Any]]) -> list[Any]:
+    return [*itertools.chain.from_iterable(map(dict.values, parents))]
 
 
 def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:

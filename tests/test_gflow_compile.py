@@ -1,0 +1,150 @@
+"""`gflow.compile` of modules and functions."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gflow as flow
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, Any]:
+        y = self.layers(x) * scale
+        return {"y": y, "rest": [self.drop(y), None]}
+
+
+def test_a_module_stays_what_it_was() -> None:
+    model = Net()
+    fast = flow.compile(model)
+    assert isinstance(fast, Net)
+    assert type(fast).__name__ == "Net"
+    assert repr(fast) == repr(model)
+    assert list(fast.state_dict()) == list(model.state_dict())
+    assert next(iter(fast.parameters())) is model.layers[0].weight
+    fast.eval()
+    assert not model.layers.training
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x, scale=2.0)["y"], model(x, scale=2.0)["y"])
+        assert fast(x)["rest"][1] is None
+        model.layers[0] = nn.Linear(4, 8)
+        torch.testing.assert_close(fast(x)["y"], model(x)["y"])
+        fast.double()
+        torch.testing.assert_close(fast(x.double())["y"], model(x.double())["y"])
+
+
+def test_training_a_module() -> None:
+    model = Net()
+    other = copy.deepcopy(model)
+    fast = flow.compile(model)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1, 0.9) for m in (fast, other)]
+    for _ in range(3):
+        x = torch.randn(6, 4)
+        for net, optimizer in zip((fast, other), optimizers):
+            optimizer.zero_grad()
+            net(x)["y"].square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-6)
+    fast.eval(), other.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x)["y"], other(x)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_copies_and_pickles() -> None:
+    fast = flow.compile(Net().eval(), threads=1)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for other in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):  # noqa: S301
+            assert other.layers is not fast.layers
+            torch.testing.assert_close(other(x)["y"], fast(x)["y"])
+            nn.init.zeros_(other.layers[0].weight)
+            assert not torch.equal(other(x)["y"], fast(x)["y"])
+
+
+def test_functions() -> None:
+    shift = torch.randn(3, requires_grad=True)
+
+    @flow.compile
+    def function(x: torch.Tensor, power: int = 2) -> Any:
+        """Its own text."""
+        return x**power + shift, power
+
+    assert function.__doc__ == "Its own text."
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(function(x)[0], x**2 + shift)
+        shift += 1
+        found, power = function(x, power=3)
+    torch.testing.assert_close(found, x**3 + shift.detach())
+    assert (power, found.requires_grad) == (3, False)
+    function(x)[0].sum().backward()
+    torch.testing.assert_close(shift.grad, torch.full((3,), 2.0))
+    y = x.clone().requires_grad_()
+    flow.compile(lambda t: t.exp())(y).sum().backward()
+    torch.testing.assert_close(y.grad, y.detach().exp())
+
+
+model_of_this_file = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+
+
+def test_modes_of_modules_that_a_function_uses() -> None:
+    @flow.compile(cache_size=3)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return model_of_this_file(x)
+
+    x = torch.ones(64, 3)
+    model_of_this_file.train()
+    with torch.no_grad():
+        torch.manual_seed(1)
+        first, second = function(x), function(x)
+        assert not torch.equal(first, second)
+        torch.manual_seed(1)
+        assert torch.equal(function(x), first)
+        model_of_this_file.eval()
+        torch.testing.assert_close(function(x), model_of_this_file(x))
+    function(x).sum().backward()
+    assert model_of_this_file[0].weight.grad is not None
+
+
+def test_inside_a_graph_and_of_itself() -> None:
+    model = nn.Linear(2, 2)
+    fast = flow.compile(flow.compile(model))
+
+    class Outer(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = fast
+
+        def build(self, x: Any) -> Any:
+            return self.model(x) + 1
+
+    x = torch.ones(1, 2)
+    torch.testing.assert_close(Outer()(x), (model(x) + 1).detach())
+
+
+def test_errors() -> None:
+    with pytest.raises(flow.GraphError, match="takes a module or a function, got int"):
+        flow.compile(3)
+    with pytest.raises(flow.GraphError, match="unexpected keyword argument 'backend'"):
+        flow.compile(Net(), backend="inductor")
+    choose = flow.compile(lambda x: x if x.sum() > 0 else -x)
+    with torch.no_grad(), pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
+        choose(torch.ones(2))
