@@ -8,6 +8,7 @@ stores each result once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -79,6 +80,8 @@ def cost_of(op: ir.Operation) -> Cost:
         return Cost(moved, flops, True, operands[0].dtype)
     if name == "fused":
         return _fused(op, moved)
+    if name == "aten" and (flops := _attention(op, operands)):
+        return Cost(moved, flops, True, operands[0].dtype)
     return Cost(moved, arithmetic(op, name, operands, results))
 
 
@@ -118,6 +121,18 @@ def _fused(op: ir.Operation, moved: int) -> Cost:
         if found.contraction:
             contraction, dtype = True, found.dtype
     return Cost(moved, total, contraction, dtype)
+
+
+def _attention(op: ir.Operation, operands: list[TensorType]) -> int:
+    """Operations of a call of PyTorch's attention: two products forward, five backward; 0 for other
+    calls. Query and key are the first arguments, after the gradient of the output if there is one."""
+    overload = ir.StringAttr(op.attributes["overload"]).value
+    if "scaled_dot_product" not in overload or "attention" not in overload:
+        return 0
+    backward = "backward" in overload
+    arguments = json.loads(ir.StringAttr(op.attributes["args"]).value)[0]
+    query, key = (operands[arguments[int(backward) + i]["t"]] for i in range(2))
+    return (10 if backward else 4) * query.numel * key.shape[-2]
 
 
 def _matmul(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
