@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from .mlir import ir
+if TYPE_CHECKING:
+    from .mlir import ir
+else:
+    ir = None  # the bindings, once a type of theirs is met: saved programs run without them
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 SIGNED = ("i64", "i32", "i16", "i8")
@@ -53,6 +56,8 @@ class TensorType(NamedTuple):
 
     def mlir(self) -> ir.Type:
         """The MLIR type in the current context."""
+        if ir is None:
+            _import_bindings()
         key = (ir.Context.current, self)
         found = _mlir.get(key)
         if found is None:
@@ -78,6 +83,13 @@ def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
 # costs microseconds per dimension, a dictionary look-up a tenth of one.
 _cache: dict[ir.Type, TensorType | None] = {}
 _mlir: dict[tuple[ir.Context, TensorType], ir.Type] = {}
+
+
+def _import_bindings() -> None:
+    global ir
+    from . import mlir
+
+    ir = mlir.ir
 
 
 def forget_types() -> None:
@@ -109,6 +121,8 @@ def try_tensor_type(ty: ir.Type) -> TensorType | None:
         return _cache[ty]
     except KeyError:
         pass
+    if ir is None:
+        _import_bindings()
     result = None
     if isinstance(ty, ir.RankedTensorType) and ty.has_static_shape:
         dtype = str(ty.element_type)

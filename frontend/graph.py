@@ -12,15 +12,16 @@ from torch.utils._pytree import tree_flatten
 
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .building import building
+from .call_record import record_call
 from .config import GraphConfig
 from .debug import DebugSettings
 from .errors import GraphError, GraphInputError
-from .inspection import Inspection
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
+from .inspection import Inspection
 from .plan import Plan, StepSkipped, compile_plan
-from .printing import ModuleCall
 from .plans import PlanCache, share_arena
+from .printing import ModuleCall
 from .schedules import learning_rates, schedule_problem
 from .signature import flatten_call
 from .state_dict import load_state_dict, state_dict
@@ -75,7 +76,9 @@ class Graph(Inspection):
         object.__setattr__(self, key, value)
         enter_graph(_modules_in(key, value).values())
         state = self.__dict__.get("_state")
-        if state is not None and state.table is not None and isinstance(value, torch.nn.Module):
+        if state is None or state.table is None or state.building:
+            return
+        if isinstance(value, (torch.nn.Module, torch.Tensor)):
             state.table = state.marks = None
             state.plans.clear()
 
@@ -285,6 +288,7 @@ class Graph(Inspection):
             optimizer._opt_called = True  # type: ignore[attr-defined]
         state.latest, state.calls = plan, calls
         plan.call = given
+        plan.record = record_call(self.build, args, kwargs, state.table.modes())
         state.plans.add(key, plan)
         return plan
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from .call_record import CallRecord
 from .collector import collector_paused
 from .errors import GraphInputError
 from .executor import Compiled
@@ -38,6 +39,7 @@ class Plan:
     ) -> None:
         self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
         self.call: dict[str, str] = {}
+        self.record: CallRecord | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.input_slots = [
             (position, leaf)

@@ -44,6 +44,9 @@ def save(obj: Any, path: Place, *, target: str | None = None) -> None:
 
         export(obj, place, target)
         return
+    if type(obj).__name__ == "LoadedGraph" and target is None:
+        obj.save(place)
+        return
     if target is not None:
         raise TypeError(f"target is for graphs; {type(obj).__name__} has none")
     if isinstance(obj, torch.nn.Module):

@@ -133,7 +133,7 @@ def _check_module(
         if not (isinstance(tensor, torch.Tensor) and isinstance(other, torch.Tensor)):
             continue
         if tensor.shape != other.shape and not isinstance(
-            tensor, torch.nn.parameter.UninitializedTensorMixin
+            tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
         ):
             wrong.append(
                 f"{key}.{name} has shape {list(other.shape)}, the graph's has {list(tensor.shape)}"

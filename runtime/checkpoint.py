@@ -116,7 +116,8 @@ def _flat(tensor: torch.Tensor, where: str) -> tuple[torch.Tensor, dict[str, Any
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{where!r} is a sparse or quantized tensor; save tensors that are dense")
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    order = sorted(range(plain.dim()), key=lambda d: -plain.stride(d))
+    strides = plain.stride()
+    order = sorted(range(plain.dim()), key=lambda d: -strides[d])
     listed: dict[str, Any] = {"dtype": str(plain.dtype).removeprefix("torch.")}
     if plain.permute(order).is_contiguous() and not plain.is_contiguous():
         listed["order"] = order  # channels last, transposed: kept as it is
@@ -149,7 +150,7 @@ def _digest(tensor: torch.Tensor) -> str:
     """Of a contiguous tensor: its shape, type and bytes."""
     digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)}".encode())
     if tensor.numel():
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -13,15 +13,18 @@ import ctypes.util
 import logging
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 from gflow.dialects.program import KERNEL_LOWERING
 
 from . import cache as disk
 from .objects import LoadedObject, ObjectError, load_object, supported
+
+if TYPE_CHECKING:
+    from gflow.dialects.mlir import ExecutionEngine
 
 _log = logging.getLogger("gflow")
 
@@ -87,6 +90,36 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
         return {name: _addresses[name] for name in kernels}
 
 
+def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
+    """Take machine code that was compiled before for kernels that are not compiled yet.
+
+    Raises:
+        ObjectError: it is damaged, another machine's, or lacks one of them.
+    """
+    with _lock:
+        missing = [name for name in kernels if name not in _addresses]
+        if not missing:
+            return
+        loaded = load_object(data, symbol_address)
+        for name in missing:
+            if name not in loaded.symbols:
+                raise ObjectError(f"the object file lacks the kernel {name}")
+        _addresses.update({name: loaded.symbols[name] for name in missing})
+        _loaded.append(loaded)
+
+
+def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> bytes | None:
+    """The machine code of kernels, as an object file; None where such files cannot be loaded."""
+    if not supported():
+        return None
+    name = _cache_key(kernels, declarations)
+    if name is not None and (data := disk.read("objects", name)) is not None:
+        return data
+    engine = _engine(kernels, declarations, dump=True)
+    engine.raw_lookup("gflow_addresses")
+    return _object_of(engine)
+
+
 def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> None:
     """Add the addresses of new kernels, from the disk cache or compiled."""
     name = _cache_key(kernels, declarations)
@@ -129,6 +162,9 @@ def _engine(
     kernels: Mapping[str, str], declarations: Mapping[str, str], dump: bool
 ) -> ExecutionEngine:
     """Compile kernels. dump: keep the object file."""
+    # only here: machine code that is at hand is loaded without LLVM
+    from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
+
     context = ir.Context()
     with context:
         text = "\n".join(

@@ -40,7 +40,7 @@ def to_bytes(program: Program) -> bytes:
     """All of a program."""
     values = {f.name: getattr(program, f.name) for f in fields(program) if f.name != "constants"}
     values["constants"] = [len(c) for c in program.constants]
-    text = json.dumps({name: _encode(v) for name, v in values.items()}, separators=(",", ":"))
+    text = json.dumps({name: encode(v) for name, v in values.items()}, separators=(",", ":"))
     encoded = text.encode()
     return b"".join([_LENGTH.pack(len(encoded)), encoded, *program.constants])
 
@@ -55,8 +55,8 @@ def from_bytes(data: bytes) -> Program:
         (length,) = _LENGTH.unpack_from(data)
         start = _LENGTH.size + length
         found = json.loads(data[_LENGTH.size : start])
-        sizes = _decode(found.pop("constants"))
-        values = {name: _decode(v) for name, v in found.items()}
+        sizes = decode(found.pop("constants"))
+        values = {name: decode(v) for name, v in found.items()}
         constants = []
         for size in sizes:
             constants.append(data[start : start + size])
@@ -68,27 +68,29 @@ def from_bytes(data: bytes) -> Program:
         raise ProgramError(f"not a program: {error}") from None
 
 
-def _encode(value: Any) -> Any:
+def encode(value: Any) -> Any:
+    """A part of a program as JSON."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [type(value).__name__, *map(_encode, value)]
+        return [type(value).__name__, *map(encode, value)]
     if is_dataclass(value):
-        return [type(value).__name__, *(_encode(getattr(value, f.name)) for f in fields(value))]
+        return [type(value).__name__, *(encode(getattr(value, f.name)) for f in fields(value))]
     if isinstance(value, (list, tuple)):
-        return ["list" if isinstance(value, list) else "", *map(_encode, value)]
+        return ["list" if isinstance(value, list) else "", *map(encode, value)]
     if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
+        return {key: encode(item) for key, item in value.items()}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     raise TypeError(f"a program holds {type(value).__name__}")
 
 
-def _decode(value: Any) -> Any:
+def decode(value: Any) -> Any:
+    """What `encode` was given."""
     if isinstance(value, dict):
-        return {key: _decode(item) for key, item in value.items()}
+        return {key: decode(item) for key, item in value.items()}
     if not isinstance(value, list):
         return value
     kind, *items = value
-    decoded = [_decode(item) if isinstance(item, (list, dict)) else item for item in items]
+    decoded = [decode(item) if isinstance(item, (list, dict)) else item for item in items]
     if kind == "":
         return tuple(decoded)
     return decoded if kind == "list" else _KNOWN[kind](*decoded)

@@ -19,7 +19,7 @@ from . import jit
 _RUNNER = "gflow_run_steps"
 #: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel);
 #: words: table, begin, end, threads
-_RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
+RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
     %one = arith.constant 1 : i64
     %zero = arith.constant 0 : i32
     %table = llvm.load %w : !llvm.ptr -> !llvm.ptr
@@ -54,7 +54,7 @@ _RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
 _GROUP = "gflow_run_group"
 #: runs kernels side by side on the calling thread: its share of each, and every nth of those that cannot
 #: be shared; words: how many, then (function, words, whether it is shared) for each
-_GROUP_TEXT = """  llvm.func @gflow_run_group(%w: !llvm.ptr) {
+GROUP_TEXT = """  llvm.func @gflow_run_group(%w: !llvm.ptr) {
     %zero = arith.constant 0 : i64
     %one = arith.constant 1 : i64
     %count = llvm.load %w : !llvm.ptr -> i64
@@ -97,6 +97,16 @@ class Segment(NamedTuple):
     address: int
 
 
+def kernels_of(program: Program) -> tuple[dict[str, str], dict[str, str]]:
+    """All functions that a program runs on, and what these call, by name: their texts."""
+    kernels = {**program.kernels, _RUNNER: RUNNER_TEXT}
+    declarations = {**program.declarations, "GOMP_parallel": _PARALLEL}
+    if any(isinstance(s, KernelGroup) for s in program.steps):
+        kernels[_GROUP] = GROUP_TEXT
+        declarations |= _THREADS
+    return kernels, declarations
+
+
 class KernelTable:
     """Compiled kernels with their words. Row i is the i-th step of the program that is no ATen call."""
 
@@ -106,12 +116,7 @@ class KernelTable:
             ValueError: a kernel's text is not valid MLIR.
         """
         steps = [s for s in program.steps if not isinstance(s, AtenStep)]
-        kernels = {**program.kernels, _RUNNER: _RUNNER_TEXT}
-        declarations = {**program.declarations, "GOMP_parallel": _PARALLEL}
-        if any(isinstance(s, KernelGroup) for s in steps):
-            kernels[_GROUP] = _GROUP_TEXT
-            declarations |= _THREADS
-        functions = jit.compile_kernels(kernels, declarations)
+        functions = jit.compile_kernels(*kernels_of(program))
         self._runner = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions[_RUNNER])
         # never empty, so that their addresses are good
         self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)

@@ -1,0 +1,450 @@
+"""Saved graphs: a directory with programs, kernels and weights, and `LoadedGraph` that runs it.
+
+    manifest.json        versions, signatures, which tensor is which argument, checksums of all files
+    model.mlir           the planned module; model.1.mlir, … of further signatures
+    programs/0.json      the table of steps that the module came to
+    kernels/NAME.mlir    each kernel's text; kernels/cpu.o their machine code
+    weights.safetensors  parameters, buffers, optimizer state, constants
+
+Neither the model's code nor gflow's tracing and compiler are needed to load one. Its kernels are
+code: load artifacts from those that you would run code from. Checksums tell damage, not intent.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gflow.dialects.program import Program
+
+from . import checkpoint, jit, machine, table
+from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
+from .calls import bind, decode_results, encode_arguments, result_names
+from .executable import Executable
+from .numbers import holds
+from .objects import ObjectError
+from .program_io import decode, encode
+from .tensors import DTYPES
+
+__all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
+
+_log = logging.getLogger("gflow")
+
+WEIGHTS = "weights.safetensors"
+OBJECT = "kernels/cpu.o"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: its dotted name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        shape = "×".join(map(str, self.shape)) or "scalar"
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {shape}"
+
+
+# programs as files
+
+
+def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
+    """The files of programs, without their constants and machine code."""
+    files: dict[str, bytes] = {}
+    for n, program in enumerate(programs):
+        files[_ir_name(n)] = program.ir.encode()
+        values = {
+            name: encode(getattr(program, name))
+            for name in ("name", "arguments", "results", "steps", "declarations")
+        }
+        values |= {"kernels": list(program.kernels), "arena_bytes": program.arena_bytes}
+        values["max_threads"] = program.max_threads
+        files[f"programs/{n}.json"] = json.dumps(values).encode()
+        for name, text in program.kernels.items():
+            files[f"kernels/{name}.mlir"] = text.encode()
+    return files
+
+
+def machine_code(programs: Sequence[Program]) -> bytes | None:
+    """An object file with the kernels of all programs, for machines like this one."""
+    return jit.object_file(*_all_kernels(programs))
+
+
+def _ir_name(n: int) -> str:
+    return f"model.{n}.mlir" if n else "model.mlir"
+
+
+def _read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> Program:
+    found = json.loads(bundle.files[f"programs/{n}.json"])
+    values = {name: decode(value) for name, value in found.items() if name != "kernels"}
+    kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in found["kernels"]}
+    return Program(
+        **values,
+        ir=bundle.files[_ir_name(n)].decode(),
+        kernels=kernels,
+        constants=[c.numpy().tobytes() for c in constants],
+    )
+
+
+def _all_kernels(programs: Sequence[Program]) -> tuple[dict[str, str], dict[str, str]]:
+    kernels: dict[str, str] = {}
+    declarations: dict[str, str] = {}
+    for program in programs:
+        more, called = table.kernels_of(program)
+        kernels |= more
+        declarations |= called
+    return kernels, declarations
+
+
+def runner_text() -> str:
+    """The code that calls kernels; machine code of kernels goes with one version of it."""
+    return table.RUNNER_TEXT + table.GROUP_TEXT
+
+
+# loading
+
+
+def load_graph(path: Path) -> LoadedGraph:
+    """Load what `gflow.save(graph, path)` wrote.
+
+    Raises:
+        ArtifactError: it is damaged, from a later version, or for another device.
+    """
+    bundle = read_bundle(path)
+    try:
+        weights = checkpoint.load(bundle.files.pop(WEIGHTS), str(path / WEIGHTS))
+        graph = LoadedGraph(bundle, weights)
+    except ArtifactError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArtifactError(f"{path} cannot be loaded: {reason}") from None
+    return graph
+
+
+class _Variant:
+    """One program with what its arguments are."""
+
+    def __init__(self, n: int, program: Program, described: dict[str, Any]) -> None:
+        self.program = program
+        self.call, self.outputs = described["call"], described["outputs"]
+        self.parameters = described["parameters"]
+        self.inputs = [
+            TensorInfo(
+                i["name"], tuple(i["shape"]), getattr(torch, i["dtype"]), tuple(i["strides"])
+            )
+            for i in described["inputs"]
+        ]
+        self.sources: list[list[Any]] = described["arguments"]
+        self.guards, self.numbers = described["guards"], described["numbers"]
+        self.arguments: list[torch.Tensor | None] = []
+        self.written = {r.alias for r in program.results if r.alias is not None}
+        self.executable: Executable | None = None
+        self.n = n
+
+    def result_infos(self) -> list[TensorInfo]:
+        names = result_names(self.outputs)
+        results = self.program.results
+        return [
+            TensorInfo(name, results[n].type.shape, DTYPES[results[n].type.dtype])
+            for n, name in names.items()
+        ]
+
+
+class LoadedGraph:
+    """A graph from a file: call it as the graph that was saved.
+
+    A training graph takes a step at each call and updates its own weights. Calls from several
+    threads are serialized.
+    """
+
+    def __init__(self, bundle: Bundle, weights: dict[str, Any]) -> None:
+        manifest = bundle.manifest
+        target = manifest["target"]
+        if target.split(":")[0] != "cpu":
+            raise ArtifactError(f"it was saved for {target}, which this gflow cannot run")
+        self._bundle, self._weights = bundle, weights
+        self._lock = threading.Lock()
+        self.name: str = manifest["name"]
+        self.training: bool = manifest["training"]
+        self.versions: dict[str, Any] = manifest["versions"]
+        described = manifest["programs"]
+        programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
+        if len(programs) != len(described):
+            raise ArtifactError("the manifest and the weights are not of one graph")
+        self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
+        self._rng = weights["state"].get("graph.rng")
+        if self._rng is None:
+            self._rng = torch.zeros(2, dtype=torch.int64)
+            self._rng[0].random_()
+        self._variants = [_Variant(n, p, d) for n, (p, d) in enumerate(zip(programs, described))]
+        for variant in self._variants:
+            self._bind(variant)
+        self._adopt(programs)
+        for variant in self._variants:
+            variant.executable = Executable(variant.program)
+
+    def _adopt(self, programs: Sequence[Program]) -> None:
+        """Use the machine code if it is for this machine; kernels are compiled from text if not."""
+        described = self._bundle.manifest.get("object")
+        data = self._bundle.files.get(OBJECT)
+        if data is None or described is None or not machine.runs(described, runner_text()):
+            _log.info("%s has no machine code for this machine, compiling its kernels", self.name)
+            return
+        try:
+            jit.adopt_object(data, _all_kernels(programs)[0])
+        except ObjectError as error:
+            _log.warning("machine code of %s cannot be loaded, compiling: %s", self.name, error)
+
+    def _bind(self, variant: _Variant) -> None:
+        """Find the tensor of each argument that is no input."""
+        arguments = variant.program.arguments
+        if len(variant.sources) != len(arguments):
+            raise ArtifactError("the manifest does not fit the program")
+        for source, argument in zip(variant.sources, arguments):
+            kind, where = source
+            if kind == "input":
+                variant.arguments.append(None)
+                continue
+            if kind == "number":
+                tensor = self._numbers[where]
+            elif kind == "rng":
+                tensor = self._rng
+            else:
+                tensor = _at(self._weights, where)
+            shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
+            if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
+                raise ArtifactError(f"the weights do not fit the program at {argument.name}")
+            if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
+                tensor = torch.empty_strided(shape, argument.strides, dtype=dtype).copy_(tensor)
+                _put(self._weights, where, tensor)
+            variant.arguments.append(tensor)
+
+    # calls
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The tensors of a call, in order, of the latest signature."""
+        return list(self._variants[0].inputs)
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The tensors that a call gives, in order, of the latest signature."""
+        return self._variants[0].result_infos()
+
+    @property
+    def signatures(self) -> list[tuple[list[TensorInfo], list[TensorInfo]]]:
+        """Inputs and outputs of every program."""
+        return [(list(v.inputs), v.result_infos()) for v in self._variants]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run once.
+
+        Raises:
+            ValueError: no saved program takes such arguments.
+        """
+        variant, tensors = self._choose(args, kwargs)
+        return decode_results(variant.outputs, self._run(variant, tensors))
+
+    def run_named(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run on tensors by the names of `inputs`; results by the names of `outputs`.
+
+        Raises:
+            ValueError: no saved program takes such tensors.
+        """
+        problems = []
+        for variant in self._variants:
+            problem = _unfit(variant, given)
+            if problem is None and self._guards_hold(variant):
+                results = self._run(variant, [given[i.name] for i in variant.inputs])
+                return {name: results[n] for n, name in result_names(variant.outputs).items()}
+            problems.append(problem or _moved_on(variant))
+        raise ValueError(f"{self.name}: {_first(problems)}")
+
+    def _choose(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_Variant, list[torch.Tensor]]:
+        problems: list[str] = []
+        close: list[str] = []  # of programs that take such arguments, but for their tensors
+        for variant in self._variants:
+            try:
+                bound = bind(variant.parameters, args, kwargs)
+            except TypeError as error:
+                problems.append(f"the arguments do not fit: {error}")
+                continue
+            for shared in (True, False):
+                tensors: list[torch.Tensor] = []
+                try:
+                    structure = encode_arguments(bound, tensors, shared)
+                except TypeError as error:
+                    raise ValueError(f"{self.name}: {error}, which no graph takes") from None
+                if structure == variant.call:
+                    break
+            else:
+                problems.append(
+                    "the arguments differ from those of the saved graph by more than their tensors "
+                    f"({', '.join(map(str, variant.inputs))})"
+                )
+                continue
+            named = {i.name: t for i, t in zip(variant.inputs, tensors)}
+            problem = _unfit(variant, named)
+            if problem is None and self._guards_hold(variant):
+                return variant, tensors
+            close.append(problem or _moved_on(variant))
+        raise ValueError(f"{self.name}: {_first([*close, *problems])}")
+
+    def _guards_hold(self, variant: _Variant) -> bool:
+        if not variant.guards:
+            return True
+        numbers = [self._numbers[name].item() for name in variant.numbers]
+        return all(holds(guard, numbers) for guard in variant.guards)
+
+    def _run(self, variant: _Variant, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        arguments: Any = variant.arguments.copy()
+        copied: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for at, (kind, where) in enumerate(variant.sources):
+            if kind != "input":
+                continue
+            tensor, strides = tensors[where], variant.program.arguments[at].strides
+            if tensor.numel() > 1 and tensor.stride() != tuple(strides):
+                dense = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+                dense.copy_(tensor.detach())
+                if at in variant.written:
+                    copied.append((tensor, dense))
+                tensor = dense
+            arguments[at] = tensor
+        assert variant.executable is not None
+        with self._lock:
+            results = variant.executable(arguments)
+            if any(kind == "rng" for kind, _ in variant.sources):
+                self._rng[1] += 1
+            state = self._weights["state"]
+            state["graph.step"] = state.get("graph.step", 0) + 1
+        with torch.no_grad():
+            for tensor, dense in copied:
+                tensor.copy_(dense)
+        return results
+
+    # state
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Learning rates, other hyperparameters and counters of the optimizers, by their names."""
+        return {name: tensor.item() for name, tensor in self._numbers.items()}
+
+    def set_number(self, name: str, value: float) -> None:
+        """Set one of `numbers`, e.g. `optimizer.0.group0.lr`."""
+        if name not in self._numbers:
+            known = ", ".join(self._numbers) or "none"
+            raise KeyError(f"{self.name} has no number {name!r}; known: {known}")
+        self._numbers[name].fill_(value)
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """The state as `Graph.state_dict()` gives it, to go on with in a graph of the same kind."""
+        with self._lock:
+            self._refresh()
+            state: OrderedDict[str, Any] = self._weights["state"]
+            return OrderedDict(state)
+
+    def _refresh(self) -> None:
+        """Write what lives in arguments of programs to its place in the state."""
+        state = self._weights["state"]
+        for name, entry in self._weights["numbers"].items():
+            if entry["where"] is not None:
+                _put(state, entry["where"], self._numbers[name].item())
+        scaler = state.get("graph.grad_scaler")
+        extra = self._weights["extra"]
+        for key, name in (("scale", "scaler.scale"), ("_growth_tracker", "scaler.growth_tracker")):
+            if scaler and key in scaler and name in extra:
+                scaler[key] = extra[name].item()
+        if state.get("graph.rng") is not None or any(
+            kind == "rng" for v in self._variants for kind, _ in v.sources
+        ):
+            state["graph.rng"] = self._rng
+
+    def save(self, path: Path) -> None:
+        """Save it again, with the weights as they are now. `gflow.save` calls this."""
+        with self._lock:
+            self._refresh()
+            weights = copy.copy(self._weights)
+            weights["numbers"] = {
+                name: {**entry, "tensor": self._numbers[name]}
+                for name, entry in self._weights["numbers"].items()
+            }
+            manifest = {k: v for k, v in self._bundle.manifest.items() if k not in _WRITTEN}
+            bundle = Bundle(manifest, self._bundle.files)
+            write: Callable[[Path], None] = lambda file: checkpoint.write(weights, file)  # noqa: E731
+            write_bundle(path, bundle, {WEIGHTS: write})
+
+    def __repr__(self) -> str:
+        kind = "training graph" if self.training else "graph"
+        return f"LoadedGraph({self.name}, {kind}, {len(self._variants)} programs)"
+
+
+_WRITTEN = ("format", "version", "files", "sha256")
+
+
+def _at(tree: Any, path: Sequence[Any]) -> Any:
+    for step in path:
+        tree = tree[step]
+    return tree
+
+
+def _put(tree: Any, path: Sequence[Any], value: Any) -> None:
+    """Set an entry of nested dicts, lists and tuples."""
+    if isinstance(_at(tree, path[:-1]), tuple):
+        items = list(_at(tree, path[:-1]))
+        items[path[-1]] = value
+        _put(tree, path[:-1], tuple(items))
+    else:
+        _at(tree, path[:-1])[path[-1]] = value
+
+
+def _unfit(variant: _Variant, given: Mapping[str, torch.Tensor]) -> str | None:
+    """Why a program does not take these tensors."""
+    for info in variant.inputs:
+        if info.name not in given:
+            return f"input {info.name!r} ({info}) is missing"
+        tensor = given[info.name]
+        if tuple(tensor.shape) != info.shape:
+            return (
+                f"input {info.name!r} has shape {list(tensor.shape)}, {list(info.shape)} expected"
+            )
+        if tensor.dtype != info.dtype:
+            return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            return (
+                f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on CPU expected"
+            )
+    names = [i.name for i in variant.inputs]
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is None:
+        return None
+    return f"there is no input {unknown!r}; known: {', '.join(names)}"
+
+
+def _moved_on(variant: _Variant) -> str:
+    names = ", ".join(variant.numbers)
+    return (
+        f"its program was compiled for other values of {names}; save a graph that was called with "
+        "the present ones"
+    )
+
+
+def _first(problems: Sequence[str]) -> str:
+    more = len(set(problems)) - 1
+    if more < 1:
+        return problems[0]
+    return f"{problems[0]} ({more} other signature{'s do' if more > 1 else ' does'} not fit either)"

@@ -1,0 +1,118 @@
+"""What a call of a graph is given and gives back, as plain data.
+
+Arguments and results are nested lists, tuples and dicts; as JSON each is an object with one tag:
+`{"tensor": 0}`, `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": [[key, ...], ...]}`, `{"value": ...}`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+_KINDS = {kind.name: kind for kind in inspect._ParameterKind}
+
+
+def parameters_of(function: Callable[..., Any]) -> list[list[str]]:
+    """A function's parameters: name and kind of each."""
+    return [[p.name, p.kind.name] for p in inspect.signature(function).parameters.values()]
+
+
+def bind(
+    parameters: Sequence[Sequence[str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The value of each parameter that was given one.
+
+    Raises:
+        TypeError: the arguments do not fit.
+    """
+    found = []
+    for name, kind in parameters:
+        kind_of = _KINDS[kind]
+        variable = kind_of in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        default = inspect.Parameter.empty if variable else None
+        found.append(inspect.Parameter(name, kind_of, default=default))
+    return dict(inspect.Signature(found).bind(*args, **kwargs).arguments)
+
+
+def encode_arguments(value: Any, tensors: list[torch.Tensor], shared: bool) -> Any:
+    """Arguments as data; their tensors are added to `tensors`, once each if `shared`.
+
+    Raises:
+        TypeError: there is another object among them.
+    """
+    if isinstance(value, torch.Tensor):
+        for n, known in enumerate(tensors if shared else ()):
+            if known is value:
+                return {"tensor": n}
+        tensors.append(value)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(value, dict):
+        items = sorted(value.items(), key=lambda item: repr(item[0]))
+        return {"dict": [[repr(k), encode_arguments(v, tensors, shared)] for k, v in items]}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [encode_arguments(v, tensors, shared) for v in value]}
+    plain = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.memory_format)
+    if value is None or isinstance(value, plain):
+        return {"value": repr(value)}
+    raise TypeError(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def encode_results(value: Any, index: Callable[[Any], int | None]) -> Any:
+    """Results as data. index: which result a leaf is; None for all that is none.
+
+    Raises:
+        TypeError: there is another object among them.
+    """
+    number = index(value)
+    if number is not None:
+        return {"tensor": number}
+    if isinstance(value, dict):
+        if all(isinstance(k, (str, int)) for k in value):
+            return {"dict": [[k, encode_results(v, index)] for k, v in value.items()]}
+    elif isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [encode_results(v, index) for v in value]}
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise TypeError(f"build() returns a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def decode_results(value: Any, results: Sequence[torch.Tensor]) -> Any:
+    """What `encode_results` was given, with tensors for the results."""
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return results[content]
+    if tag == "list":
+        return [decode_results(v, results) for v in content]
+    if tag == "tuple":
+        return tuple(decode_results(v, results) for v in content)
+    if tag == "dict":
+        return {k: decode_results(v, results) for k, v in content}
+    return content
+
+
+def tensors_in(value: Any) -> list[int]:
+    """The results that encoded results refer to, in order."""
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return [content]
+    if tag in ("list", "tuple"):
+        return [n for v in content for n in tensors_in(v)]
+    return [n for _, v in content for n in tensors_in(v)] if tag == "dict" else []
+
+
+def result_names(value: Any, prefix: str = "") -> dict[int, str]:
+    """A dotted name for each result among encoded results: `loss`, `output.0`."""
+    ((tag, content),) = value.items()
+    if tag == "tensor":
+        return {content: prefix or "output"}
+    found: dict[int, str] = {}
+    if tag in ("list", "tuple", "dict"):
+        items = content if tag == "dict" else enumerate(content)
+        base = f"{prefix}." if prefix else "" if tag == "dict" else "output."
+        for key, item in items:
+            found |= result_names(item, f"{base}{key}")
+    return found

@@ -1,0 +1,51 @@
+"""Conditions on host numbers under which a program holds, as data.
+
+`{"number": 0}` is the number with that index, `{"call": "operator.lt", "args": [...]}` a function of
+`operator`, `math` or a few builtins, `{"value": 1.5}` itself.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_BUILTINS = {f.__name__: f for f in (abs, bool, float, int, max, min, pow, round)}
+_OPERATORS = {n: getattr(operator, n) for n in (
+    "abs", "add", "and_", "eq", "floordiv", "ge", "gt", "index", "invert", "le", "lt", "mod", "mul",
+    "ne", "neg", "not_", "or_", "pos", "pow", "sub", "truediv", "truth", "xor",
+)}  # fmt: skip
+_MATH = {n: f for n, f in vars(math).items() if callable(f) and not n.startswith("_")}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{f"builtins.{n}": f for n, f in _BUILTINS.items()},
+    **{f"operator.{n}": f for n, f in _OPERATORS.items()},
+    **{f"math.{n}": f for n, f in _MATH.items()},
+}
+_NAMES = {id(f): n for n, f in _FUNCTIONS.items()}
+
+
+def name_of(function: Callable[..., Any]) -> str | None:
+    """The name that stands for a function; None if it has none."""
+    return _NAMES.get(id(function))
+
+
+def evaluate(expr: dict[str, Any], numbers: Sequence[float]) -> Any:
+    """The value of an expression.
+
+    Raises:
+        KeyError: it is malformed.
+    """
+    if "number" in expr:
+        return numbers[expr["number"]]
+    if "call" in expr:
+        return _FUNCTIONS[expr["call"]](*(evaluate(a, numbers) for a in expr["args"]))
+    return expr["value"]
+
+
+def holds(guard: dict[str, Any], numbers: Sequence[float]) -> bool:
+    """Whether a guard's expression has the value that it had when the program was made."""
+    try:
+        return bool(evaluate(guard["expr"], numbers) == guard["expected"])
+    except (ArithmeticError, ValueError):
+        return False

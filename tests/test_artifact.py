@@ -1,0 +1,366 @@
+"""`gflow.save(graph, path)` and `gflow.load(path)`: graphs that run without their code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gflow as flow
+from gflow.runtime import bundle, jit, machine, objects
+from gflow.runtime.artifact import ArtifactError, LoadedGraph
+from gflow.runtime.run import main
+
+
+class Eval(flow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+        )
+        self.head = nn.LazyLinear(5)
+        self.table = torch.arange(5.0)
+
+    def build(self, x: Tensor, scale: Any = 1.0) -> dict[str, Any]:
+        out = self.head(self.model(x)) * scale + self.table
+        return {"logits": out, "more": [out.argmax(1), None, "name"]}
+
+
+class Train(flow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.4))
+        self.head = nn.Linear(16, 3)
+        self.add_optimizer(torch.optim.AdamW(self.model.parameters(), 0.01))
+        self.add_optimizer(torch.optim.SGD(self.head.parameters(), 0.1, momentum=0.9))
+        self.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**8, growth_interval=2))
+
+    def build(self, x: Tensor, *, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(self.head(self.model(x)), y)
+        loss.backward()
+        return loss
+
+
+LOAD = """
+import json, sys
+import numpy as np, torch
+import gflow as flow
+
+folder = sys.argv[1]
+x = torch.from_numpy(np.load(folder + "/x.npy"))
+graph = flow.load(folder + "/1/model")
+small, large = graph(x[:2]), graph(x)
+np.save(folder + "/small.npy", small["logits"].numpy())
+np.save(folder + "/large.npy", large["logits"].numpy())
+
+train = flow.load(folder + "/train")
+x, y = flow.load(folder + "/batch")
+losses = [train(x, y=y).item() for _ in range(3)]
+flow.save(train.state_dict(), folder + "/state")
+flow.save(train, folder + "/train2")
+loaded = [m for m in sys.modules if m.startswith(("gflow", "torch_mlir"))]
+print(json.dumps({"losses": losses, "more": large["more"][1:], "modules": loaded}))
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Graphs that were saved, and what a process that has only the files makes of them."""
+    folder = tmp_path_factory.mktemp("saved")
+    torch.manual_seed(0)
+    graph, x = Eval(), torch.randn(4, 3, 8, 8)
+    graph.head(graph.model(x))
+    graph.model.eval()
+    small, large = graph(x[:2]), graph(x)
+    np.save(folder / "x.npy", x.numpy())
+    flow.save(graph, folder / "1" / "model")
+    train, batch = Train(), (torch.randn(8, 6), torch.randint(3, (8,)))
+    for _ in range(2):
+        train(batch[0], y=batch[1])
+    flow.save(train, folder / "train")
+    flow.save(batch, folder / "batch")
+    losses = [train(batch[0], y=batch[1]).item() for _ in range(3)]
+    command = [sys.executable, "-c", LOAD, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = {"small": small, "large": large, "train": train, "losses": losses, "batch": batch}
+    return folder, {**found, "other": json.loads(done.stdout)}
+
+
+def test_a_process_without_the_code(saved: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = saved
+    for name in ("small", "large"):
+        assert np.array_equal(np.load(folder / f"{name}.npy"), found[name]["logits"].numpy())
+    assert found["other"]["more"] == [None, "name"]
+    modules = found["other"]["modules"]
+    assert "gflow.runtime.artifact" in modules
+    banned = ("gflow.tracing", "gflow.graph", "gflow.lowering", "gflow.compiler", "gflow.plan")
+    if objects.supported():
+        banned += ("torch_mlir",)
+    assert not [m for m in modules if m.startswith(banned)]
+
+
+def test_a_training_graph_goes_on(saved: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = saved
+    assert found["other"]["losses"] == found["losses"]
+    state = flow.load(folder / "state")
+    expected = found["train"].state_dict()
+    assert list(state) == list(expected)
+    torch.testing.assert_close(dict(state), dict(expected), rtol=0, atol=0)
+    # back to a graph with code, and on from what the other process saved
+    resumed, again = Train(), flow.load(folder / "train2")
+    resumed.load_state_dict(state)
+    x, y = found["batch"]
+    wanted = found["train"](x, y=y)
+    assert torch.equal(resumed(x, y=y), wanted)
+    assert torch.equal(again(x, y=y), wanted)
+
+
+def test_kernels_from_their_text(
+    saved: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, found = saved
+    monkeypatch.setattr(machine, "runs", lambda *_: False)
+    monkeypatch.setattr(jit, "_addresses", {})
+    x = torch.from_numpy(np.load(folder / "x.npy"))
+    assert torch.equal(flow.load(folder / "1" / "model")(x)["logits"], found["large"]["logits"])
+
+
+def test_signatures(saved: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = saved
+    graph = flow.load(folder / "1" / "model")
+    x = torch.from_numpy(np.load(folder / "x.npy"))
+    assert [str(i) for i in graph.inputs] == ["x: float32 4×3×8×8"]
+    assert [o.name for o in graph.outputs] == ["logits", "more.0"]
+    assert len(graph.signatures) == 2
+    assert torch.equal(graph(x=x)["logits"], found["large"]["logits"])
+    other_strides = x.to(memory_format=torch.channels_last)
+    assert torch.equal(graph(other_strides)["logits"], found["large"]["logits"])
+    assert torch.equal(graph.run_named({"x": x})["logits"], found["large"]["logits"])
+    with pytest.raises(ValueError, match=r"'x' has shape \[3, 3, 8, 8\], \[4, 3, 8, 8\] expected"):
+        graph(x[:3])
+    with pytest.raises(ValueError, match=r"'x' is torch.float64, torch.float32 expected"):
+        graph(x.double())
+    with pytest.raises(ValueError, match="do not fit: too many positional"):
+        graph(x, 1.0, 2.0)
+    with pytest.raises(ValueError, match="by more than their tensors"):
+        graph(x, 2.0)
+    with pytest.raises(ValueError, match="there is no input 'z'; known: x"):
+        graph.run_named({"x": x, "z": x})
+
+
+def test_structures_numbers_and_inputs_that_change(tmp_path: Path) -> None:
+    class Mixed(flow.nn.Graph):
+        def build(self, xs: list[Tensor], *more: Any, k: dict[str, Any]) -> tuple[Any, ...]:
+            xs[0].add_(1)
+            return (xs[0] * k["a"], [more[0] + xs[1] if k["flag"] else more[0]]), {"n": 1.5}
+
+    graph = Mixed()
+
+    def call(target: Any) -> tuple[Any, Tensor]:
+        changed = torch.arange(6.0).reshape(2, 3)
+        k = {"a": torch.full((2, 3), 2.0), "flag": True, "none": None}
+        return target([changed, torch.ones(2, 3)], torch.ones(3), k=k), changed
+
+    wanted = call(graph)
+    flow.save(graph, tmp_path / "m")
+    torch.testing.assert_close(call(flow.load(tmp_path / "m")), wanted, rtol=0, atol=0)
+    loaded = flow.load(tmp_path / "m")
+    changed = torch.arange(6.0).reshape(3, 2).t()  # other strides: changed all the same
+    before = changed.clone()
+    loaded([changed, torch.ones(2, 3)], torch.ones(3), k={"a": before, "flag": True, "none": None})
+    assert torch.equal(changed, before + 1)
+    with pytest.raises(ValueError, match="by more than their tensors"):
+        loaded([changed, before], torch.ones(3), k={"a": before, "flag": False, "none": None})
+
+
+def test_numbers(tmp_path: Path) -> None:
+    graph, x = Train(), torch.randn(8, 6)
+    y = torch.randint(3, (8,))
+    graph(x, y=y)
+    flow.save(graph, tmp_path / "m")
+    loaded = flow.load(tmp_path / "m")
+    assert loaded.numbers["optimizer.0.group0.lr"] == 0.01
+    graph._checked().optimizers[0].param_groups[0]["lr"] = 0.5
+    loaded.set_number("optimizer.0.group0.lr", 0.5)
+    assert torch.equal(loaded(x, y=y), graph(x, y=y))
+    assert torch.equal(loaded(x, y=y), graph(x, y=y))
+    assert loaded.state_dict()["graph.optimizer.0"]["param_groups"][0]["lr"] == 0.5
+    with pytest.raises(KeyError, match="has no number 'lr'"):
+        loaded.set_number("lr", 1.0)
+    # SGD without momentum is another program
+    loaded.set_number("optimizer.1.group0.momentum", 0.0)
+    with pytest.raises(ValueError, match=r"compiled for other values of .*group0\.momentum"):
+        loaded(x, y=y)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(flow.GraphError, match="call it once with its inputs before it is saved"):
+        flow.save(Train(), tmp_path / "m")
+    graph = Train()
+    graph(torch.randn(8, 6), y=torch.randint(3, (8,)))
+    graph.model.eval()
+    with pytest.raises(flow.GraphError, match="present modes"):
+        flow.save(graph, tmp_path / "m")
+    graph.model.train()
+    with pytest.raises(NotImplementedError, match="'cuda:90': gflow has no code generator"):
+        flow.save(graph, tmp_path / "m", target="cuda:90")
+    with pytest.raises(ValueError, match="unknown target 'tpu'; known: 'cpu'"):
+        flow.save(graph, tmp_path / "m", target="tpu")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "mine.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match="holds other files"):
+        flow.save(graph, tmp_path / "m")
+    assert (tmp_path / "m" / "mine.txt").read_text() == "mine"
+
+
+# damage
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    class Tiny(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(3, 2)
+
+        def build(self, x: Tensor) -> Tensor:
+            return self.model(x).relu()
+
+    graph = Tiny()
+    graph(torch.ones(2, 3))
+    path = tmp_path_factory.mktemp("tiny") / "model"
+    for _ in range(2):  # the second replaces the first
+        flow.save(graph, path)
+    assert [p.name for p in path.parent.iterdir()] == ["model"]
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises((ArtifactError, flow.CheckpointError)) as found:
+        flow.load(path)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def test_every_changed_file_is_refused(artifact: Path) -> None:
+    assert isinstance(flow.load(artifact), LoadedGraph)
+    names = {str(p.relative_to(artifact)) for p in files_of(artifact)}
+    assert {"manifest.json", "model.mlir", "weights.safetensors", "programs/0.json"} <= names
+    for path in files_of(artifact):
+        data = path.read_bytes()
+        for at in (0, len(data) // 3, len(data) // 2, len(data) - 2):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            refused(artifact)
+        for cut in (0, len(data) // 2, len(data) - 2):
+            path.write_bytes(data[:cut])
+            refused(artifact)
+        path.write_bytes(data + b"\n\n\n \0")
+        refused(artifact)
+        path.unlink()
+        assert "is missing" in refused(artifact)
+        path.symlink_to("/etc/passwd")
+        assert "is a link" in refused(artifact)
+        path.unlink()
+        path.mkdir()
+        refused(artifact)
+        path.rmdir()
+        path.write_bytes(data)
+    kernels, aside = artifact / "kernels", artifact.parent / "aside"
+    kernels.rename(aside)
+    kernels.symlink_to(aside)
+    assert "is a link" in refused(artifact)
+    kernels.unlink()
+    aside.rename(kernels)
+    assert isinstance(flow.load(artifact), LoadedGraph)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(version=2), "has format version 2; this gflow reads up to 1"),
+        (lambda m: m.update(format="x"), "no manifest of a saved graph"),
+        (lambda m: m["files"].update({"../../x": {"size": 0, "sha256": ""}}), "outside of it"),
+        (lambda m: m["files"].update({"/etc/passwd": {"size": 0, "sha256": ""}}), "outside of it"),
+        (lambda m: m["files"].pop("model.mlir"), "cannot be loaded"),
+        (lambda m: m.pop("programs"), "cannot be loaded"),
+        (lambda m: m["programs"][0]["arguments"].pop(), "does not fit the program"),
+        (lambda m: m.update(target="cuda:90"), "was saved for cuda:90"),
+    ],
+)
+def test_manifests_with_a_checksum_that_fits(
+    artifact: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    path = artifact / "manifest.json"
+    text = path.read_text()
+    manifest = json.loads(text)
+    change(manifest)
+    manifest["sha256"] = bundle._checksum(manifest)
+    path.write_text(json.dumps(manifest))
+    assert message in refused(artifact)
+    path.write_text(text)
+
+
+def test_what_is_no_artifact(tmp_path: Path) -> None:
+    assert "is missing" in refused(tmp_path)
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    assert "no manifest" in refused(tmp_path)
+
+
+# gflow-run
+
+
+def test_run(
+    saved: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, found = saved
+    model, x, y = str(folder / "1" / "model"), str(folder / "x.npy"), str(tmp_path / "y.npy")
+    assert main([model, "--input", x, "--output", y]) == 0
+    assert np.array_equal(np.load(y), found["large"]["logits"].numpy())
+    named = ["--input", f"x={x}", "--output", f"more.0={y}", "--repeat", "3"]
+    assert main([model, *named]) == 0
+    assert np.array_equal(np.load(y), found["large"]["more"][0].numpy())
+    assert "3 runs: median" in capsys.readouterr().out
+    assert main([model, "--info"]) == 0
+    shown = capsys.readouterr().out
+    assert "Eval_" in shown
+    assert "  input   x: float32 4×3×8×8\n" in shown
+    assert "  output  more.0: int64 4" in shown
+
+
+def test_run_says_what_is_wrong(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(*argv: str) -> str:
+        assert main([str(artifact), *argv]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("gflow-run: ")
+        assert said.count("\n") == 1
+        return said
+
+    x = tmp_path / "x.npy"
+    np.save(x, np.ones((2, 4), np.float32))
+    assert "'x' has shape [2, 4], [2, 3] expected" in error("--input", str(x))
+    np.save(x, np.ones((2, 3)))
+    assert "'x' is torch.float64, torch.float32 expected" in error("--input", str(x))
+    assert "input 'x' (x: float32 2×3) is missing" in error("--output", str(x))
+    assert "there is no input 'z'; known: x" in error("--input", f"z={x}")
+    assert "2 inputs were given; the graph has 1" in error("--input", str(x), "--input", str(x))
+    assert "No such file" in error("--input", str(tmp_path / "none.npy"))
+    np.save(x, np.array([object()]), allow_pickle=True)
+    assert "is no .npy file of a tensor" in error("--input", str(x))
+    assert main([str(tmp_path), "--info"]) == 1
+    assert "manifest.json is missing" in capsys.readouterr().err
