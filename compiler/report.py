@@ -74,7 +74,7 @@ class Report:
     after: Measure
 
     @property
-    def bytesratio(self) -> float:
+    def bytes_ratio(self) -> float:
         """Bytes moved after, as a share of those before."""
         return self.after.bytes / self.before.bytes if self.before.bytes else 1.0
 

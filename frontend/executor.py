@@ -71,6 +71,7 @@ def _compile(module: Any, options: Any) -> Any:
     name = cache.key(code.getvalue(), repr(resolve(options)))
     data = cache.read("programs", name)
     if data is not None:
+        current().phase("cache")
         try:
             program = program_io.from_bytes(data)
         except program_io.ProgramError as error:

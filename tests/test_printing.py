@@ -202,6 +202,46 @@ def test_debug_stack_depth(built: Callable[..., list[str]]) -> None:
     assert any("torch" in place for place in library)
 
 
+def test_debug_stack_at_level_2(built: Callable[..., list[str]]) -> None:
+    lines = built(lambda g: g.debug(2, op_repr_with_py_stack=True))
+    assert all("location=" in line for line in lines if "OPERATOR" in line)
+
+
+def test_debug_of_one_process_of_several(
+    built: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    assert built(lambda g: g.debug(0)) == []
+    for ranks in (1, -1, [0, 1]):
+        assert built(lambda g, ranks=ranks: g.debug(0, ranks=ranks))
+
+
+def test_debug_goes_on_after_an_error_that_the_model_handles(
+    built: Callable[..., list[str]],
+) -> None:
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bad, self.good = nn.Linear(3, 4), nn.Linear(2, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.bad(x)
+            except Exception:
+                return self.good(x)
+
+    def prepare(graph: Small) -> None:
+        graph.model = Careful()
+        graph.debug(1)
+
+    lines = [line for line in built(prepare) if re.search("MODULE|OUTPUT", line)]
+    assert [re.search(r":_?([\w.]+)", line).group(1) for line in lines][1:5] == [  # type: ignore[union-attr]
+        "model.bad", "model.good", "model.good", "model",
+    ]  # fmt: skip
+    assert lines[1].index("(") == lines[2].index("(")
+
+
 def test_debug_of_modules(built: Callable[..., list[str]]) -> None:
     inner = built(lambda g: g.model[1].to(GraphModule).debug(2))
     assert all(re.search(r"model\.1", line) for line in inner)

@@ -120,12 +120,12 @@ class Inspection:
         """Seconds by phase of the latest compilation."""
         return dict(self._latest("timings").compiled.timings)
 
-    def _latest(self, what: str) -> Plan:
+    def _latest(self, what: str = "") -> Plan:
         state = self._checked()  # type: ignore[attr-defined]
         if state.latest is None:
             raise GraphError(
-                f"{_here()}: {what}: {state.name} is not compiled yet; call it once with its inputs "
-                "first."
+                f"{_here()}: {f'{what}: ' if what else ''}{state.name} is not compiled yet; call it "
+                "once with its inputs first."
             )
         return state.latest
 

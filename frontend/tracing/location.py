@@ -127,6 +127,10 @@ class Locator:
                         result = original(module, *args, **kwargs)
                 else:
                     result = original(module, *args, **kwargs)
+            except BaseException:
+                if path is not None:
+                    watcher.module_ends(path, module, ())
+                raise
             finally:
                 stack.pop()
             if path is not None:

@@ -57,7 +57,7 @@ class Watcher:
 
     def phase(self, name: str, detail: str = "") -> None:
         """A phase begins, and the one before ends: "trace", "first step", "lower", "passes" (each
-        with its name), "codegen", "JIT"."""
+        with its name), "codegen", or "cache" in place of these two, "JIT"."""
 
     def argument(self, given: TraceInput) -> None:
         """An argument of the program: an input of the graph, a parameter, …"""
@@ -66,7 +66,7 @@ class Watcher:
         """A module is called with these tensors."""
 
     def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
-        """The call has returned these tensors."""
+        """The call has returned these tensors, or raised an error."""
 
     def op(self, op: TraceOp) -> None:
         """An op was recorded; the frames of the code that runs it are on the stack."""
