@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .errors import GraphInputError
+from .pytrees import learn
 from .tracing.location import user_frame
 from .tracing.tracer import input_names
 
@@ -47,6 +48,8 @@ def flatten_call(
                 parts.append(id(leaf))
         elif isinstance(leaf, _PLAIN):
             parts.append((type(leaf), leaf if leaf == leaf else repr(leaf)))
+        elif learn(leaf):
+            return flatten_call(build, args, kwargs)
         elif type(leaf).__module__ == "numpy":
             raise _wrong(
                 build,
@@ -83,7 +86,7 @@ def _wrong(
     file, line = user_frame(3)
     return GraphInputError(
         f"{file}:{line}: input {name!r} is {what}; a graph takes dense tensors, Python numbers, "
-        f"strings, None, and lists, tuples and dicts of them: {do}."
+        f"strings, None, and lists, tuples, dicts and dataclasses of them: {do}."
     )
 
 

@@ -444,8 +444,13 @@ class _Pair:
     a: Any
 
 
+class _Box:
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
 @pytest.mark.parametrize(
-    "wrap", [_Pair, lambda x: (i for i in [x]), lambda x: {x}], ids=["object", "generator", "set"]
+    "wrap", [_Box, lambda x: (i for i in [x]), lambda x: {x}], ids=["object", "generator", "set"]
 )
 def test_outputs_that_hide_tensors(wrap: Any) -> None:
     text = message(Call(lambda x: [3, wrap(x * 2)]), torch.ones(3))

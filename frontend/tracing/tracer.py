@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
+from ..pytrees import learn
 from .dynamo_stub import light_dynamo
 from .gradients import divide, gradient_buffer
 from .library import traceable_library
@@ -29,6 +30,7 @@ from .scaler import LossScale, prepare
 from .sparse import SparseStep, run_step
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
+from .updates import check_update
 
 FirstStep = Callable[[Trace, list[torch.Tensor]], None]
 """Runs `trace`, whose last outputs are the gradients of the given parameters, for real and
@@ -124,7 +126,9 @@ class _Session:
         leaves, spec = self._inputs()
         training = bool(self.optimizers)
         with (
-            exchanged(self.table, self._stand_in, self._rebound),
+            exchanged(
+                self.table, self._stand_in, self._rebound, getattr(self.build, "__self__", None)
+            ),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
@@ -135,6 +139,8 @@ class _Session:
                     result = self.build(*call_args, **call_kwargs)
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
+        while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419
+            trace.out_leaves, trace.out_spec = tree_flatten(result)
         outputs = self._results(trace)
         self.partial = self._partial(trace, outputs)
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
@@ -426,8 +432,7 @@ class _Session:
                 raise GraphTraceError(
                     f"{where}build() returns an object of type {type(leaf).__qualname__} "
                     "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
-                    "named tuples and dicts of them (for a dataclass, also after "
-                    "torch.utils._pytree.register_dataclass)."
+                    "named tuples, dataclasses and dicts of them."
                 )
         return outputs
 
@@ -444,6 +449,7 @@ class _Session:
             entry = self.recorder.inputs[stand_in.index]
             value = self.recorder.value_of(self._current(wrapper))
             if value is not entry.value:
+                check_update(self.build, entry, value)
                 updates.append(TraceOutput(value, stand_in.index, entry.name))
         by_value = {entry.value: i for i, entry in enumerate(self.recorder.inputs)}
         for number in self.recorder.numbers:
@@ -462,14 +468,15 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _holds_tensors(leaf: Any) -> bool:
+def _holds_tensors(leaf: Any, depth: int = 3) -> bool:
     """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
     if isinstance(leaf, (GeneratorType, set, frozenset)):
         return isinstance(leaf, GeneratorType) or any(map(_is_traced, leaf))
     try:
-        return any(map(_is_traced, vars(leaf).values()))
+        parts = tree_leaves(list(vars(leaf).values())) if depth else []
     except TypeError:
         return False
+    return any(_is_traced(part) or _holds_tensors(part, depth - 1) for part in parts)
 
 
 def _is_traced(item: Any) -> bool:
