@@ -126,7 +126,7 @@ class _Saved:
         assert call is not None
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
-        if plan.compiled.program is None:
+        if trace.parts is not None:
             raise GraphError(
                 f"{trace.name} cannot be saved: a step in micro-batches is several programs; save "
                 "it with set_gradient_accumulation_steps(1)"

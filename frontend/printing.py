@@ -113,8 +113,13 @@ def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
         trace.input_leaves[i.value]: i.value for i in trace.inputs if i.value in trace.input_leaves
     }
     returned = [trace.outputs[x.index].value for x in trace.out_leaves if isinstance(x, OutputRef)]
-    return [_info(v) for _, v in sorted(given.items())], [_info(v, lazy=True) for v in returned]
+    count = trace.micro_batches
+    inputs = [_info(v, count) for _, v in sorted(given.items())]
+    return inputs, [_info(v, count, lazy=True) for v in returned]
 
 
-def _info(value: TraceValue, lazy: bool = False) -> TensorInfo:
-    return TensorInfo(value.shape, value.dtype, value.device, lazy=lazy)
+def _info(value: TraceValue, count: int, lazy: bool = False) -> TensorInfo:
+    """count: how many micro-batches make the whole."""
+    rows, rest = value.shape[:1], value.shape[1:]
+    shape = (*(count * size for size in rows), *rest)
+    return TensorInfo(shape, value.dtype, value.device, lazy=lazy)

@@ -241,3 +241,22 @@ def test_gradients_that_are_not_kept() -> None:
     model[0].weight.requires_grad_(False)
     graph(*batch())
     assert graph.grad("model.0.weight") is None
+
+
+def test_inspection_and_saving(tmp_path: Any) -> None:
+    """The listing has whole batches; the rest is about what each micro-batch runs."""
+    model = make_model()
+    graph = accumulating(Named(model, sgd(model)), 2)
+    x, y = batch(8)
+    graph(x, y)
+    assert "size=(8, 6)" in repr(graph)
+    for stage in ("traced", "planned"):
+        assert "tensor<4x6xf32>" in graph.ir(stage)
+    assert graph.kernels()
+    assert graph.memory().arena
+    assert graph.explain().fused
+    assert graph.profile(x, y, rounds=2)
+    with pytest.raises(
+        gflow.GraphError, match=r"save it with set_gradient_accumulation_steps\(1\)"
+    ):
+        gflow.save(graph, tmp_path / "model")

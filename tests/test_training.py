@@ -206,6 +206,9 @@ def test_schedule_of_another_optimizer() -> None:
 # clipping
 
 
+CLIP = {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": 2.0}
+
+
 def group_clipping(norm_type: float, max_norm: float = 0.05) -> Callable[..., optim.Optimizer]:
     clip = {"clip_grad_max_norm": max_norm, "clip_grad_norm_type": norm_type}
 
@@ -242,6 +245,22 @@ def test_clipping_norm_is_no_constant() -> None:
         moved = nn.utils.parameters_to_vector(model.parameters()) - before
         assert moved.norm().item() == pytest.approx(norm, rel=1e-2)
     assert programs(graph) == 1
+
+
+def test_clipping_that_begins_later() -> None:
+    def begin(i: int, model: nn.Module) -> None:
+        for optimizer in optimizers:
+            if i == 2:
+                optimizer.param_groups[0].update(CLIP)
+
+    optimizers: list[optim.Optimizer] = []
+
+    def make(model: nn.Module) -> optim.Optimizer:
+        optimizers.append(sgd(model))
+        return optimizers[-1]
+
+    graph = check_against_eager(make, before=begin, after_backward=clip_eagerly)
+    assert programs(graph) == 2
 
 
 @pytest.mark.parametrize(
@@ -303,9 +322,6 @@ class FirstGradient(optim.Optimizer):
                 state = self.state[p]
                 state["buffer"] = state["buffer"] * 0.9 + p.grad if "buffer" in state else p.grad
                 p -= group["lr"] * state["buffer"]
-
-
-CLIP = {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": 2.0}
 
 
 @pytest.mark.parametrize("make", [sgd, FirstGradient])

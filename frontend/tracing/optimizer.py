@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import GraphTraceError
-from .clipping import NORM_TYPE, clip_groups
+from .clipping import MAX_NORM, NORM_TYPE, clip_groups
 from .location import user_line
 from .numbers import Leaf, StateBranch, number_of, traced_functions, wrap
 from .recorder import Recorder, untraced
@@ -242,6 +242,8 @@ class _Tracer:
                     new[key] = True
                 else:
                     new[key] = self.value(place, key, value, f"{self.prefix}.group{i}.{key}")
+            missing = {MAX_NORM, NORM_TYPE} - group.keys()
+            self.result.baked += [BakedValue(place, key, None) for key in missing]
             groups.append(new)
         return groups
 
