@@ -38,8 +38,8 @@ def _describe(leaf: Any) -> str:
 
 def difference(given: Described, known: Iterable[Described]) -> str:
     """How a call differs from the most similar of those known; nothing if its inputs don't."""
-    found: list[list[str]] = [_differences(given, other) for other in known]
-    return "; ".join(min(found, key=len)) if found else ""
+    found = sorted((_differences(given, other) for other in known), key=len)
+    return "; ".join(found[0]) if found else ""
 
 
 def _differences(given: Described, known: Described) -> list[str]:

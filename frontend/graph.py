@@ -20,9 +20,10 @@ from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
 from .inspection import Inspection
 from .plan import Plan, StepSkipped, compile_plan
-from .plans import PlanCache, share_arena
+from .plans import PlanCache
 from .printing import ModuleCall
 from .schedules import learning_rates, schedule_problem
+from .sharing import Sharing
 from .signature import flatten_call
 from .state_dict import load_state_dict, state_dict
 from .tracing.clipping import clip_problem
@@ -52,7 +53,7 @@ class _State:
     shareable: bool = True
 
 
-class Graph(Inspection):
+class Graph(Inspection, Sharing):
     """Subclass it, call `super().__init__()`, keep modules as attributes, and write
     `build()`. Calling the graph runs `build()` as one compiled program: forward, and with
     `loss.backward()` inside and an optimizer added, the whole training step. Parameters,
@@ -192,15 +193,6 @@ class Graph(Inspection):
         result = plan.run(leaves, state)
         self._after_step()
         return result
-
-    def enable_shared(self, mode: bool = True) -> None:
-        """Whether other graphs may share this graph's memory (`share_from`); they may, by default."""
-        self._checked().shareable = bool(mode)
-
-    def share_from(self, shared_graph: Graph) -> None:
-        """Run in the memory of `shared_graph`: one arena, as large as the larger of both needs. Graphs
-        over the same modules share parameters and buffers anyway."""
-        share_arena(self._checked(), shared_graph, Graph, _here())
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gflow.runtime.arena import Arena
 
-from .errors import GraphError
-
 if TYPE_CHECKING:
     from .plan import Plan
 
@@ -19,10 +17,11 @@ DEFAULT_SIZE = 16
 
 class PlanCache:
     """At most `size` plans. All run in one arena, as large as the largest needs; one that is dropped
-    gives back what only it needed. strict: `add` is not called for more, see `is_full`."""
+    gives back what only it needed. strict: `add` is not called for more, see `is_full`. apart: each
+    new plan keeps an arena of its own."""
 
     def __init__(self) -> None:
-        self.size, self.strict = DEFAULT_SIZE, False
+        self.size, self.strict, self.apart = DEFAULT_SIZE, False, False
         self.arena = Arena()
         self._plans: OrderedDict[Any, list[Plan]] = OrderedDict()
 
@@ -36,7 +35,8 @@ class PlanCache:
 
     def add(self, key: Any, plan: Plan) -> None:
         """Take a new plan in, as the first choice of its signature."""
-        use_arena(plan.compiled.run, self.arena)
+        if not self.apart:
+            use_arena(plan.compiled.run, self.arena)
         self._plans.setdefault(key, []).insert(0, plan)
         self._plans.move_to_end(key)
         self._trim()
@@ -79,18 +79,6 @@ class PlanCache:
 
     def __len__(self) -> int:
         return sum(map(len, self._plans.values()))
-
-
-def share_arena(mine: Any, other: Any, kind: type, here: str) -> None:
-    """Let a graph with state `mine` run in the arena of the graph `other`."""
-    theirs = other.__dict__.get("_state") if isinstance(other, kind) else None
-    if theirs is None:
-        raise GraphError(f"{here}: share_from() takes a graph; got {type(other).__name__}")
-    if not theirs.shareable:
-        raise GraphError(
-            f"{here}: {theirs.name} shares with no other graph, since it calls enable_shared(False)"
-        )
-    mine.plans.use_arena(theirs.plans.arena)
 
 
 def use_arena(run: Any, arena: Arena) -> None:

@@ -145,6 +145,26 @@ def test_train_and_eval_graphs_share() -> None:
         evaluation.share_from(torch.nn.Linear(1, 1))
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_with_dynamic_input_shape(shared: bool) -> None:
+    class Dynamic(nn.Graph):
+        @nn.Graph.with_dynamic_input_shape(enable_shared=shared, size=2)
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def build(self, x: Any) -> Any:
+            return work(x) * self.scale
+
+    graph = Dynamic(2.0)
+    for n in (3, 8, 20, 8):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(graph(x), work(x) * 2)
+    assert len(plans(graph)) == 2
+    arenas = {p.compiled.run.arena.data_ptr() for p in plans(graph)}
+    assert len(arenas) == (1 if shared else 2)
+
+
 def test_strict_names_the_input_that_differs() -> None:
     class Fixed(nn.Graph):
         def build(self, image: Any, *, batch: Any = None, scale: float = 1.0) -> Any:
