@@ -73,7 +73,7 @@ def _plans(state: Any) -> list[Plan]:
     modes = state.table.modes()
     found = [
         p
-        for variants in state.plans.values()
+        for variants in reversed(state.plans.values())
         for p in variants
         if p.record is not None and p.record.modes == modes
     ]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.runtime.bundle import Bundle, read_bundle, write_bundle
 
 RUN = """
 import hashlib, json, sys, torch
@@ -285,6 +286,8 @@ def test_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 KILLED = """
 import os, sys, torch, gflow
+from pathlib import Path
+from gflow.runtime.bundle import Bundle, write_bundle
 torch.set_num_threads(1)  # a forked process has no threads
 value = torch.zeros(300_000)
 gflow.save(value, sys.argv[1] + ".first")  # imports what it needs
@@ -294,7 +297,11 @@ for n in range(1, 10**6):
     pid = os.fork()
     if pid == 0:
         for m in range(10**6):
-            gflow.save({"n": m, "a": value + m, "b": value - m}, sys.argv[1])
+            if n % 2:
+                gflow.save({"n": m, "a": value + m, "b": value - m}, sys.argv[1])
+                continue
+            files = {"a": str(m).encode(), "b/c": str(-m).encode()}
+            write_bundle(Path(sys.argv[1] + ".graph"), Bundle({"n": m}, files), {})
     print(pid, flush=True)
     if not sys.stdin.readline().strip():
         os.kill(pid, 9)
@@ -308,8 +315,11 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     """One process starts savers, this one kills them and looks at what they leave."""
     path = tmp_path / "x"
     flow.save({"n": -1, "a": torch.full((5,), -1.0), "b": torch.full((5,), 1.0)}, path)
+    folder = tmp_path / "x.graph"
+    write_bundle(folder, Bundle({"n": -1}, {"a": b"-1", "b/c": b"1"}), {})
     command = [sys.executable, "-c", KILLED, str(path)]
     seen, rounds = set(), 0
+    graphs = set()
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -327,6 +337,10 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
             assert bool((found["a"] == found["n"]).all())
             assert bool((found["b"] == -found["n"]).all())
             seen.add(found["n"])
+            saved = read_bundle(folder)
+            n = saved.manifest["n"]
+            assert saved.files == {"a": str(n).encode(), "b/c": str(-n).encode()}
+            graphs.add(n)
             rounds += 1
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -336,3 +350,4 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         process.stdin.close()
     assert rounds >= 10
     assert seen - {-1}
+    assert graphs - {-1}
