@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, KernelStep, Program, Step
 
+from .contractions import root_of
 from .sources import Source, source_of
 from .ssa import Op, read_body
 
@@ -39,16 +40,19 @@ def ops_of_steps(program: Program, function: func.FuncOp) -> list[list[Op | None
     function: the planned IR of the program.
     """
     ops = read_body(function).ops
-    labels = [f"{o.name} {o.op.location}" for o in ops]
+    roots = [root_of(o.op) if o.name == "fused" else None for o in ops]
+    labels = [_labels(o, root) for o, root in zip(ops, roots)]
     places: dict[str, list[int]] = {}
-    for i, label in enumerate(labels):
-        places.setdefault(label, []).append(i)
+    for i, known in enumerate(labels):
+        for label in known:
+            places.setdefault(label, []).append(i)
     at = -1
 
     def find(label: str) -> Op | None:
         nonlocal at
-        here = at >= 0 and labels[at] == label
-        if here and ops[at].name != "fused":
+        here = at >= 0 and label in labels[at]
+        several = here and (ops[at].name != "fused" or roots[at] is not None)
+        if several:
             return ops[at]
         known = places.get(label, [])
         i = bisect_right(known, at)
@@ -58,3 +62,11 @@ def ops_of_steps(program: Program, function: func.FuncOp) -> list[list[Op | None
         return ops[at] if here else None
 
     return [[find(m.label) for m in members(step)] for step in program.steps]
+
+
+def _labels(o: Op, root: ir.Operation | None) -> set[str]:
+    """What the steps of an op are called: of one with a contraction inside, that's steps, too."""
+    found = {f"{o.name} {o.op.location}"}
+    if root is not None:
+        found.add(f"{root.name.removeprefix('gflow.')} {root.location}")
+    return found

@@ -145,6 +145,7 @@ def test_profile(graph: Step, tmp_path: Path) -> None:
     assert profile.rounds == 3
     assert len(profile.timeline) == 3
     assert profile.seconds > 0
+    assert all(share.file for step in profile.steps for share, _ in step.shares)  # none unknown
     inside = sum(s.seconds for s in profile.steps)
     for found in (profile.by_kernel(), profile.by_module(), profile.by_phase()):
         assert sum(found.values()) == pytest.approx(inside)

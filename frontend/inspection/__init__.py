@@ -101,7 +101,8 @@ class Inspection:
     def profile(self, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
         """Call the graph `rounds` times with these inputs, kernel by kernel, and say where the time
         went. The calls are real ones, and so is one before them to warm up: a training graph makes
-        `rounds + 1` steps."""
+        `rounds + 1` steps. With gradient accumulation the kernels are those of the last
+        micro-batch."""
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:
