@@ -39,6 +39,8 @@ class ModuleTable:
         # Columns for `is_current`, which runs at every call: `map` keeps the loops in C.
         columns = ([s.holder for s in self.slots], [s.key for s in self.slots])
         object.__setattr__(self, "_columns", (*columns, [s.tensor for s in self.slots]))
+        parameters = [s.tensor for s in self.slots if s.role == "parameter"]
+        object.__setattr__(self, "_parameters", parameters)
         parents = [m._modules for m in self.modules]
         object.__setattr__(self, "_tree", (parents, _children(parents)))
 
@@ -53,8 +55,8 @@ class ModuleTable:
 
     def modes(self) -> tuple[bool, ...]:
         """Train or eval mode of every module, and which parameters are trained."""
-        tensors = self._columns[2]  # type: ignore[attr-defined]
-        return (*map(_training, self.modules), *map(_requires_grad, tensors))
+        parameters = self._parameters  # type: ignore[attr-defined]
+        return (*map(_training, self.modules), *map(_requires_grad, parameters))
 
 
 def _children(parents: list[dict[str, Any]]) -> list[Any]:
