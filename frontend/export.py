@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gflow.runtime import artifact, calls, checkpoint, machine
+from gflow.runtime import artifact, calls, checkpoint, machine, schedulers
 from gflow.runtime.bundle import Bundle, write_bundle
 from gflow.runtime.numbers import name_of
 
@@ -49,6 +50,7 @@ def export(graph: Any, path: Path, target: str | None) -> None:
         "target": target or "cpu",
         "versions": {name: _version(name) for name in ("gflow", "torch", "triton")},
         "programs": described,
+        "schedulers": _schedulers(state),
     }
     code = artifact.machine_code(programs)
     if code is not None:
@@ -64,6 +66,23 @@ def export(graph: Any, path: Path, target: str | None) -> None:
     ]
     writers = {artifact.WEIGHTS: lambda file: checkpoint.write(weights, file)}
     write_bundle(path, Bundle(manifest, files), writers)
+
+
+def _schedulers(state: Any) -> list[dict[str, Any] | None]:
+    found: list[dict[str, Any] | None] = []
+    for scheduler in state.schedulers:
+        described = schedulers.describe(scheduler)
+        if described is None:
+            warnings.warn(
+                f"the {type(scheduler).__name__} of {state.name} stays behind: it needs Python code "
+                "of its own. What is loaded keeps its learning rates; set_number() sets them.",
+                stacklevel=4,
+            )
+        else:
+            which = [o is scheduler.optimizer for o in state.optimizers]
+            described["optimizer"] = which.index(True)
+        found.append(described)
+    return found
 
 
 def _plans(state: Any) -> list[Plan]:

@@ -33,6 +33,7 @@ from .executable import Executable
 from .numbers import holds
 from .objects import ObjectError
 from .program_io import decode, encode
+from .schedulers import restore
 from .tensors import DTYPES
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
@@ -189,6 +190,10 @@ class LoadedGraph:
         if self._rng is None:
             self._rng = torch.zeros(2, dtype=torch.int64)
             self._rng[0].random_()
+        self._schedulers = [
+            None if d is None else self._restored(n, d)
+            for n, d in enumerate(manifest.get("schedulers", ()))
+        ]
         self._variants = [_Variant(n, p, d) for n, (p, d) in enumerate(zip(programs, described))]
         for variant in self._variants:
             self._bind(variant)
@@ -207,6 +212,11 @@ class LoadedGraph:
             jit.adopt_object(data, _all_kernels(programs)[0])
         except ObjectError as error:
             _log.warning("machine code of %s cannot be loaded, compiling: %s", self.name, error)
+
+    def _restored(self, n: int, described: dict[str, Any]) -> Any:
+        state = self._weights["state"]
+        groups = state[f"graph.optimizer.{described['optimizer']}"]["param_groups"]
+        return restore(described, state[f"graph.lr_scheduler.{n}"], groups)
 
     def _bind(self, variant: _Variant) -> None:
         """Find the tensor of each argument that is no input."""
@@ -332,10 +342,29 @@ class LoadedGraph:
                 self._rng[1] += 1
             state = self._weights["state"]
             state["graph.step"] = state.get("graph.step", 0) + 1
+            if any(self._schedulers):
+                self._schedule()
         with torch.no_grad():
             for tensor, dense in copied:
                 tensor.copy_(dense)
         return results
+
+    def _schedule(self) -> None:
+        """Step the schedulers: they read and write the parameter groups in the state."""
+        state = self._weights["state"]
+        in_groups = [
+            (entry["where"], self._numbers[name])
+            for name, entry in self._weights["numbers"].items()
+            if entry["where"] is not None and entry["where"][1] == "param_groups"
+        ]
+        for where, tensor in in_groups:
+            _put(state, where, tensor.item())
+        for n, scheduler in enumerate(self._schedulers):
+            if scheduler is not None:
+                scheduler.step()
+                state[f"graph.lr_scheduler.{n}"] = scheduler.state_dict()
+        for where, tensor in in_groups:
+            tensor.fill_(_at(state, where))
 
     # state
 

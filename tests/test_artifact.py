@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler as schedules
 
 import gflow as flow
 from gflow.runtime import bundle, jit, machine, objects
@@ -39,8 +40,11 @@ class Train(flow.nn.Graph):
         super().__init__()
         self.model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.4))
         self.head = nn.Linear(16, 3)
-        self.add_optimizer(torch.optim.AdamW(self.model.parameters(), 0.01))
-        self.add_optimizer(torch.optim.SGD(self.head.parameters(), 0.1, momentum=0.9))
+        adam = torch.optim.AdamW(self.model.parameters(), 0.01)
+        sgd = torch.optim.SGD(self.head.parameters(), 0.1, momentum=0.9)
+        parts = [schedules.ConstantLR(adam, 1.0), schedules.MultiStepLR(adam, [1, 2], 0.5)]
+        self.add_optimizer(adam, schedules.SequentialLR(adam, parts, [1]))
+        self.add_optimizer(sgd)
         self.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**8, growth_interval=2))
 
     def build(self, x: Tensor, *, y: Tensor) -> Tensor:
@@ -188,18 +192,70 @@ def test_numbers(tmp_path: Path) -> None:
     graph(x, y=y)
     flow.save(graph, tmp_path / "m")
     loaded = flow.load(tmp_path / "m")
-    assert loaded.numbers["optimizer.0.group0.lr"] == 0.01
-    graph._checked().optimizers[0].param_groups[0]["lr"] = 0.5
-    loaded.set_number("optimizer.0.group0.lr", 0.5)
+    assert loaded.numbers["optimizer.1.group0.lr"] == 0.1
+    graph._checked().optimizers[1].param_groups[0]["lr"] = 0.5
+    loaded.set_number("optimizer.1.group0.lr", 0.5)
     assert torch.equal(loaded(x, y=y), graph(x, y=y))
     assert torch.equal(loaded(x, y=y), graph(x, y=y))
-    assert loaded.state_dict()["graph.optimizer.0"]["param_groups"][0]["lr"] == 0.5
+    assert loaded.state_dict()["graph.optimizer.1"]["param_groups"][0]["lr"] == 0.5
     with pytest.raises(KeyError, match="has no number 'lr'"):
         loaded.set_number("lr", 1.0)
     # SGD without momentum is another program
     loaded.set_number("optimizer.1.group0.momentum", 0.0)
     with pytest.raises(ValueError, match=r"compiled for other values of .*group0\.momentum"):
         loaded(x, y=y)
+
+
+def step_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> flow.nn.Graph:
+    class Step(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = optimizer.param_groups[0]["params"][0]
+            self.add_optimizer(optimizer, scheduler)
+
+        def build(self) -> Tensor:
+            loss = (self.weight * self.weight).sum()
+            loss.backward()
+            return loss
+
+    return Step()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: schedules.OneCycleLR(o, 0.3, total_steps=20),
+        lambda o: schedules.CyclicLR(o, 0.01, 0.2, step_size_up=2, mode="exp_range"),
+        lambda o: schedules.ChainedScheduler(
+            [schedules.ExponentialLR(o, 0.9), schedules.CosineAnnealingLR(o, 5)], optimizer=o
+        ),
+        lambda o: schedules.CosineAnnealingWarmRestarts(o, 3),
+    ],
+)
+def test_schedulers_go_on(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1, momentum=0.9)
+    graph = step_of(optimizer, make(optimizer))
+    for _ in range(3):
+        graph()
+    flow.save(graph, tmp_path / "m")
+    loaded = flow.load(tmp_path / "m")
+    for _ in range(6):
+        assert torch.equal(loaded(), graph())
+        assert loaded.numbers["optimizer.0.group0.lr"] == optimizer.param_groups[0]["lr"]
+    same = {"check_dtype": True, "rtol": 0, "atol": 0}
+    ours, theirs = (g.state_dict()["graph.optimizer.0"] for g in (loaded, graph))
+    torch.testing.assert_close(ours["state"], theirs["state"], **same)
+
+
+def test_a_scheduler_that_stays_behind(tmp_path: Path) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.1)
+    graph = step_of(optimizer, schedules.LambdaLR(optimizer, lambda n: 1 / (1 + n)))
+    graph()
+    with pytest.warns(UserWarning, match="the LambdaLR of Step_.* stays behind"):
+        flow.save(graph, tmp_path / "m")
+    loaded = flow.load(tmp_path / "m")
+    loaded()
+    assert loaded.numbers["optimizer.0.group0.lr"] == 0.05
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""PyTorch's learning rate schedulers as data: by their class's name and state, without pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+#: these keep functions, which no state dict holds
+_WITH_FUNCTIONS = (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)
+
+
+def describe(scheduler: Any) -> dict[str, Any] | None:
+    """A scheduler's class, and those of the schedulers in it; None where it is not PyTorch's own,
+    or needs functions or metrics."""
+    kind = type(scheduler)
+    if getattr(lr_scheduler, kind.__name__, None) is not kind or isinstance(
+        scheduler, (*_WITH_FUNCTIONS, lr_scheduler.ReduceLROnPlateau)
+    ):
+        return None
+    if getattr(scheduler, "_scale_fn_custom", None) is not None:  # CyclicLR
+        return None
+    inner = [describe(s) for s in getattr(scheduler, "_schedulers", ())]
+    return None if None in inner else {"class": kind.__name__, "inner": inner}
+
+
+def restore(described: dict[str, Any], state: dict[str, Any], groups: list[dict[str, Any]]) -> Any:
+    """A scheduler with its state, which sets the learning rates in `groups`.
+
+    Raises:
+        ValueError: PyTorch has no such scheduler.
+    """
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
+    optimizer.param_groups = groups
+    # schedulers ask whether the optimizer's step was called before theirs: the program is the step
+    vars(optimizer)["step"] = _step
+    vars(optimizer)["_opt_called"] = True
+    return _restore(described, state, optimizer)
+
+
+def _step() -> None:
+    """The optimizer's step is part of the program."""
+
+
+_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+
+def _restore(described: dict[str, Any], state: dict[str, Any], optimizer: Any) -> Any:
+    kind = getattr(lr_scheduler, described["class"], None)
+    if not (isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler)):
+        raise ValueError(f"PyTorch has no learning rate scheduler {described['class']!r}")
+    scheduler: Any = kind.__new__(kind)
+    scheduler.optimizer = optimizer
+    if isinstance(scheduler, lr_scheduler.CyclicLR):
+        scheduler._scale_fn_custom = None
+    states: Sequence[dict[str, Any]] = state.get("_schedulers", ())
+    inner = described["inner"]
+    if inner:
+        scheduler._schedulers = [_restore(d, s, optimizer) for d, s in zip(inner, states)]
+    scheduler.load_state_dict(dict(state))
+    return scheduler
