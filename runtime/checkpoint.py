@@ -38,7 +38,11 @@ def save(tree: Any, path: Path) -> None:
 
     Raises:
         TypeError: something in it is neither a tensor nor plain data.
+        IsADirectoryError: `path` is one.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; a state dict is saved as one file")
+    path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path) as temporary:
         write(tree, temporary)
 

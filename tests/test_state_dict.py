@@ -253,6 +253,10 @@ def test_what_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
         flow.save(nn.Linear(2, 2), tmp_path / "x")
     assert not list(tmp_path.iterdir())
+    with pytest.raises(IsADirectoryError, match="is saved as one file"):
+        flow.save({}, tmp_path)
+    flow.save({}, tmp_path / "new" / "x")
+    assert flow.load(tmp_path / "new" / "x") == {}
 
 
 def test_damaged_files(tmp_path: Path) -> None:
