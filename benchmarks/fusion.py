@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     result: dict[str, Any] = {"machine": machine.describe(), "rows": {}}
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for name in args.models.split(","):
         note(f"{name}")
         rows = result["rows"][name] = measure(name, args.rounds)

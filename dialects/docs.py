@@ -41,7 +41,7 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 | `gflow.alias` | on a result: the argument whose storage gets the value |
 | `gflow.strides` | on an argument: strides of a storage that is not dense and row-major |
 
-"""
+"""  # noqa: E501
 
 #: Operand types and attributes of the example of every op that is not elementwise.
 _CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "layout": "NC*"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import time
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -256,33 +257,45 @@ def test_a_hot_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Call(lambda x: model(x), model)
     x = torch.randn(2, 4)
     graph(x)
-    times = []
-    for _ in range(50):
-        start = time.perf_counter()
-        graph(x)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1e-4
+    assert calls(lambda: graph(x)) < 300
+
+
+def calls(function: Callable[[], Any]) -> int:
+    """How many Python and C functions run: what a time says, but the same on every machine."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 @pytest.mark.slow
-def test_trace_time_grows_linearly() -> None:
+def test_tracing_grows_linearly() -> None:
     from gflow.tracing.tracer import trace_graph
 
-    def seconds(depth: int) -> float:
+    def work(depth: int) -> int:
         model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(depth)])
         optimizer = torch.optim.AdamW(model.parameters())
-        best = float("inf")
-        for _ in range(3):
-            start = time.perf_counter()
-            trace_graph(
-                "t", lambda x: model(x).sum().backward(), (torch.randn(2, 4),), {}, {"m": model},
+        return calls(
+            lambda: trace_graph(
+                "t",
+                lambda x: model(x).sum().backward(),
+                (torch.randn(2, 4),),
+                {},
+                {"m": model},
                 [optimizer],
-            )  # fmt: skip
-            best = min(best, time.perf_counter() - start)
-        return best
+            )
+        )
 
-    seconds(4)
-    assert seconds(128) < 1.6 * 8 * seconds(16)
+    work(4)
+    assert work(64) < 1.2 * 4 * work(16)
 
 
 def test_name_training_and_is_compiled() -> None:
