@@ -299,7 +299,7 @@ def test_tracing_grows_linearly() -> None:
 
 
 def test_name_training_and_is_compiled() -> None:
-    class Named(flow.nn.Graph):
+    class OnlyHere(flow.nn.Graph):
         def __init__(self) -> None:
             super().__init__()
             self.model = nn.Linear(2, 2)
@@ -310,8 +310,8 @@ def test_name_training_and_is_compiled() -> None:
                 loss.backward()
             return loss
 
-    first, second = Named(), Named()
-    assert (first.name, second.name) == ("Named_0", "Named_1")
+    first, second = OnlyHere(), OnlyHere()
+    assert (first.name, second.name) == ("OnlyHere_0", "OnlyHere_1")
     assert not first.training
     assert not first.is_compiled
     first(torch.ones(1, 2))
