@@ -26,7 +26,7 @@ def test_names_are_pytorchs() -> None:
     assert flow.nn.functional is torch.nn.functional
     assert flow.optim.SGD is torch.optim.SGD
     assert flow.cuda.is_available is torch.cuda.is_available
-    assert flow.compile is torch.compile
+    assert flow.vmap is torch.vmap
     assert flow.nn.Graph.__module__ == "gflow.graph"
     assert "randn" in dir(flow)
     with pytest.raises(AttributeError, match="neither gflow nor torch has 'no_such_name'"):
