@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import func, ir
 
 from ..ssa import Body, Op, aliases, read_body
-from ..views import VIEW_OPS
+from ..views import Layout, is_view, layouts
 from .base import Pass
 
 
@@ -37,8 +37,8 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
         for v, alias in zip(body.returned, aliases(function, body))
         if alias is not None
     }
-    root = _roots(body)
-    last = {root[v]: o.index for o in body.ops if o.name not in VIEW_OPS for v in o.operands}
+    at = layouts(function, body)
+    last = {at[v].base: o.index for o in body.ops if not is_view(o, at) for v in o.operands}
     updates = [
         o
         for o in body.ops
@@ -47,7 +47,7 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
     ]
     if len(updates) < options.least:
         return
-    launch = _launches(updates, targets, root)
+    launch = _launches(updates, targets, at)
     for o in sorted(updates, key=lambda o: (launch[o.index], o.index)):
         o.op.move_before(body.terminator)
         i64 = ir.IntegerType.get_signless(64)
@@ -60,16 +60,7 @@ def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
     return all(r in targets and not body.users[r] for r in o.results)
 
 
-def _roots(body: Body) -> list[int]:
-    """For each value the one whose memory it may be a view of."""
-    root = list(range(len(body.values)))
-    for o in body.ops:
-        if o.name in VIEW_OPS:
-            root[o.results[0]] = root[o.operands[0]]
-    return root
-
-
-def _launches(updates: list[Op], targets: dict[int, int], root: list[int]) -> dict[int, int]:
+def _launches(updates: list[Op], targets: dict[int, int], at: list[Layout]) -> dict[int, int]:
     """The launch of each update: later than those of all that read what it writes, all of which
     stand before it."""
     readers: dict[int, list[int]] = {}  # argument → launches of the updates that read it, so far
@@ -78,7 +69,7 @@ def _launches(updates: list[Op], targets: dict[int, int], root: list[int]) -> di
         own = {targets[r] for r in o.results}
         after = [n + 1 for a in own for n in readers.get(a, ())]
         launch[o.index] = max(after, default=0)
-        for v in {root[v] for v in o.operands} - own:
+        for v in {at[v].base for v in o.operands} - own:
             readers.setdefault(v, []).append(launch[o.index])
     return launch
 
