@@ -19,20 +19,25 @@ _RENAME_EXCHANGE = 2
 
 
 @contextlib.contextmanager
-def new_file(target: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes `target` when the block is left without an error."""
+def new_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary path to write to, which becomes `target` when the block is left without an error.
+
+    durable: wait until it is on the disk. What can be made again need not be.
+    """
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        sync(temporary)
+        if durable:
+            sync(temporary)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync(target.parent)
+    if durable:
+        sync(target.parent)
 
 
 @contextlib.contextmanager

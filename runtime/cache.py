@@ -16,10 +16,12 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+from .atomic import new_file
+from .machine import processor
 
 _log = logging.getLogger("gflow")
 
@@ -48,7 +50,7 @@ def fingerprint() -> str:
         platform.system(),
         platform.machine(),
         sys.implementation.cache_tag or "",
-        _processor(),
+        processor(),
     ]
     for name in ("torch", "torch-mlir"):
         try:
@@ -62,16 +64,6 @@ def fingerprint() -> str:
                 stat = path.stat()
                 parts.append(f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _processor() -> str:
-    """The processor's model and its instruction sets."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    first = text.split("\n\n", 1)[0].splitlines()
-    return "\n".join(x for x in first if x.startswith(("model name", "flags", "Features", "CPU")))
 
 
 def key(*parts: str | bytes) -> str:
@@ -113,14 +105,8 @@ def write(kind: str, name: str, body: bytes) -> None:
     target = folder / kind / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with new_file(target, durable=False) as temporary:
+            temporary.write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
         _prune(folder)
     except OSError as error:
         _say_once(f"nothing is cached in {folder}: {error.strerror or error}")

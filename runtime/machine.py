@@ -10,13 +10,26 @@ from typing import Any
 
 
 @cache
-def features() -> frozenset[str]:
-    """The processor's instruction sets."""
+def _processor_lines() -> tuple[str, ...]:
+    """What the system says of the first processor; nothing where it doesn't."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return frozenset()
-    for line in text.splitlines():
+        return ()
+    return tuple(text.split("\n\n", 1)[0].splitlines())
+
+
+def processor() -> str:
+    """The processor's model and its instruction sets."""
+    kept = ("model name", "flags", "Features", "CPU")
+    lines = [line for line in _processor_lines() if line.startswith(kept)]
+    return "\n".join(lines) or platform.processor()
+
+
+@cache
+def features() -> frozenset[str]:
+    """The processor's instruction sets."""
+    for line in _processor_lines():
         if line.startswith(("flags", "Features")):
             return frozenset(line.partition(":")[2].split())
     return frozenset()
