@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from call_count import calls
 
 import gflow as flow
 from gflow import nn
@@ -258,22 +257,6 @@ def test_a_hot_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(2, 4)
     graph(x)
     assert calls(lambda: graph(x)) < 300
-
-
-def calls(function: Callable[[], Any]) -> int:
-    """How many Python and C functions run: what a time says, but the same on every machine."""
-    count = 0
-
-    def seen(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(seen)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.slow

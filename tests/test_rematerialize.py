@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import re
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from call_count import calls
 from ir_interpreter import run_module
 from random_ir import LARGE, random_args, random_module
 from test_checkpointing import Attention, Block, ConvBlock, Training, sequence, train
@@ -208,19 +207,3 @@ def test_search_grows_with_the_program() -> None:
 
     small, large = work(6), work(48)
     assert math.log(large[1] / small[1]) / math.log(large[0] / small[0]) < 1.7
-
-
-def calls(function: Callable[[], object]) -> int:
-    """How many functions run: what a time says, but the same on every machine."""
-    count = 0
-
-    def seen(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(seen)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
