@@ -98,21 +98,6 @@ def graph_of(name: str, variant: dict[str, bool]) -> tuple[Any, tuple[Any, ...]]
     return Step(), work.inputs
 
 
-def before(graph: Any) -> Work:
-    """The program in front of gflow-fuse."""
-    from gflow.compiler.passmanager import run_pipeline
-    from gflow.compiler.pipeline import DEFAULT_PIPELINES
-    from gflow.dialects.dialect import make_context
-    from gflow.dialects.mlir import ir
-
-    context = make_context()
-    with context:
-        module = ir.Module.parse(graph.ir("traced"))
-    text = DEFAULT_PIPELINES["cpu"]
-    run_pipeline(module, text[: text.index(",gflow-fuse")] + "))")
-    return measure_text(module.operation.get_asm())
-
-
 def measure(name: str, rounds: int) -> dict[str, Any]:
     graphs = {}
     for variant, switches in VARIANTS.items():
@@ -126,7 +111,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             start = time.perf_counter()
             graph(*inputs)
             seconds[variant].append(time.perf_counter() - start)
-    base = before(graphs["default"][0])
+    base = measure_text(graphs["default"][0].ir("simplified"))
     rows: dict[str, Any] = {"before": {"kernels": base.kernels, "bytes": base.bytes}}
     for variant, (graph, _) in graphs.items():
         work = measure_text(graph.ir())

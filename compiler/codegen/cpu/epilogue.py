@@ -41,7 +41,7 @@ class Epilogue:
 
     type: of the result. place: its first row's, or None if each piece lies in scratch.
     granule: pieces are multiples of so many rows; 0 if the kernel must run on all at once.
-    step: rows for one step along the kernel's first dimension (a fraction if a row is several).
+    copy_to: where the result goes, too, if that is not row-major: place and strides.
     """
 
     b: Builder
