@@ -17,8 +17,9 @@ from gflow.dialects.program import Argument, KernelGroup, KernelStep, Place, Pro
 from ...contractions import root_of
 from ...ssa import Op, aliases
 from ...views import is_view
+from .. import aten_ops
 from ..kernel import describe
-from . import aten_ops, convolution, halves, movement, vmath
+from . import convolution, halves, movement, vmath
 from .builder import Builder
 from .epilogue import Epilogue, split
 
@@ -40,8 +41,6 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         ValueError: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
     b = Builder(function, threads, blas)
-    for i, v in enumerate(b.body.arguments):
-        b.places[v] = Place("arg", i, 0)
     for launch, ops in groupby(b.body.ops, key=_launch):
         first = len(b.steps)
         for o in ops:

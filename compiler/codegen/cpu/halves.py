@@ -15,7 +15,8 @@ from gflow.dialects.types import TensorType, row_major_strides
 from ...ssa import Op
 from ...views import Layout
 from ..kernel import Access, Kernel, Node, simplify
-from .builder import Builder, shifted
+from ..placement import shifted
+from .builder import Builder
 from .epilogue import Epilogue
 from .matmul import matmul, product
 

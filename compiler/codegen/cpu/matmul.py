@@ -8,8 +8,9 @@ from gflow.dialects.program import KernelStep, Place, TensorRef
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ...ssa import Op
+from ..placement import shifted
 from . import gemm
-from .builder import Builder, shifted
+from .builder import Builder
 from .epilogue import Epilogue
 
 

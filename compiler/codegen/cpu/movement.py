@@ -7,7 +7,8 @@ from gflow.dialects.ops import OPS
 
 from ...ssa import Op
 from ..kernel import Node
-from .builder import Builder, shifted
+from ..placement import shifted
+from .builder import Builder
 
 
 def iota(b: Builder, o: Op) -> None:

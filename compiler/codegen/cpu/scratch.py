@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 
 from gflow.dialects.mlir import func
-from gflow.dialects.program import Place
 
 from ...contractions import CONTRACTIONS
 from ...ssa import Op
 from ..kernel import Kernel
+from ..placement import kind_of
 from .build import add_op
-from .builder import Builder, kind_of
+from .builder import Builder
 from .signature import Plan
 
 
@@ -37,8 +37,6 @@ def scratch_bytes(function: func.FuncOp, threads: int, blas: bool) -> dict[int, 
         blas: whether generated code may call BLAS.
     """
     b = _Dry(function, threads or os.cpu_count() or 1, blas)
-    for i, v in enumerate(b.body.arguments):
-        b.places[v] = Place("arg", i, 0)
     found: dict[int, int] = {}
     for o in list(b.body.ops):
         if not _may_need(o):

@@ -8,11 +8,11 @@ from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...ssa import Op
-from .builder import Builder
+from ..ssa import Op
+from .placement import Placement
 
 
-def call(b: Builder, o: Op) -> None:
+def call(b: Placement, o: Op) -> None:
     """`gflow.aten` itself."""
     attrs = read(OPS["aten"], o.op.attributes)
     outputs = tuple(b.ref(r) for r in o.results)
@@ -20,7 +20,7 @@ def call(b: Builder, o: Op) -> None:
     b.steps.append(AtenStep(attrs["overload"], attrs["args"], inputs, outputs, b.label(o)))
 
 
-def position(b: Builder, o: Op) -> None:
+def position(b: Placement, o: Op) -> None:
     """A reduction that finds a position: argmax, argmin. The others are in kernels."""
     attrs = read(OPS["reduce"], o.op.attributes)
     args = [{"t": 0}, attrs["dims"][0]]
@@ -28,7 +28,7 @@ def position(b: Builder, o: Op) -> None:
     b.aten(b.label(o), f"aten.{attrs['kind']}.default", args, [x], r)
 
 
-def gather(b: Builder, o: Op) -> None:
+def gather(b: Placement, o: Op) -> None:
     dim = read(OPS["gather"], o.op.attributes)["dim"]
     inputs = [b.ref(v) for v in o.operands]
     b.aten(
@@ -36,7 +36,7 @@ def gather(b: Builder, o: Op) -> None:
     )
 
 
-def take(b: Builder, o: Op) -> None:
+def take(b: Placement, o: Op) -> None:
     x, index = o.operands
     dim = read(OPS["take"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
@@ -45,7 +45,7 @@ def take(b: Builder, o: Op) -> None:
     b.aten(b.label(o), "aten.index_select.default", [{"t": 0}, dim, {"t": 1}], inputs, out)
 
 
-def index_add(b: Builder, o: Op) -> None:
+def index_add(b: Placement, o: Op) -> None:
     x, index, source = o.operands
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
@@ -54,7 +54,7 @@ def index_add(b: Builder, o: Op) -> None:
     b.aten(b.label(o), "aten.index_add.default", args, inputs, b.ref(o.results[0]))
 
 
-def _merged(b: Builder, value: int, low: int, rank: int) -> TensorRef:
+def _merged(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     """A dense value with its dimensions low…low+rank as one."""
     ref = b.ref(value)
     shape = ref.type.shape
@@ -63,7 +63,7 @@ def _merged(b: Builder, value: int, low: int, rank: int) -> TensorRef:
     return TensorRef(ref.place, TensorType(new, ref.type.dtype), row_major_strides(new))
 
 
-def _dense(b: Builder, value: int, low: int, rank: int) -> TensorRef:
+def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     """As `_merged`, of a value that may be strided where there is nothing to merge.
 
     Raises:
@@ -81,7 +81,7 @@ def _dense(b: Builder, value: int, low: int, rank: int) -> TensorRef:
 # -- convolutions
 
 
-def convolution(b: Builder, o: Op) -> None:
+def convolution(b: Placement, o: Op) -> None:
     """A convolution, or its gradient for the input or the weight."""
     attrs = read(OPS[o.name], o.op.attributes)
     first, second = (_channels_first(b.ref(v), attrs["layout"]) for v in o.operands)

@@ -1,0 +1,121 @@
+"""Where a planned function's values live, and the steps that a program gets: what every code
+generator starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import AtenStep, Place, Step, TensorRef
+from gflow.dialects.types import TensorType
+
+from ..ssa import Body, Op, read_body
+from ..views import Layout, argument_strides, layouts
+
+
+class Placement:
+    """A planned function with the places of its values, and a program's steps so far.
+
+    places: value → its address, for values that aren't views.
+    at: value → its layout in memory.
+    arena: bytes of the planned arena; scratch that steps share lies behind it.
+    """
+
+    def __init__(self, function: func.FuncOp) -> None:
+        self.function = function
+        self.body: Body = read_body(function)
+        self.at: list[Layout] = layouts(function, self.body)
+        self.argument_strides = argument_strides(function, self.body)
+        self.places: dict[int, Place] = {
+            v: Place("arg", i, 0) for i, v in enumerate(self.body.arguments)
+        }
+        self.constants: list[bytes] = []
+        self.steps: list[Step] = []
+        self.scratch_bytes = 0
+        self.arena = ir.IntegerAttr(function.operation.attributes["gflow.arena_size"]).value
+
+    def place(self, value: int) -> Place:
+        """The address of a value's first element."""
+        layout = self.at[value]
+        base = self.places[layout.base]
+        return Place(
+            base.space, base.index, base.offset + layout.offset * self.body.types[value].itemsize
+        )
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        """A value's strides in memory, in elements."""
+        return self.at[value].strides
+
+    def ref(self, value: int) -> TensorRef:
+        return TensorRef(self.place(value), self.body.types[value], self.strides(value))
+
+    def assign(self, o: Op) -> None:
+        """Record where the results of `o` live, from its `gflow.buffers`."""
+        names = [a.value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
+        for r, name in zip(o.results, names):
+            space, _, number = name.partition(":")
+            if space == "arena":
+                self.places[r] = Place("arena", 0, int(number))
+            elif space == "result":
+                self.places[r] = Place("result", int(number), 0)
+            else:
+                self.places[r] = Place("arg", int(number), 0)
+                self.at[r] = Layout(r, 0, self.argument_strides[int(number)])
+
+    def assign_if_planned(self, o: Op) -> None:
+        """As `assign`, of an op that may be a view."""
+        if "gflow.buffers" in o.op.attributes:
+            self.assign(o)
+
+    def label(self, o: Op) -> str:
+        return f"{o.name} {o.op.location}"
+
+    def scratch(self, size: int, wanted: bool = True) -> Place:
+        """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""
+        if wanted:
+            self.scratch_bytes = max(self.scratch_bytes, -(-size // 64) * 64)
+        return Place("arena", 0, self.arena)
+
+    @contextmanager
+    def planned_scratch(self, o: Op) -> Iterator[Callable[[], bool]]:
+        """Scratch where `gflow.scratch` has it, in the arena; the answer says whether it fits."""
+        if "gflow.scratch" not in o.op.attributes:
+            yield lambda: True
+            return
+        offset, size = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
+        behind = self.arena, self.scratch_bytes
+        self.arena, self.scratch_bytes = offset, 0
+        used = 0
+        try:
+            yield lambda: used <= size
+        finally:
+            used = self.scratch_bytes
+            self.arena, self.scratch_bytes = behind
+
+    # -- through PyTorch
+
+    def aten(
+        self,
+        label: str,
+        overload: str,
+        args: list[Any],
+        inputs: Sequence[TensorRef],
+        output: TensorRef,
+    ) -> None:
+        """Add a call of an ATen overload; in `args`, {"t": i} stands for input i."""
+        call = json.dumps([args, {}])
+        self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
+
+
+def kind_of(o: Op) -> str:
+    """How a fused op says that it walks its index space; "" if it doesn't say."""
+    attributes = o.op.attributes
+    return ir.StringAttr(attributes["kind"]).value if "kind" in attributes else ""
+
+
+def shifted(place: Place, elements: int, ty: TensorType) -> Place:
+    """The address of an element that lies `elements` after the one at `place`."""
+    return Place(place.space, place.index, place.offset + elements * ty.itemsize)
