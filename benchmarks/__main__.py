@@ -21,6 +21,7 @@ COMMANDS = {
     "fusion": "what fusion saves",
     "memory": "planned memory against eager's",
     "amp": "mixed precision on and off",
+    "transformers": "models of the transformers library",
 }
 
 

@@ -41,11 +41,16 @@ def empty_caches() -> Iterator[dict[str, str]]:
         yield {name: str(Path(folder, name.lower())) for name in CACHE_VARIABLES}
 
 
-def ask(request: dict[str, Any], environment: dict[str, str], timeout: float) -> dict[str, Any]:
+def ask(
+    request: dict[str, Any],
+    environment: dict[str, str],
+    timeout: float,
+    module: str = "benchmarks.child",
+) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.child", json.dumps(request)],
+            [sys.executable, "-m", module, json.dumps(request)],
             env={**os.environ, **environment, "PYTHONPATH": path},
             cwd=ROOT,
             capture_output=True,
