@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from .blocks import debug_of
 from .debug import DebugPrinter, DebugSettings
-from .printing import CallRecorder, ModuleCall
+from .printing import CallRecorder, Calls
 from .progress import ProgressBar, progress_wanted
 from .tracing.modules import ModuleTable
 from .tracing.watch import Watcher, Watchers, watched_by
@@ -16,9 +16,11 @@ from .tracing.watch import Watcher, Watchers, watched_by
 @contextmanager
 def building(
     name: str, kind: str, settings: DebugSettings | None, table: ModuleTable
-) -> Iterator[dict[str, ModuleCall]]:
-    """Watch what is built inside; gives the calls of modules, which are all known at the end."""
+) -> Iterator[Calls]:
+    """Watch what is built inside; gives what the listing shows of it, which is complete at the end."""
     recorder = CallRecorder()
+    if settings is not None and settings.listed_stack:
+        recorder = CallRecorder(settings.max_py_stack_depth, settings.only_user_py_stack)
     watchers: list[Watcher] = [recorder]
     own = {table.names[id(m)]: found[0] for m in table.modules if (found := debug_of(m))}
     printer = bar = None

@@ -9,19 +9,18 @@ built, by level.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
 
 from .errors import GraphError
+from .operators import OperatorNames, place
 from .printing import graph_head, graph_tensors, module_head, state_lines, tensor_lines
-from .tracing.location import is_user_code, user_frame
-from .tracing.trace import Trace, TraceInput, TraceOp, TraceValue
+from .tracing.location import user_frame
+from .tracing.trace import Trace, TraceInput, TraceOp
 from .tracing.watch import Infos, TensorInfo, Watcher
 
 _LEVELS = range(-1, 4)
@@ -43,6 +42,11 @@ class DebugSettings:
         """Whether ops are printed with where they come from."""
         return self.v_level >= 3 or (self.v_level >= 2 and self.op_repr_with_py_stack)
 
+    @property
+    def listed_stack(self) -> bool:
+        """Whether `print(graph)` shows where ops come from."""
+        return self.v_level >= 3 or self.op_repr_with_py_stack
+
 
 def debug_settings(
     v_level: int = 0,
@@ -59,7 +63,7 @@ def debug_settings(
         ranks: the processes that print: None for the first only, -1 for all, a number or several.
         max_py_stack_depth: the most lines of Python that are shown of an op.
         only_user_py_stack: leave out lines inside of PyTorch, gflow and the standard library.
-        op_repr_with_py_stack: show these lines at level 2, too.
+        op_repr_with_py_stack: show these lines at level 2, too, and at any level in `print(graph)`.
 
     Raises:
         GraphError: an argument is not one of these.
@@ -119,9 +123,8 @@ class DebugPrinter(Watcher):
         self._resolved: dict[str, DebugSettings | None] = {"": settings}
         self._start = self._begin = time.perf_counter()
         self._phase = ""
-        self._depth = self._inputs = 0
-        self._names: dict[TraceValue, str] = {}
-        self._counts: dict[str, int] = {}
+        self._depth = 0
+        self._names = OperatorNames(name)
 
     # phases
 
@@ -191,77 +194,27 @@ class DebugPrinter(Watcher):
 
     def op(self, op: TraceOp) -> None:
         """Print an op."""
-        name = self._named(op)
+        name = self._names.op(op)
         settings = self._of(op.loc.module)
         if settings is None or settings.v_level < 2:
             return
-        operands = ", ".join(
-            [
-                *map(self._operand, op.args),
-                *(f"{k}={self._operand(v)}" for k, v in op.kwargs.items()),
-            ]
-        )
-        results = ", ".join(self._operand(r) for r in op.results if r is not None)
-        text = f"(OPERATOR: {name}({operands}) -> ({results})"
+        where = ""
         if settings.stack:
-            text += f", location=({'; '.join(_stack(op, settings)) or 'unknown'})"
-        self._show(self._depth + 1, text + ")")
-
-    def _named(self, op: TraceOp) -> str:
-        """An op's name; its results get theirs from it."""
-        kind = op.func.overloadpacket.__name__
-        where = op.loc.module if op.loc.phase == "forward" else f"{op.loc.phase}:{op.loc.module}"
-        stem = "-".join(filter(None, (where.rstrip(":"), kind)))
-        number = self._counts.get(stem, 0)
-        self._counts[stem] = number + 1
-        name = f"{stem}-{number}"
-        for i, result in enumerate(op.results):
-            if result is not None:
-                self._names.setdefault(result, f"{name}/out_{i}")
-        return name
-
-    def _operand(self, value: Any) -> str:
-        if isinstance(value, TraceValue):
-            name = self._names.get(value) or f"%{value.id}"
-            return f"{name}:(size={value.shape}, dtype={value.dtype})"
-        if isinstance(value, (list, tuple)):
-            return f"[{', '.join(map(self._operand, value))}]"
-        return repr(value)
+            depth, only_user = settings.max_py_stack_depth, settings.only_user_py_stack
+            where = place(op, depth, only_user) or "unknown"
+        self._show(self._depth + 1, self._names.line(name, op, where))
 
     def argument(self, given: TraceInput) -> None:
         """Print an input of the graph."""
-        v = given.value
-        self._names[v] = given.name
-        if given.role == "input":
-            self._names[v] = f"_{self.name}-input_{self._inputs}"
-            self._inputs += 1
-            if self._level("") >= 1:
-                info = TensorInfo(v.shape, v.dtype, v.device)
-                self._show(1, f"(INPUT:{self._names[v]}:{info})")
+        v, name = given.value, self._names.argument(given)
+        if given.role == "input" and self._level("") >= 1:
+            self._show(1, f"(INPUT:{name}:{TensorInfo(v.shape, v.dtype, v.device)})")
 
     def traced(self, trace: Trace) -> None:
         """Print what the graph returns."""
         if self._level("") >= 1:
             for line in tensor_lines("OUTPUT", self.name, graph_tensors(trace)[1]):
                 self._show(1, line)
-
-
-def _stack(op: TraceOp, settings: DebugSettings) -> Iterator[str]:
-    """The lines that an op comes from, innermost first; for ops of the backward the line of the op
-    that they belong to."""
-    most = settings.max_py_stack_depth
-    if op.loc.phase == "backward":
-        if most > 0:
-            yield f"{op.loc.file}:{op.loc.line}"
-        return
-    frame: FrameType | None = sys._getframe(1)
-    shown = 0
-    while frame is not None and shown < most:
-        code = frame.f_code
-        if not settings.only_user_py_stack or is_user_code(code):
-            yield f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-            shown += 1
-        frame = frame.f_back
 
 
 def _here() -> str:

@@ -21,7 +21,7 @@ from .gradients import keeps, read_gradient
 from .inspection import Inspection
 from .plan import Plan, StepSkipped, compile_plan
 from .plans import PlanCache
-from .printing import ModuleCall
+from .printing import Calls
 from .schedules import learning_rates, schedule_problem
 from .sharing import Sharing
 from .signature import flatten_call
@@ -46,7 +46,7 @@ class _State:
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None
-    calls: dict[str, ModuleCall] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
     debug: DebugSettings | None = None
     steps: int = 0
     called: bool = False

@@ -1,16 +1,17 @@
 """`print(graph)`: configuration, modules, parameters and buffers; once it was called, also the tensors
-that went into and came out of the graph and each module."""
+that went into and came out of the graph and each module, and the ops of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .operators import operator_lines, place
 from .tracing.modules import collect_modules
-from .tracing.trace import OutputRef, Trace, TraceValue
+from .tracing.trace import OutputRef, Trace, TraceOp, TraceValue
 from .tracing.watch import Infos, TensorInfo, Watcher, tensor_info
 
 
@@ -22,20 +23,36 @@ class ModuleCall:
     outputs: Infos = ()
 
 
-class CallRecorder(Watcher):
-    """Keeps the first call of every module."""
+@dataclass
+class Calls:
+    """What a build leaves for the listing: calls of modules by their paths, and where ops come from, by
+    their results, if `debug()` asked for it."""
 
-    def __init__(self) -> None:
-        self.calls: dict[str, ModuleCall] = {}
+    modules: dict[str, ModuleCall] = field(default_factory=dict)
+    places: dict[TraceValue, str] = field(default_factory=dict)
+
+
+class CallRecorder(Watcher):
+    """Keeps the first call of every module. depth: how many lines of Python are kept of each op;
+    only_user: those outside of libraries."""
+
+    def __init__(self, depth: int = 0, only_user: bool = True) -> None:
+        self.calls = Calls()
+        self._depth, self._only_user = depth, only_user
         self._open: list[ModuleCall] = []
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
         call = ModuleCall(inputs)
-        self.calls.setdefault(path, call)
+        self.calls.modules.setdefault(path, call)
         self._open.append(call)
 
     def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
         self._open.pop().outputs = outputs
+
+    def op(self, op: TraceOp) -> None:
+        result = next((r for r in op.results if r is not None), None)
+        if self._depth and result is not None:
+            self.calls.places[result] = place(op, self._depth, self._only_user)
 
 
 def graph_head(name: str, kind: str) -> str:
@@ -73,30 +90,42 @@ def graph_text(
     switches: Mapping[str, Any],
     roots: Mapping[str, torch.nn.Module],
     trace: Trace | None,
-    calls: Mapping[str, ModuleCall],
+    calls: Calls,
 ) -> str:
     """The listing. `trace`, `calls`: of the latest compilation, where there is one."""
     names = collect_modules(roots).names
     given, returned = graph_tensors(trace) if trace is not None else ((), ())
+    operators = {}
+    if trace is not None:
+        operators = operator_lines(name, trace, names.values(), calls.places)
+    listed = _Listed(names, calls.modules, operators)
     lines = [config_line(training, switches)]
     lines += tensor_lines("INPUT", name, given)
     for path, module in roots.items():
-        lines += _module_lines(path, module, names, calls)
+        lines += _module_lines(path, module, listed)
+    lines += listed.operators.get("", [])
     lines += tensor_lines("OUTPUT", name, returned)
     return "\n".join(_nested(graph_head(name, kind), lines))
 
 
-def _module_lines(
-    path: str,
-    module: torch.nn.Module,
-    names: Mapping[int, str],
-    calls: Mapping[str, ModuleCall],
-) -> list[str]:
-    call = calls.get(names.get(id(module), path), ModuleCall())
+@dataclass(frozen=True)
+class _Listed:
+    """Names of modules by id, and by name their calls and ops."""
+
+    names: Mapping[int, str]
+    calls: Mapping[str, ModuleCall]
+    operators: Mapping[str, list[str]]
+
+
+def _module_lines(path: str, module: torch.nn.Module, listed: _Listed) -> list[str]:
+    name = listed.names.get(id(module), path)
+    call = listed.calls.get(name, ModuleCall())
     lines = list(tensor_lines("INPUT", path, call.inputs))
     lines += [f"{line}: ()" for line in state_lines(path, module)]
     for key, child in module.named_children():
-        lines += _module_lines(f"{path}.{key}", child, names, calls)
+        lines += _module_lines(f"{path}.{key}", child, listed)
+    if name == path:
+        lines += listed.operators.get(name, [])
     lines += tensor_lines("OUTPUT", path, call.outputs)
     return _nested(module_head(path, module), lines)
 

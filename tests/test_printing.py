@@ -77,7 +77,8 @@ def test_listing_after_the_first_call() -> None:
     model.classifier = nn.Linear(32, 10)
     graph = GraphMobileNetV2(model)
     graph(torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.int64))
-    lines = _lines(graph)
+    everything = _lines(graph)
+    lines = [line for line in everything if "(OPERATOR" not in line]
     x = "size=(8, 3, 32, 32), dtype=torch.float32))"
     assert lines[:15] == [
         "(GRAPH:GraphMobileNetV2_0:GraphMobileNetV2): (",
@@ -104,6 +105,62 @@ def test_listing_after_the_first_call() -> None:
         "dtype=torch.float32))",
         ")",
     ]
+    at = everything.index(lines[12])
+    inside = [line.strip().partition("-")[0] for line in everything[at : at + 5]]
+    assert inside[
+        1:
+    ] == [  # as in the tutorial: its ops, those of its backward, its weight's update
+        "(OPERATOR: model.features.0.0",
+        "(OPERATOR: backward:model.features.0.0",
+        "(OPERATOR: optimizer",
+        "(OUTPUT:_model.features.0.0",
+    ]
+    assert everything[at + 1] == (
+        "          (OPERATOR: model.features.0.0-convolution-0(_GraphMobileNetV2_0-input_0:"
+        "(size=(8, 3, 32, 32), dtype=torch.float32), model.features.0.0.weight:(size=(32, 3, 3, 3), "
+        "dtype=torch.float32), None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1) -> "
+        "(model.features.0.0-convolution-0/out_0:(size=(8, 32, 16, 16), dtype=torch.float32)))"
+    )
+    assert not any("location" in line for line in everything)
+
+
+def test_listing_of_ops_and_where_they_come_from() -> None:
+    class Listed(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.act = nn.Linear(2, 2), nn.ReLU()
+            self.act_too = self.act
+            self.add_optimizer(torch.optim.Adam(self.fc.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = (self.act(self.fc(x)) + self.act_too(x)).sum()
+            loss.backward()
+            return loss
+
+    graph = Listed()
+    graph.debug(0, op_repr_with_py_stack=True, max_py_stack_depth=1)
+    graph(torch.ones(3, 2))
+    indents = {}
+    for line in _lines(graph):
+        found = re.match(r"( *)\(OPERATOR: ([\w.:-]+)-\d+\(.*\) -> \(.*\)(, location=.*)\)$", line)
+        if found:
+            indents.setdefault(found[2], []).append(len(found[1]))
+            here = "" if "optimizer" in found[2] or found[2] == "ones_like" else "'build' "
+            if "backward" not in found[2]:
+                assert re.fullmatch(
+                    rf", location=\(Python Stack\[-1\]: .*{here}at '.*printing.py': line \d+.*\)",
+                    found[3],
+                )
+    assert indents["fc-addmm"] == [4]
+    assert indents["act-relu"] == [4, 4]  # both calls, listed once
+    assert indents["add"] == indents["sum"] == [2]  # the graph's own
+    assert indents["backward:fc-mm"] == [4]
+    assert 4 in indents["optimizer-addcmul"]  # of one parameter: in its module
+    lines = len(_lines(graph))
+    graph.debug(-1)
+    graph(torch.ones(4, 2))
+    assert "location" not in repr(graph)
+    assert len(_lines(graph)) == lines
 
 
 def test_listing_of_switches_shared_modules_and_lists() -> None:
@@ -184,18 +241,21 @@ def test_debug_by_level(built: Callable[..., list[str]]) -> None:
     assert not any("location" in line for line in ops)
     deep = [line for line in level[3] if "OPERATOR" in line]
     assert len(deep) == len(ops)
-    assert all(re.search(r"location=\(\S*test_printing\.py:\d+", line) for line in deep)
+    assert all(re.search(r"location=\(.*test_printing\.py': line \d+", line) for line in deep)
 
 
 def test_debug_stack_depth(built: Callable[..., list[str]]) -> None:
     def places(**options: object) -> list[str]:
         lines = built(lambda g: g.debug(3, **options))
         relu = next(line for line in lines if "OPERATOR: model.1.0-relu" in line)
-        return re.search(r"location=\((.*)\)\)$", relu).group(1).split("; ")  # type: ignore[union-attr]
+        found = re.search(r"location=\((.*)\)\)$", relu).group(1)  # type: ignore[union-attr]
+        return found.removesuffix("; ... more").split("; ")
 
     assert len(places(max_py_stack_depth=1)) == 1
     assert len(places()) == 2
-    assert re.search(r"test_printing\.py:\d+ in build$", places()[0])
+    assert re.fullmatch(
+        r"Python Stack\[-1\]: 'build' at '.*test_printing\.py': line \d+", places()[-1]
+    )
     library = places(max_py_stack_depth=30, only_user_py_stack=False)
     assert len(library) == 30
     assert any("torch" in place for place in library)

@@ -54,7 +54,8 @@ class Inspection:
             ranks: the processes that print: None for the first only, -1 for all, a rank or several.
             max_py_stack_depth: the most lines of Python for an op.
             only_user_py_stack: leave out lines inside of PyTorch, gflow and the standard library.
-            op_repr_with_py_stack: show the lines of Python at level 2, too.
+            op_repr_with_py_stack: show the lines of Python at level 2, too, and in `print(graph)`, which
+                level 3 does as well.
 
         `module.to(nn.graph.GraphModule).debug(…)` does the same for one module and those in it.
         """
