@@ -10,16 +10,16 @@ from bisect import bisect_right
 from collections import Counter
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import AtenStep, KernelStep, Program, Step
+from gflow.dialects.program import AtenStep, KernelGroup, KernelStep, LaunchStep, Program, Step
 
 from .contractions import root_of
 from .sources import Source, source_of
 from .ssa import Op, read_body
 
 
-def members(step: Step) -> tuple[KernelStep | AtenStep, ...]:
+def members(step: Step) -> tuple[KernelStep | AtenStep | LaunchStep, ...]:
     """The kernels of a step: one, or those that share a launch."""
-    return step.members if not isinstance(step, (KernelStep, AtenStep)) else (step,)
+    return step.members if isinstance(step, KernelGroup) else (step,)
 
 
 def sources_of(o: Op) -> Counter[Source]:

@@ -20,11 +20,12 @@ from .internal import debugging, internal_error
 from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipeline import PIPELINES, PipelineOptions
 from .reproducer import Writer, writer_for
+from .targets import parse_target
 
 
 @dataclass
 class CompileOptions:
-    """target: "cpu". passes: switches that shape the target's pipeline. pipeline: the passes to run,
+    """target: "cpu", "cuda:90". passes: switches that shape the target's pipeline. pipeline: the passes to run,
     as text, instead of the target's.
 
     threads: the most threads that kernels may use; all cores if 0.
@@ -61,12 +62,11 @@ def resolve(options: CompileOptions) -> Resolved:
     Raises:
         ValueError: the target isn't known.
     """
-    if options.target not in PIPELINES:
-        raise ValueError(f"unknown target '{options.target}'; known: {', '.join(PIPELINES)}")
-    pipeline = options.pipeline or PIPELINES[options.target](options.passes)
+    target = parse_target(options.target)
+    pipeline = options.pipeline or PIPELINES[target.kind](options.passes)
     threads = options.threads or os.cpu_count() or 1
     blas = host_blas() if options.blas is None else options.blas
-    return Resolved(options.target, pipeline, threads, blas)
+    return Resolved(str(target), pipeline, threads, blas)
 
 
 @cache
@@ -89,8 +89,6 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
         PipelineError: a pass failed.
         ValueError: the target isn't known, or the module has no function.
     """
-    from .codegen.cpu.build import build_program
-
     options = options or CompileOptions()
     resolved = resolve(options)
     entry = entry_function(module)
@@ -108,10 +106,22 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     tell("codegen", "")
     start = time.perf_counter()
     with module.context, _reproducible(module, writer):
-        program = build_program(entry, threads=resolved.threads, blas=resolved.blas)
+        program = _generate(entry, resolved)
     options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)
     return program
+
+
+def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
+    """The target's code for a planned function."""
+    target = parse_target(resolved.target)
+    if target.kind == "cuda":
+        from .codegen.triton import build as triton
+
+        return triton.build_program(entry, arch=target.arch)
+    from .codegen.cpu import build as cpu
+
+    return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
 
 
 @contextmanager

@@ -36,8 +36,8 @@ class PipelineOptions:
     fold_batch_norm: bool = False
 
 
-def cpu_pipeline(options: PipelineOptions) -> str:
-    """The passes for CPU kernels."""
+def build_pipeline(options: PipelineOptions, kind: str) -> str:
+    """The passes for kernels of a kind of target, "cpu" or "cuda"."""
     passes = ["gflow-checkpoint"]
     passes += ["gflow-simplify", "cse"]
     if options.amp:
@@ -45,17 +45,17 @@ def cpu_pipeline(options: PipelineOptions) -> str:
     if options.fold_batch_norm:
         passes.append("gflow-fold-batch-norm")
     passes += ["gflow-assign-layout", "gflow-simplify", "cse"]
-    passes += [_fuse(options), _schedule(options)]
+    passes += [_fuse(options), _schedule(options, kind)]
     if options.memory_budget:
-        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch=cpu}}")
+        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch={kind}}}")
     elif options.memory_fraction:
-        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch=cpu}}")
+        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch={kind}}}")
     passes.append("gflow-materialize")
     if options.compress_memory:
         passes.append("gflow-repeat-copies")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
-    passes += [_plan_memory(options)]
+    passes += [_plan_memory(options, kind)]
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
@@ -72,15 +72,15 @@ def _fuse(options: PipelineOptions) -> str:
     )
 
 
-def _schedule(options: PipelineOptions) -> str:
+def _schedule(options: PipelineOptions, kind: str) -> str:
     if options.straighten == "SpeedFirst":
         return "gflow-schedule"
-    scratch = " scratch=cpu" if options.straighten == "MemoryFirst" else ""
+    scratch = f" scratch={kind}" if options.straighten == "MemoryFirst" else ""
     return f"gflow-schedule{{algorithm={options.straighten}{scratch}}}"
 
 
-def _plan_memory(options: PipelineOptions) -> str:
-    settings = "scratch=cpu"
+def _plan_memory(options: PipelineOptions, kind: str) -> str:
+    settings = f"scratch={kind}"
     if not options.compress_memory:
         settings += " compress=false"
     elif options.choose_best_allocation:
@@ -94,7 +94,20 @@ def _with_options(name: str, switches: dict[str, bool]) -> str:
     return f"{name}{{{' '.join(off)}}}" if off else name
 
 
-PIPELINES: dict[str, Callable[[PipelineOptions], str]] = {"cpu": cpu_pipeline}
+def cpu_pipeline(options: PipelineOptions) -> str:
+    """The passes for CPU kernels."""
+    return build_pipeline(options, "cpu")
+
+
+def cuda_pipeline(options: PipelineOptions) -> str:
+    """The passes for Triton kernels."""
+    return build_pipeline(options, "cuda")
+
+
+PIPELINES: dict[str, Callable[[PipelineOptions], str]] = {
+    "cpu": cpu_pipeline,
+    "cuda": cuda_pipeline,
+}
 
 #: what runs when nothing is switched
 DEFAULT_PIPELINES = {target: build(PipelineOptions()) for target, build in PIPELINES.items()}

@@ -6,37 +6,41 @@ from dataclasses import dataclass
 
 from .pipeline import PIPELINES
 
-#: kinds that have no code generator yet
-_PLANNED = {"cuda": "Triton kernels for CUDA devices are planned"}
+#: compute capabilities that Triton makes code for, without the dot
+CUDA_ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+#: of a CUDA target that names none
+DEFAULT_ARCH = 80
 
 
 @dataclass(frozen=True)
 class Target:
-    """kind: `cpu`, a key of `PIPELINES`. arch: what follows the colon, `90` of `cuda:90`."""
+    """kind: `cpu` or `cuda`, a key of `PIPELINES`. arch: of CUDA the compute capability, 90 for 9.0."""
 
     kind: str
-    arch: str = ""
+    arch: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
 
 
 def parse_target(text: str) -> Target:
-    """A target by its name.
+    """A target by its name: `cpu`, `cuda:90`; `cuda` is `cuda:80`.
 
     Raises:
-        NotImplementedError: there is no code generator for it yet.
         ValueError: it is unknown.
     """
-    kind, _, arch = text.partition(":")
-    if kind in PIPELINES:
-        if kind == "cpu" and arch:
+    kind, colon, arch = text.partition(":")
+    if kind not in PIPELINES:
+        raise ValueError(f"unknown target {text!r}; known: {', '.join(map(repr, PIPELINES))}")
+    if kind == "cpu":
+        if colon:
             raise ValueError(f"unknown target {text!r}: 'cpu' is the machine at hand")
-        return Target(kind, arch)
-    known = ", ".join(repr(name) for name in PIPELINES)
-    if kind in _PLANNED:
-        raise NotImplementedError(
-            f"target {text!r}: gflow has no code generator for it yet ({_PLANNED[kind]}); there is "
-            f"one for {known}"
+        return Target(kind)
+    if not colon:
+        return Target(kind, DEFAULT_ARCH)
+    if not arch.isdigit() or int(arch) not in CUDA_ARCHS:
+        raise ValueError(
+            f"unknown target {text!r}: after 'cuda:' stands a compute capability without its dot, one of "
+            f"{', '.join(map(str, CUDA_ARCHS))}"
         )
-    raise ValueError(f"unknown target {text!r}; known: {known}")
+    return Target(kind, int(arch))

@@ -73,7 +73,73 @@ class AtenStep:
     label: str
 
 
-Step = KernelStep | KernelGroup | AtenStep
+@dataclass(frozen=True)
+class TritonConfig:
+    """One way to run a Triton kernel: values of its `tl.constexpr` parameters that may be chosen
+    (block sizes), warps in a block, and stages of a software pipeline."""
+
+    constants: dict[str, int]
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A Triton kernel as text, and how it may be run.
+
+    source: Python; one `@triton.jit` function of the kernel's name, after the functions it calls.
+    parameters: those that a launch gives, in order: name to Triton type ("*fp32", "i32", "i64", "fp32").
+    constants: `tl.constexpr` parameters that every launch of this kernel has in common.
+    multiples: the parameters that are multiples of 16 (numbers, or addresses in bytes).
+    configs: ways to run it; the first is the cost model's choice.
+    grid: one to three Python expressions for the number of programs, over parameters, constants,
+        those of a config, and `cdiv`.
+    """
+
+    name: str
+    source: str
+    parameters: dict[str, str]
+    constants: dict[str, int]
+    multiples: tuple[str, ...]
+    configs: tuple[TritonConfig, ...]
+    grid: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """Launch a Triton kernel.
+
+    args: one for each of its parameters; places as addresses.
+    config: which of the kernel's configs. grid: the number of programs, three numbers.
+    """
+
+    kernel: str
+    args: tuple[int | float | Place, ...]
+    config: int
+    grid: tuple[int, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """A Triton kernel compiled with one config for one architecture.
+
+    cubin: base64 of the zlib-compressed image. entry: its function. shared: bytes of shared memory a block.
+    warps: of 32 threads, a block. scratch: bytes of global scratch a block needs.
+    registers, spills: of a thread; spills in bytes. instructions: tensor-core instructions used, sorted.
+    """
+
+    cubin: str
+    entry: str
+    shared: int
+    warps: int
+    scratch: int = 0
+    registers: int = 0
+    spills: int = 0
+    instructions: tuple[str, ...] = ()
+
+
+Step = KernelStep | KernelGroup | AtenStep | LaunchStep
 
 
 @dataclass(frozen=True)
@@ -103,6 +169,8 @@ class Program:
     kernels: function name to its MLIR text; declarations: what they call, name to text.
     arena_bytes: the planned values, then scratch that steps share.
     max_threads: threads that scratch was planned for.
+    target: what the code is for: "cpu", "cuda:90".
+    triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
     """
 
     name: str
@@ -115,3 +183,6 @@ class Program:
     arena_bytes: int
     constants: list[bytes] = field(default_factory=list)
     max_threads: int = 1
+    target: str = "cpu"
+    triton: dict[str, TritonKernel] = field(default_factory=dict)
+    device_code: dict[str, DeviceCode] = field(default_factory=dict)

@@ -31,8 +31,10 @@ def export(graph: Any, path: Path, target: str | None) -> None:
     """
     from gflow.compiler.targets import parse_target
 
-    if target is not None:
-        parse_target(target)
+    if target is not None and parse_target(target).kind != "cpu":
+        raise NotImplementedError(
+            f"target {target!r}: gflow has no code generator that an artifact could carry for it yet"
+        )
     state = graph._checked()
     plans = _plans(state)
     if not plans:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gflow.dialects.program import AtenStep, KernelGroup, KernelStep, Place, Program
+from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
 
 from . import jit
 
@@ -115,7 +115,7 @@ class KernelTable:
         Raises:
             ValueError: a kernel's text is not valid MLIR.
         """
-        steps = [s for s in program.steps if not isinstance(s, AtenStep)]
+        steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
         functions = jit.compile_kernels(*kernels_of(program))
         self._runner = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions[_RUNNER])
         # never empty, so that their addresses are good

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import AtenStep, Place, Step, TensorRef
+from gflow.dialects.program import Argument, AtenStep, Place, Result, Step, TensorRef
 from gflow.dialects.types import TensorType
 
-from ..ssa import Body, Op, read_body
+from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, argument_strides, layouts
 
 
@@ -119,3 +119,29 @@ def kind_of(o: Op) -> str:
 def shifted(place: Place, elements: int, ty: TensorType) -> Place:
     """The address of an element that lies `elements` after the one at `place`."""
     return Place(place.space, place.index, place.offset + elements * ty.itemsize)
+
+
+def arguments(b: Placement) -> list[Argument]:
+    """The function's arguments, with the names and roles that it states."""
+    function, found = b.function, []
+    given: list[Any] = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
+    for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
+        attrs = given[i] if i < len(given) else {}
+        role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
+        found.append(Argument(role, name, b.body.types[v], strides))
+    return found
+
+
+def results(b: Placement) -> list[Result]:
+    """The function's results."""
+    function, found = b.function, []
+    stated = "res_attrs" in function.attributes
+    given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []
+    for i, (v, alias) in enumerate(zip(b.body.returned, aliases(function, b.body))):
+        attrs = ir.DictAttr(given[i]) if i < len(given) else {}
+        found.append(Result(_text(attrs, "gflow.name", f"result{i}"), b.body.types[v], alias))
+    return found
+
+
+def _text(attrs: Any, key: str, default: str) -> str:
+    return ir.StringAttr(attrs[key]).value if key in attrs else default

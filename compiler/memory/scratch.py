@@ -28,4 +28,10 @@ def _on_cpu(function: func.FuncOp) -> dict[int, int]:
     return scratch_bytes(function, 0, host_blas())
 
 
-TARGETS: dict[str, Callable[[func.FuncOp], dict[int, int]]] = {"cpu": _on_cpu}
+def _on_cuda(function: func.FuncOp) -> dict[int, int]:
+    from ..codegen.triton.scratch import scratch_bytes
+
+    return scratch_bytes(function)
+
+
+TARGETS: dict[str, Callable[[func.FuncOp], dict[int, int]]] = {"cpu": _on_cpu, "cuda": _on_cuda}

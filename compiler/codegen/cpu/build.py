@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import Any
 
 from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Argument, KernelGroup, KernelStep, Place, Program, Result
+from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
 
 from ...contractions import root_of
-from ...ssa import Op, aliases
+from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..kernel import describe
+from ..placement import arguments, results
 from . import convolution, halves, movement, vmath
 from .builder import Builder
 from .epilogue import Epilogue, split
@@ -50,8 +50,8 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",
-        arguments=_arguments(function, b),
-        results=_results(function, b),
+        arguments=arguments(b),
+        results=results(b),
         steps=b.steps,
         kernels=b.kernels,
         declarations=_declarations(b),
@@ -167,27 +167,3 @@ def _declarations(b: Builder) -> dict[str, str]:
     libm = [name for name in b.externals if name not in _RUNTIME_FUNCTIONS]
     declared = {name: _RUNTIME_FUNCTIONS[name] for name in runtime} | b.declared
     return declared | {f"libm{i}": text for i, text in enumerate(vmath.declarations(libm))}
-
-
-def _arguments(function: func.FuncOp, b: Builder) -> list[Argument]:
-    found = []
-    given: list[Any] = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
-    for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
-        attrs = given[i] if i < len(given) else {}
-        role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
-        found.append(Argument(role, name, b.body.types[v], strides))
-    return found
-
-
-def _results(function: func.FuncOp, b: Builder) -> list[Result]:
-    found = []
-    stated = "res_attrs" in function.attributes
-    given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []
-    for i, (v, alias) in enumerate(zip(b.body.returned, aliases(function, b.body))):
-        attrs = ir.DictAttr(given[i]) if i < len(given) else {}
-        found.append(Result(_text(attrs, "gflow.name", f"result{i}"), b.body.types[v], alias))
-    return found
-
-
-def _text(attrs: Any, key: str, default: str) -> str:
-    return ir.StringAttr(attrs[key]).value if key in attrs else default

@@ -1,0 +1,1 @@
+"""Code for CUDA devices: Triton kernels as text."""

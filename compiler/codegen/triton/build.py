@@ -1,0 +1,84 @@
+"""A planned function to a `Program` for a CUDA device: Triton kernels, launches in order.
+
+What has no Triton kernel runs through PyTorch, and is reported as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gflow.dialects.constants import element_bytes
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import Place, Program
+
+from ...ssa import Op
+from ...views import is_view
+from .. import aten_ops
+from ..placement import arguments, results
+from .builder import Builder
+
+
+def build_program(function: func.FuncOp, *, arch: int) -> Program:
+    """Generate code for a planned function.
+
+    Args:
+        arch: the device's compute capability, 90 for 9.0.
+
+    Raises:
+        ValueError: an op has no place in memory, or no code: the pipeline lacks a pass.
+    """
+    b = Builder(function, arch)
+    for o in b.body.ops:
+        add_op(b, o)
+    return Program(
+        name=ir.StringAttr(function.attributes["sym_name"]).value,
+        ir="",
+        arguments=arguments(b),
+        results=results(b),
+        steps=b.steps,
+        kernels={},
+        declarations={},
+        arena_bytes=b.arena + b.scratch_bytes,
+        constants=b.constants,
+        target=f"cuda:{arch}",
+        triton=b.triton,
+    )
+
+
+def add_op(b: Builder, o: Op) -> None:
+    """Add the steps of an op."""
+    if is_view(o, b.at):
+        return
+    if o.name == "constant":
+        _constant(b, o)
+        return
+    if "gflow.buffers" not in o.op.attributes:
+        raise ValueError(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
+    b.assign(o)
+    if o.name not in _STEPS:
+        raise ValueError(f"gflow.{o.name} has no code for CUDA; run gflow-fuse first")
+    begin = len(b.steps)
+    with b.planned_scratch(o) as fits:
+        _STEPS[o.name](b, o)
+    if not fits():
+        del b.steps[begin:]
+        _STEPS[o.name](b, o)
+
+
+def _constant(b: Builder, o: Op) -> None:
+    """A constant that is read from memory: one element for a splat."""
+    (r,) = o.results
+    b.places[r] = Place("constant", len(b.constants), 0)
+    b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
+
+
+_STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
+    "convolution": aten_ops.convolution,
+    "convolution_input_grad": aten_ops.convolution,
+    "convolution_weight_grad": aten_ops.convolution,
+    "aten": aten_ops.call,
+    "reduce": aten_ops.position,
+    "gather": aten_ops.gather,
+    "take": aten_ops.take,
+    "index_add": aten_ops.index_add,
+}

@@ -1,0 +1,77 @@
+"""Adding launches of Triton kernels to a program."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gflow.dialects.mlir import func
+from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
+
+from ..placement import Placement
+from .grid import grid_of
+
+#: stands for the kernel's name in a source
+NAME = "KERNEL"
+#: what Triton may assume of a parameter: it is a multiple of this many bytes, or of this number
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
+
+    stem: how the name starts; readable.
+    """
+
+    stem: str
+    text: str
+    parameters: dict[str, str]
+    configs: tuple[TritonConfig, ...]
+    grid: tuple[str, ...]
+    constants: dict[str, int]
+
+
+class Builder(Placement):
+    """What a program gets, step by step.
+
+    arch: the device's compute capability, 90 for 9.0.
+    triton: kernels so far, by name.
+    """
+
+    def __init__(self, function: func.FuncOp, arch: int) -> None:
+        super().__init__(function)
+        self.arch = arch
+        self.triton: dict[str, TritonKernel] = {}
+
+    def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
+        """Add a launch, with the source's first config.
+
+        args: one for each of the source's parameters.
+        """
+        kernel = self._named(source, _multiples(source, args))
+        grid = grid_of(kernel, kernel.configs[0], args)
+        if 0 not in grid:
+            self.steps.append(LaunchStep(kernel.name, tuple(args), 0, grid, label))
+
+    def _named(self, source: Source, multiples: tuple[str, ...]) -> TritonKernel:
+        """The kernel of a source; launches that may assume the same of its parameters share it."""
+        kernel = TritonKernel(
+            source.stem, source.text, source.parameters, source.constants, multiples,
+            source.configs, source.grid,
+        )  # fmt: skip
+        digest = hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
+        name = f"{source.stem}_{digest}"
+        text = source.text.replace(f"def {NAME}(", f"def {name}(")
+        return self.triton.setdefault(name, replace(kernel, name=name, source=text))
+
+
+def _multiples(source: Source, args: Sequence[int | float | Place]) -> tuple[str, ...]:
+    """The parameters that are multiples of 16 here; bases of places are, whatever they are."""
+    found = []
+    for name, value in zip(source.parameters, args, strict=True):
+        number = value.offset if isinstance(value, Place) else value
+        if isinstance(number, int) and number % ALIGNMENT == 0:
+            found.append(name)
+    return tuple(found)
