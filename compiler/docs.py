@@ -50,7 +50,7 @@ def _body(doc: str) -> str:
     for line in doc.strip().splitlines():
         indented = line.startswith("    ")
         if indented and not inside:
-            out.append("```mlir")
+            out.append("```text" if out[-2:-1] == ["Error:"] else "```mlir")
         elif inside and not indented and line.strip():
             while out[-1] == "":
                 out.pop()

@@ -1,20 +1,24 @@
 """Compute the values of marked module calls again in the backward, rather than keep them.
 
-    %a = "gflow.exp"(%x)        {gflow.scope = ["block#0"]}
+Before:
+
+    %a = "gflow.exp"(%x) {gflow.scope = ["block#0"]} : (tensor<2x4xf32>) -> tensor<2x4xf32>
     %y = "gflow.matmul"(%a, %w) {gflow.scope = ["block#0"]}
-    …
-    %d = "gflow.matmul"(%dy, %wt) {gflow.phase = "backward"}
-    %g = "gflow.mul"(%d, %a)      {gflow.phase = "backward"}
+       : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+    %d = "gflow.matmul"(%y, %wt) {gflow.phase = "backward"}
+       : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
+    %g = "gflow.mul"(%d, %a) {gflow.phase = "backward"}
+       : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
 
-becomes
+After:
 
-    %a = "gflow.exp"(%x)
-    %y = "gflow.matmul"(%a, %w)
-    …
-    %d = "gflow.matmul"(%dy, %wt)
-    %b:2 = "gflow.optimization_barrier"(%x, %d)
-    %a2 = "gflow.exp"(%b#0)
-    %g = "gflow.mul"(%d, %a2)
+    %a = "gflow.exp"(%x) : …
+    %y = "gflow.matmul"(%a, %w) : …
+    %b:3 = "gflow.optimization_barrier"(%x, %w, %y) …
+    %a2 = "gflow.exp"(%b#0) : …
+    %y2 = "gflow.matmul"(%a2, %b#1) : …
+    %d = "gflow.matmul"(%y2, %wt) : …
+    %g = "gflow.mul"(%d, %a2) : …
 
 Of a scope (a call of a marked module, `gflow.scope`) remain: what it reads, and what the forward
 after it reads. All else that the backward needs of it is computed again from what it reads, by

@@ -1,11 +1,26 @@
 """Fold scaling and shifting each channel of a convolution's result into its weight: batch norm in inference.
 
-    %0 = "gflow.convolution"(%x, %w)               %k = "gflow.mul"(%w, broadcast %s)
-    %1 = "gflow.sub"(%0, broadcast %mean)    →     %0 = "gflow.convolution"(%x, %k)
-    %2 = "gflow.mul"(%1, broadcast %s)             %1 = "gflow.sub"(0, %mean) · %s + %b     // on [C]
-    %3 = "gflow.add"(%2, broadcast %b)             %2 = "gflow.add"(%0, broadcast %1)
+Before:
 
-Works on products of matrices, too (a linear layer, then batch norm). Taken are chains of additions,
+    %0 = "gflow.matmul"(%x, %w) : (tensor<512x8xf32>, tensor<8x4xf32>) -> tensor<512x4xf32>
+    %1 = "gflow.broadcast"(%mean) {dims = array<i64: 1>, shape = array<i64: 512, 4>}
+       : (tensor<4xf32>) -> tensor<512x4xf32>
+    %2 = "gflow.sub"(%0, %1) : (tensor<512x4xf32>, tensor<512x4xf32>) -> tensor<512x4xf32>
+    %3 = "gflow.broadcast"(%scale) {dims = array<i64: 1>, shape = array<i64: 512, 4>}
+       : (tensor<4xf32>) -> tensor<512x4xf32>
+    %4 = "gflow.mul"(%2, %3) : (tensor<512x4xf32>, tensor<512x4xf32>) -> tensor<512x4xf32>
+
+After `gflow-fold-batch-norm,gflow-simplify`:
+
+    %0 = "gflow.neg"(%mean) : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = "gflow.mul"(%0, %scale) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %2 = "gflow.broadcast"(%scale) {dims = array<i64: 1>, shape = array<i64: 8, 4>} : …
+    %3 = "gflow.mul"(%w, %2) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+    %4 = "gflow.matmul"(%x, %3) : (tensor<512x8xf32>, tensor<8x4xf32>) -> tensor<512x4xf32>
+    %5 = "gflow.broadcast"(%1) {dims = array<i64: 1>, shape = array<i64: 512, 4>} : …
+    %6 = "gflow.add"(%4, %5) : (tensor<512x4xf32>, tensor<512x4xf32>) -> tensor<512x4xf32>
+
+Works on convolutions as well as on products of matrices. Taken are chains of additions,
 subtractions, multiplications and divisions by one number for each channel, where nothing else reads
 what lies between, where the weight is smaller than the result by `ratio`, and where the function does
 not update the weight. Sums are rounded in another order than before.

@@ -1,12 +1,20 @@
 """Group elementwise ops and reductions into kernels.
 
-    %0 = "gflow.mul"(%a, %b)                    %r = "gflow.fused"(%a, %b, %c) ({
-    %1 = "gflow.add"(%0, %c)             →      ^bb0(%x, %y, %z):
-    %2 = "gflow.maximum"(%1, %zero)               %0 = "gflow.mul"(%x, %y)
-                                                  %1 = "gflow.add"(%0, %z)
-                                                  %2 = "gflow.maximum"(%1, %zero)
-                                                  "gflow.yield"(%2)
-                                                }) {kind = "pointwise"}
+Before:
+
+    %0 = "gflow.mul"(%a, %b) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+    %1 = "gflow.exp"(%0) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %2 = "gflow.reduce"(%1) {dims = array<i64: 1>, kind = "sum"} : (tensor<8x4xf32>) -> tensor<8xf32>
+
+After:
+
+    %r = "gflow.fused"(%a, %b) ({
+    ^bb0(%x: tensor<8x4xf32>, %y: tensor<8x4xf32>):
+      %0 = "gflow.mul"(%x, %y) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+      %1 = "gflow.exp"(%0) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %2 = "gflow.reduce"(%1) {dims = array<i64: 1>, kind = "sum"} : (tensor<8x4xf32>) -> tensor<8xf32>
+      "gflow.yield"(%2) …
+    }) {kind = "row", …} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8xf32>
 
 A group has one index space. Reductions join their elementwise producers; what follows a
 reduction joins where a kernel can walk it: in a "row" kernel (the innermost dimension is

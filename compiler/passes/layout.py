@@ -9,18 +9,19 @@ to the layout of the parameter. All other users read the channels-first view.
 
 Before:
 
-    %0 = "gflow.convolution"(%x, %w) {layout = "NC*", ...}
+    %0 = "gflow.convolution"(%x, %w) {dilation = array<i64: 1, 1>, groups = 1, layout = "NC*",
+        padding = array<i64: 0, 0>, stride = array<i64: 1, 1>}
        : (tensor<2x3x8x8xf32>, tensor<4x3x3x3xf32>) -> tensor<2x4x6x6xf32>
     %1 = "gflow.exp"(%0) : (tensor<2x4x6x6xf32>) -> tensor<2x4x6x6xf32>
 
 After:
 
-    %0 = "gflow.transpose"(%x) {permutation = array<i64: 0, 2, 3, 1>} : ...
-    %1 = "gflow.transpose"(%w) {permutation = array<i64: 0, 2, 3, 1>} : ...
-    %2 = "gflow.convolution"(%0, %1) {layout = "N*C", ...}
+    %0 = "gflow.transpose"(%x) {permutation = array<i64: 0, 2, 3, 1>} : …
+    %1 = "gflow.transpose"(%w) {permutation = array<i64: 0, 2, 3, 1>} : …
+    %2 = "gflow.convolution"(%0, %1) {… layout = "N*C", …}
        : (tensor<2x8x8x3xf32>, tensor<4x3x3x3xf32>) -> tensor<2x6x6x4xf32>
     %3 = "gflow.exp"(%2) : (tensor<2x6x6x4xf32>) -> tensor<2x6x6x4xf32>
-    %4 = "gflow.transpose"(%3) {permutation = array<i64: 0, 3, 1, 2>} : ...
+    %4 = "gflow.transpose"(%3) {permutation = array<i64: 0, 3, 1, 2>} : …
 """
 
 from __future__ import annotations

@@ -4,10 +4,21 @@ After this pass every reshape is a view, contractions read operands that a GEMM 
 every returned value is written by an op of its own: into the result's buffer, or into the storage
 of the argument that it updates.
 
-                                             %c = "gflow.fused"(%0) ({
-    // %0 is a transposed view                 ^bb0(%x): "gflow.yield"(%x)
-    %1 = "gflow.reshape"(%0)            →    })
-                                             %1 = "gflow.reshape"(%c)
+Before, where `%1` cannot be a view of `%0`, which is one of `%x`:
+
+    %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
+    %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 16>} : (tensor<8x4xf32>) -> tensor<2x16xf32>
+    %2 = "gflow.matmul"(%1, %w) : (tensor<2x16xf32>, tensor<16x4xf32>) -> tensor<2x4xf32>
+
+After:
+
+    %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : …
+    %c = "gflow.fused"(%0) ({
+    ^bb0(%y: tensor<8x4xf32>):
+      "gflow.yield"(%y) …
+    }) {kind = "pointwise", …} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %1 = "gflow.reshape"(%c) {shape = array<i64: 2, 16>} : …
+    %2 = "gflow.matmul"(%1, %w) : …
 
 An update is written in place if nothing reads the old value later, and if the kernel that makes
 it reads it only where it writes; else it goes to a buffer and is copied at the end.

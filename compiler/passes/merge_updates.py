@@ -1,10 +1,25 @@
 """Run the updates of all parameters in few kernels, after the last gradient is known.
 
-    %u0 = "gflow.fused"(%w0, %g0) …                    %g1 = "gflow.matmul" …
-    %g1 = "gflow.matmul" …                             %u0 = "gflow.fused"(%w0, %g0) … {gflow.launch = 0}
-    %u1 = "gflow.fused"(%w1, %g1) …            →       %u1 = "gflow.fused"(%w1, %g1) … {gflow.launch = 0}
-    %n  = "gflow.fused"(%count) …                      %n  = "gflow.fused"(%count) … {gflow.launch = 1}
-    return %u0, %u1, %n                                return %u0, %u1, %n
+Before, as `gflow-fuse` makes kernels of it:
+
+    func.func @step(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>)
+        -> (tensor<4x4xf32> {gflow.alias = 0 : i64}, tensor<4x4xf32> {gflow.alias = 1 : i64}) {
+      %g0 = "gflow.matmul"(%x, %w1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %u0 = "gflow.sub"(%w0, %g0) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %g1 = "gflow.matmul"(%g0, %x) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %u1 = "gflow.sub"(%w1, %g1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      return %u0, %u1 : tensor<4x4xf32>, tensor<4x4xf32>
+    }
+
+After `gflow-fuse{epilogues=false},gflow-materialize,gflow-merge-updates`:
+
+    func.func @step(%w0: …) -> … {
+      %g0 = "gflow.matmul"(%x, %w1) : …
+      %g1 = "gflow.matmul"(%g0, %x) : …
+      %u0 = "gflow.fused"(%w0, %g0) … {gflow.launch = 0 : i64, …} : …
+      %u1 = "gflow.fused"(%w1, %g1) … {gflow.launch = 0 : i64, …} : …
+      return %u0, %u1 : …
+    }
 
 Neighbours of one `gflow.launch` are one kernel: they run side by side, in any order. So none of them
 may read what another one writes; such an update (a step count that others read) goes to the next

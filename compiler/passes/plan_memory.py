@@ -1,11 +1,24 @@
 """Give every value a place: the arena, a result's buffer, or the argument that it updates.
 
-    %0 = "gflow.fused"(%a, %b) …          %0 = "gflow.fused"(%a, %b)
-                                                 {gflow.buffers = ["arena:0"], …} …
-    %1 = "gflow.matmul"(%0, %w)      →    %1 = "gflow.matmul"(%0, %w)
-                                                 {gflow.buffers = ["result:0"]}
-    return %1                             return %1
-                                          // on the function: gflow.arena_size, gflow.lower_bound
+Before:
+
+    func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>, %v: tensor<4x4xf32>) -> tensor<8x4xf32> {
+      %0 = "gflow.exp"(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      %1 = "gflow.matmul"(%0, %w) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+      %2 = "gflow.tanh"(%1) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %3 = "gflow.matmul"(%2, %v) : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      return %3 : tensor<8x4xf32>
+    }
+
+After `gflow-fuse{epilogues=false},gflow-materialize,gflow-plan-memory`:
+
+    func.func @f(…) -> tensor<8x4xf32> attributes {gflow.arena_size = 640 : i64, gflow.lower_bound = 640 : i64} {
+      %0 = "gflow.fused"(…) … {gflow.buffers = ["arena:0"], …} : …
+      %1 = "gflow.matmul"(%0, …) {gflow.buffers = ["arena:512"]} : …
+      %2 = "gflow.fused"(%1) … {gflow.buffers = ["arena:512"], …} : …
+      %3 = "gflow.matmul"(%2, …) {gflow.buffers = ["result:0"]} : …
+      return %3 : tensor<8x4xf32>
+    }
 
 Live ranges follow program order; views extend the life of what they look at. A kernel that is
 done with a dying operand where it writes takes over its buffer. Offsets (in bytes) come from

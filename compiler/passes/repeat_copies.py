@@ -1,13 +1,31 @@
 """Make a copy again where it is needed next, rather than keep it, where memory is short.
 
-    %c = "gflow.fused"(%x) (yield)                 %c = "gflow.fused"(%x) (yield)
-    %0 = "gflow.matmul"(%c, %w)                    %0 = "gflow.matmul"(%c, %w)
-    … (the peak: %x and %c live here)         →    … (only %x lives here)
-                                                   %d = "gflow.fused"(%x) (yield)
-    %1 = "gflow.matmul"(%g, %c)                    %1 = "gflow.matmul"(%g, %d)
-    %2 = "gflow.aten"(%x, …)                       %2 = "gflow.aten"(%x, …)
+Before, where `%c` needs a copy of `%t`, and `%a` is read at the end in any case:
 
-After gflow-materialize. A kernel is repeated if it does next to no arithmetic (copies, casts), if
+    %a = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %t = "gflow.transpose"(%a) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    %c = "gflow.reshape"(%t) {shape = array<i64: 4, 16>} : (tensor<8x8xf32>) -> tensor<4x16xf32>
+    %0 = "gflow.matmul"(%v, %c) : (tensor<32x4xf32>, tensor<4x16xf32>) -> tensor<32x16xf32>
+    %1 = "gflow.matmul"(%0, %w) : (tensor<32x16xf32>, tensor<16x16xf32>) -> tensor<32x16xf32>
+    %2 = "gflow.matmul"(%c, %u) : (tensor<4x16xf32>, tensor<16x32xf32>) -> tensor<4x32xf32>
+    %3 = "gflow.matmul"(%2, %1) : (tensor<4x32xf32>, tensor<32x16xf32>) -> tensor<4x16xf32>
+    %4 = "gflow.matmul"(%a, %a) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+
+After `gflow-fuse{epilogues=false},gflow-materialize,gflow-repeat-copies`:
+
+    %a = "gflow.matmul"(%x, %x) : …
+    %t = "gflow.transpose"(%a) … : …
+    %k = "gflow.fused"(%t) … : …
+    %c = "gflow.reshape"(%k) {shape = array<i64: 4, 16>} : …
+    %0 = "gflow.matmul"(%v, %c) : …
+    %1 = "gflow.matmul"(%0, %w) : …
+    %l = "gflow.fused"(%t) … : …
+    %d = "gflow.reshape"(%l) {shape = array<i64: 4, 16>} : …
+    %2 = "gflow.matmul"(%d, %u) : …
+    %3 = "gflow.matmul"(%2, %1) : …
+    %4 = "gflow.matmul"(%a, %a) : …
+
+It goes after `gflow-materialize`. A kernel is repeated if it does next to no arithmetic (copies, casts), if
 all that it reads is there anyway when it is needed again, and if its result is live at the op where
 the most bytes are, but not read by it. So no life gets longer, and none is shortened in vain.
 """

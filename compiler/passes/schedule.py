@@ -1,10 +1,28 @@
 """Choose the order in which ops run.
 
-    %g0 = gflow.matmul …   (gradient of w0)        %g0 = gflow.matmul …
-    %d  = gflow.matmul(%dy, %w0)                   %d  = gflow.matmul(%dy, %w0)
-    %g1 = gflow.matmul …   (gradient of w1)    →   %u0 = gflow.fused(%w0, %g0)   // %g0 dies here
-    %u0 = gflow.fused(%w0, %g0)                    %g1 = gflow.matmul …
-    %u1 = gflow.fused(%w1, %g1)                    %u1 = gflow.fused(%w1, %g1)
+Before: both gradients wait for the updates at the end.
+
+    func.func @step(%w0: tensor<8x8xf32> {gflow.role = "parameter"},
+                    %w1: tensor<8x8xf32> {gflow.role = "parameter"}, %dy: tensor<8x8xf32>)
+        -> (tensor<8x8xf32> {gflow.alias = 0 : i64}, tensor<8x8xf32> {gflow.alias = 1 : i64}) {
+      %g0 = "gflow.matmul"(%dy, %dy) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      %d = "gflow.matmul"(%dy, %w0) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      %g1 = "gflow.matmul"(%d, %dy) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      %u0 = "gflow.sub"(%w0, %g0) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      %u1 = "gflow.sub"(%w1, %g1) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+      return %u0, %u1 : tensor<8x8xf32>, tensor<8x8xf32>
+    }
+
+After `gflow-fuse{epilogues=false},gflow-schedule`:
+
+    func.func @step(%w0: …, %w1: …, %dy: tensor<8x8xf32>) -> … {
+      %g0 = "gflow.matmul"(%dy, %dy) : …
+      %d = "gflow.matmul"(%dy, %w0) : …
+      %u0 = "gflow.fused"(%w0, %g0) … : …         // %g0 dies here
+      %g1 = "gflow.matmul"(%d, %dy) : …
+      %u1 = "gflow.fused"(%w1, %g1) … : …
+      return %u0, %u1 : …
+    }
 
 - `SpeedFirst` (above): program order, but gradients of convolution weights are made, and parameters
   updated, as soon as they can be, once their old values are no longer needed. In program

@@ -1,8 +1,17 @@
 """Check the memory plan: no two live values overlap, and all lie where they must.
 
-    %0 = "gflow.matmul"(%a, %b) {gflow.buffers = ["arena:0"]}      // op 0
-    %1 = "gflow.matmul"(%0, %b) {gflow.buffers = ["arena:0"]}
-    // error: result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still
+A plan with a mistake:
+
+    func.func @f(%a: tensor<4x4xf32>) -> tensor<4x4xf32> attributes {gflow.arena_size = 64 : i64} {
+      %0 = "gflow.matmul"(%a, %a) {gflow.buffers = ["arena:0"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %1 = "gflow.matmul"(%0, %a) {gflow.buffers = ["arena:0"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %2 = "gflow.matmul"(%1, %a) {gflow.buffers = ["result:0"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      return %2 : tensor<4x4xf32>
+    }
+
+Error:
+
+    …: error: result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still
 
 Changes nothing. Reads `gflow.buffers`, `gflow.arena_size` and the order of ops, and asks of the
 planner nothing but the rule of when a kernel may write over its operand. Aliased results lie in
