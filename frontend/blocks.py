@@ -1,13 +1,14 @@
 """What graphs do with one module of a model: `BlockConfig`, and how authors reach it.
 
     module.to(nn.graph.GraphModule).activation_checkpointing = True
-    module.config.activation_checkpointing = True        # for modules of a graph
+    module.config.activation_checkpointing = True        # older, for modules of a graph
 
 Settings belong to the module, and every graph that it is part of sees them. They are kept beside
 the modules, by weak reference: a module's class, attributes, `state_dict()`, copies and pickles stay
 as they are. Two things are added to `torch.nn.Module` when this file is imported: `Module.to` takes
-the class `GraphModule` as its only argument (any other call goes to PyTorch's own), and a module
-that is part of a graph and has no `config` of its own answers to that name.
+the class `GraphModule`, or `nn.Module` for the module itself, as its only argument (any other call
+goes to PyTorch's own), and a module that is part of a graph and has no `config` of its own answers to
+that name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 
 from .debug import DebugSettings, debug_settings
 from .errors import GraphError
+from .older import warn_older
 from .tracing.location import user_frame
 
 
@@ -92,6 +94,35 @@ class GraphModule(BlockConfig):
         object.__setattr__(self, "_debug", (chosen,))
 
 
+class OlderSpelling:
+    """`module.config`: the same settings, as OneFlow spelled it first."""
+
+    __slots__ = ("_settings",)
+    _settings: GraphModule
+
+    def __init__(self, settings: GraphModule) -> None:
+        object.__setattr__(self, "_settings", settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._settings, name, value)
+        _warn(f"{name} = …")
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Put the module into a pipeline stage."""
+        self._settings.set_stage(stage_id, placement)
+        _warn("set_stage(…)")
+
+    def __repr__(self) -> str:
+        return repr(self._settings)
+
+
+def _warn(what: str) -> None:
+    warn_older(f"module.config.{what}", f"module.to(nn.graph.GraphModule).{what}")
+
+
 #: counts changes of settings, so that graphs notice them
 _changes = [0]
 #: id of a module → the module, and its settings
@@ -151,7 +182,7 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
     """
     for module in modules:
         own = vars(module).get("config")
-        if own is None or isinstance(own, BlockConfig) or id(module) in _settings:
+        if own is None or isinstance(own, (BlockConfig, OlderSpelling)) or id(module) in _settings:
             continue
         if getattr(own, "activation_checkpointing", None) is True:
             name = names.get(id(module), type(module).__name__)
@@ -178,7 +209,7 @@ class _Config:
         try:
             return type(module).__getattr__(module, "config")
         except AttributeError:
-            return settings_of(module)
+            return OlderSpelling(settings_of(module))
 
 
 _module_to = torch.nn.Module.to
@@ -188,6 +219,8 @@ _module_to = torch.nn.Module.to
 def _to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and args[0] is GraphModule and not kwargs:
         return settings_of(self)
+    if len(args) == 1 and args[0] is torch.nn.Module and not kwargs:
+        return self
     return _module_to(self, *args, **kwargs)
 
 

@@ -14,6 +14,7 @@ from .captured import captured
 from .errors import GraphError
 from .nn.graph import Graph
 from .tracing.location import user_frame
+from .views import unwrapped
 
 
 def compile(target: Any = None, /, **options: Any) -> Any:
@@ -43,6 +44,7 @@ def compile(target: Any = None, /, **options: Any) -> Any:
         raise GraphError(
             f"{file}:{line}: compile() takes a module or a function, got {type(target).__name__}"
         )
+    target = unwrapped(target)
     if isinstance(target, CompiledModule):
         target = target._original
     run = _Runner(target, dict(options))

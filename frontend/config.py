@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .errors import GraphError
+from .older import warn_older
 from .tracing.location import user_frame
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
 _log = logging.getLogger("gflow")
-_warned: set[str] = set()
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
 
@@ -213,7 +212,7 @@ class GraphConfig:
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
         """The older spelling of `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
         off."""
-        _older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
+        warn_older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
         modes = ("distributed_split", "non_distributed")
         if mode not in modes:
             known = " or ".join(repr(m) for m in modes)
@@ -227,7 +226,7 @@ class GraphConfig:
     def set_zero_redundancy_optimizer_min_size_after_split(self, value: int) -> None:
         """The older spelling of `enable_zero(shard_min_size=value)`; it does not switch it on."""
         name = "set_zero_redundancy_optimizer_min_size_after_split"
-        _older(f"{name}(value)", "enable_zero(shard_min_size=value)")
+        warn_older(f"{name}(value)", "enable_zero(shard_min_size=value)")
         least = _count(name, value)
         stage, _, level = self._own.get("zero") or (0, 0, 1)
         self._distributed(name, zero=(stage, least, level))
@@ -302,14 +301,6 @@ def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
             f"{_here()}: {name}(): gflow compiles graphs itself; handing them to {what} will come "
             f"with the extra gflow[{extra}], which does not exist yet. Leave the call out."
         )
-
-
-def _older(name: str, newer: str) -> None:
-    """Warn of an older spelling, once."""
-    if name not in _warned:
-        _warned.add(name)
-        text = f"{_here()}: {name} is the older spelling of {newer}, and does the same"
-        warnings.warn(text, FutureWarning, stacklevel=3)
 
 
 def _flag(name: str, mode: object) -> bool:

@@ -19,6 +19,7 @@ from .errors import GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
 from .inspection import Inspection
+from .older import warn_older
 from .plan import Plan, StepSkipped, compile_plan
 from .plans import PlanCache
 from .printing import Calls
@@ -29,12 +30,15 @@ from .state_dict import load_state_dict, state_dict
 from .tracing.clipping import clip_problem
 from .tracing.location import user_frame
 from .tracing.modules import ModuleTable, collect_modules
+from .views import unwrapped, view
 
 _names: Counter[str] = Counter()
 
 
 @dataclass
 class _State:
+    """modules: attributes that are modules; names: all attributes, in the order of assignment."""
+
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
@@ -42,6 +46,8 @@ class _State:
     scaler: Any = None
     plans: PlanCache = field(default_factory=PlanCache)
     table: ModuleTable | None = None
+    modules: dict[str, torch.nn.Module] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)
     rng: torch.Tensor | None = None
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
@@ -66,6 +72,7 @@ class Graph(Inspection, Sharing):
     """
 
     config: GraphConfig
+    _state: _State
 
     def __init__(self) -> None:
         kind = type(self).__name__
@@ -74,14 +81,43 @@ class Graph(Inspection, Sharing):
         _names[kind] += 1
 
     def __setattr__(self, key: str, value: Any) -> None:
-        object.__setattr__(self, key, value)
+        value = unwrapped(value)
+        state: _State | None = self.__dict__.get("_state")
+        if state is not None:
+            state.names[key] = None
+            state.modules.pop(key, None)
+        if state is None or not isinstance(value, torch.nn.Module) or _has_setter(self, key):
+            object.__setattr__(self, key, value)
+        else:
+            self.__dict__.pop(key, None)
+            state.modules[key] = value
         enter_graph(_modules_in(key, value).values())
-        state = self.__dict__.get("_state")
         if state is None or state.table is None or state.building:
             return
         if isinstance(value, (torch.nn.Module, torch.Tensor)):
             state.table = state.marks = None
             state.plans.clear()
+
+    def __getattr__(self, key: str) -> Any:
+        # attributes that are modules: themselves in `build()`, views elsewhere
+        state: _State | None = self.__dict__.get("_state")
+        if state is None or key not in state.modules:
+            kind = type(self).__name__
+            raise AttributeError(f"{kind!r} object has no attribute {key!r}", name=key, obj=self)
+        module = state.modules[key]
+        return module if state.building else view(module, f"graph.{key}")
+
+    def __delattr__(self, key: str) -> None:
+        state: _State | None = self.__dict__.get("_state")
+        if state is None or state.modules.pop(key, None) is None:
+            object.__delattr__(self, key)
+        elif state.table is not None:
+            state.table = state.marks = None
+            state.plans.clear()
+
+    def __dir__(self) -> Iterable[str]:
+        state: _State | None = self.__dict__.get("_state")
+        return sorted({*object.__dir__(self), *(state.modules if state else ())})
 
     @property
     def name(self) -> str:
@@ -116,6 +152,9 @@ class Graph(Inspection, Sharing):
         step looked up; `torch.optim.SparseAdam` is always so.
         """
         state = self._checked()
+        if isinstance(optim, str):
+            warn_older("add_optimizer(name, optim, lr_sch)", "add_optimizer(optim, lr_sch)")
+            optim, lr_sch, is_sparse = lr_sch, is_sparse or None, False
         if not isinstance(optim, torch.optim.Optimizer):
             raise GraphError(
                 f"{_here()}: add_optimizer() takes a torch.optim.Optimizer, "
@@ -235,9 +274,10 @@ class Graph(Inspection, Sharing):
         return state
 
     def _roots(self) -> dict[str, torch.nn.Module]:
+        state, others = self._checked(), vars(self)
         roots: dict[str, torch.nn.Module] = {}
-        for name, value in vars(self).items():
-            roots.update(_modules_in(name, value))
+        for name in {**state.names, **others}:
+            roots.update(_modules_in(name, state.modules.get(name, others.get(name))))
         return roots
 
     def _forget(self) -> None:
@@ -295,13 +335,18 @@ class Graph(Inspection, Sharing):
 def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
     """An attribute's modules: itself, or those in lists, tuples and dicts, by their names."""
     if isinstance(value, torch.nn.Module):
-        return {name: value}
+        return {name: unwrapped(value)}
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, (list, tuple)):
         items = enumerate(value)
     elif isinstance(value, Mapping):
         items = value.items()
     return {n: m for key, item in items for n, m in _modules_in(f"{name}.{key}", item).items()}
+
+
+def _has_setter(graph: Graph, key: str) -> bool:
+    """Whether the class says what assigning an attribute does, as a property."""
+    return hasattr(getattr(type(graph), key, None), "__set__")
 
 
 def _checkpointed(state: _State) -> tuple[int, ...]:

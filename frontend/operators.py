@@ -81,7 +81,7 @@ def operator_lines(
     lines: dict[str, list[str]] = {}
     for op in trace.ops:
         owner = owners.get(op, op.loc.module)
-        where = next((places[r] for r in op.results if r in places), "")
+        where = next((places[r] for r in op.results if r is not None and r in places), "")
         line = names.line(names.op(op), op, where)
         lines.setdefault(owner if owner in known else "", []).append(line)
     return lines

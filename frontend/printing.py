@@ -13,6 +13,7 @@ from .operators import operator_lines, place
 from .tracing.modules import collect_modules
 from .tracing.trace import OutputRef, Trace, TraceOp, TraceValue
 from .tracing.watch import Infos, TensorInfo, Watcher, tensor_info
+from .views import unwrapped
 
 
 @dataclass
@@ -118,6 +119,7 @@ class _Listed:
 
 
 def _module_lines(path: str, module: torch.nn.Module, listed: _Listed) -> list[str]:
+    module = unwrapped(module)
     name = listed.names.get(id(module), path)
     call = listed.calls.get(name, ModuleCall())
     lines = list(tensor_lines("INPUT", path, call.inputs))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import re
 import warnings
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 
 import gflow
-from gflow import config as config_module
+from gflow import older
 from gflow.blocks import settings_of
 from gflow.compiler import resolve
 from gflow.config import GraphConfig
@@ -104,7 +106,7 @@ def test_wrong_values(name: str, value: Any, message: str) -> None:
 
 
 def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_module, "_warned", set())
+    monkeypatch.setattr(older, "_warned", set())
     config = GraphConfig()
     with caplog.at_level(logging.INFO, "gflow"):
         config.enable_zero(stage=3, shard_min_size=64)
@@ -180,10 +182,90 @@ def test_outputs_buffer_size(size: int) -> None:
     assert len({a.data_ptr() for a in again} & places) >= size
 
 
+def test_older_spellings_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(older, "_warned", set())
+    graph, optimizer = Doubled(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            graph.model.config.activation_checkpointing = True
+            graph.model.config.stage_id = 1
+            graph.model.config.set_stage(2)
+            graph.config.set_zero_redundancy_optimizer_mode("distributed_split")
+            graph.config.set_zero_redundancy_optimizer_min_size_after_split(2)
+            graph.add_optimizer("sgd", optimizer, schedule)
+        getattr(graph.model, "config", None)  # as libraries ask
+    texts = [str(w.message) for w in seen]
+    assert len(texts) == 6
+    assert all(issubclass(w.category, FutureWarning) for w in seen)
+    assert {w.filename for w in seen} == {__file__}
+    assert len({w.lineno for w in seen}) == 6
+    assert texts[0].startswith(
+        "module.config.activation_checkpointing = … is the older spelling of "
+    )
+    assert settings_of(graph.model.to(nn.Module)).activation_checkpointing
+    assert graph._state.optimizers == [optimizer] * 2
+    assert graph._state.schedulers == [schedule] * 2
+
+
+def test_modules_of_a_graph_outside_of_build() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.ReLU()))
+
+    class Views(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.inner = nn.Sequential(self.model[0], self.model)  # views in other modules
+            self.listed = [self.model]
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            assert self.model is model
+            assert list(self.model.state_dict()) == ["0.weight", "0.bias"]
+            return self.inner[1](x) + self.listed[0](x) + self.model(x)
+
+    graph, x = Views(), torch.randn(4, 2)
+    torch.testing.assert_close(graph(x), 3 * model(x))
+    for seen, path in ((graph.model, "graph.model"), (graph.model[0], r"graph\.model\.0")):
+        with pytest.raises(
+            gflow.GraphError,
+            match=rf"test_config.py:\d+: {path} is a module of a graph.*to\(nn.Module\)",
+        ):
+            seen.state_dict()
+    assert graph.model.to(nn.Module) is model
+    assert model.to(nn.Module) is model
+    assert graph.model == model
+    assert hash(graph.model) == hash(model)
+    assert graph.model
+    assert isinstance(graph.model, nn.Sequential)
+    assert len(graph.model) == 2
+    assert [type(m) for m in graph.model] == [nn.Linear, nn.Sequential]
+    assert list(graph.model.parameters()) == list(model.parameters())
+    assert repr(graph.model) == repr(model)
+    assert "model" in dir(graph)
+    assert hasattr(graph, "model")
+    assert not hasattr(graph, "models")
+    assert list(graph.state_dict())[:3] == ["model", "inner", "listed.0"]
+    assert list(nn.Sequential(graph.model).state_dict()) == ["0.0.weight", "0.0.bias"]
+    for copied in (copy.deepcopy(graph.model), pickle.loads(pickle.dumps(graph.model))):  # noqa: S301
+        assert type(copied) is nn.Sequential
+        assert torch.equal(copied[0].weight, model[0].weight)
+    graph.model.training_note = "kept"
+    assert model.training_note == "kept"
+    assert graph.model.eval() is model
+    graph.model[1] = nn.Tanh()  # the program follows
+    torch.testing.assert_close(graph(x), 3 * model(x))
+    graph.model = nn.Linear(2, 3)
+    assert next(iter(graph.state_dict())) == "model"
+    del graph.model
+    with pytest.raises(AttributeError, match="'Views' object has no attribute 'model'"):
+        graph(x)
+
+
 def test_stages_by_both_spellings() -> None:
     graph = Doubled()
     graph.model.config.stage_id = 0
-    assert settings_of(graph.model).stage_id == 0
+    assert settings_of(graph.model.to(torch.nn.Module)).stage_id == 0
     graph.model.to(gflow.nn.graph.GraphModule).set_stage(1, "cpu")
     assert (graph.model.config.stage_id, graph.model.config.placement) == (1, "cpu")
     graph.model.config.set_stage(2)

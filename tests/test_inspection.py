@@ -172,7 +172,7 @@ def test_profile_counts_as_calls() -> None:
     torch.manual_seed(0)
     graph = Step(True)
     twin = Step(True)
-    twin.model.load_state_dict(graph.model.state_dict())
+    twin.model.load_state_dict(graph.model.to(torch.nn.Module).state_dict())
     x = torch.randn(4, 6)
     graph.profile(x, rounds=2)
     for _ in range(3):
