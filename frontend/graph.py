@@ -28,7 +28,7 @@ from .sharing import Sharing
 from .signature import flatten_call
 from .state_dict import load_state_dict, state_dict
 from .tracing.clipping import clip_problem
-from .tracing.location import user_frame
+from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .views import unwrapped, view
 
@@ -165,6 +165,7 @@ class Graph(Inspection, Sharing):
             raise GraphError(f"{_here()}: {problem}")
         if is_sparse:
             state.sparse.append(len(state.optimizers))
+        optimizer_added(optim)
         state.optimizers.append(optim)
         if lr_sch is not None:
             state.schedulers.append(lr_sch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -61,6 +62,41 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ob
     """A cache that one process has filled, and what that process printed."""
     folder = tmp_path_factory.mktemp("filled") / "cache"
     return folder, run(folder)
+
+
+class Again(flow.nn.Graph):
+    def __init__(self, steps: int = 1) -> None:
+        super().__init__()
+        self.model = nn.Linear(4, 3)
+        self.add_optimizer(torch.optim.Adam(self.model.parameters(), 0.1))
+        self.config.set_gradient_accumulation_steps(steps)
+
+    def build(self, x: Tensor) -> Tensor:
+        loss = self.model(x).square().mean()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_another_graph_of_the_same_kind_compiles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Neither its number nor the line that calls it is a part of its program."""
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
+    first, second = Again(steps), Again(steps)
+    first(torch.ones(4, 4))
+    assert "cache" not in first.timings
+    written = entries(tmp_path)
+    second(torch.ones(4, 4))
+    assert "cache" in second.timings
+    assert "codegen" not in second.timings
+    assert entries(tmp_path) == written
+    assert "@Again(" in second.ir()
+    lines, start = inspect.getsourcelines(Again)
+    added = start + next(n for n, text in enumerate(lines) if "add_optimizer" in text)
+    if steps == 1:
+        assert f'test_cache.py":{added}:' in second.ir("traced")  # where an update's ops come from
 
 
 @needs_objects

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
 _log = logging.getLogger("gflow")
-_numbers = itertools.count()
 
 
 def gflow(
@@ -94,7 +92,7 @@ def _compile(
     phase: str,
 ) -> Callable[..., Any]:
     """AOTAutograd's compiler: one graph of functional ATen ops."""
-    name = f"compiled_{next(_numbers)}_{phase}"
+    name = f"compiled_{phase}"
     try:
         _check_devices(example_inputs)
         found = trace_fx(module, name, phase)

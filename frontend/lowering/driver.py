@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,9 @@ def _input_type(given: TraceInput) -> ir.Type:
 
 
 def _symbol(name: str) -> str:
+    """The function's name: the graph's without its number, so that all graphs of a class have the same
+    program, and find it in the cache."""
+    name = re.sub(r"_\d+(_update)?$", r"\1", name)
     return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -61,11 +62,25 @@ def user_line(error: BaseException) -> str:
     return found
 
 
-class Locator:
-    """Answers "where does the op being dispatched come from?" while a trace is recorded."""
+#: optimizers and the lines that added them to their graphs
+_added: WeakKeyDictionary[torch.optim.Optimizer, tuple[str, int]] = WeakKeyDictionary()
 
-    def __init__(self, module_names: Mapping[int, str]) -> None:
-        self.module_names = module_names
+
+def optimizer_added(optimizer: torch.optim.Optimizer) -> None:
+    """The user adds an optimizer to a graph: its ops come from this line."""
+    _added[optimizer] = user_frame(2)
+
+
+class Locator:
+    """Answers "where does the op being dispatched come from?" while a trace is recorded.
+
+    outside: the function that calls `build()` and optimizers; lines of Python around it are not where
+        an op comes from. Ops that no user code runs inside of it come from `home`.
+    """
+
+    def __init__(self, module_names: Mapping[int, str], outside: CodeType | None = None) -> None:
+        self.module_names, self.outside = module_names, outside
+        self.home = ("<unknown>", 0)
         self.stack: list[str] = [""]
         self.scopes = ScopeStack()
         self.optimizer = False
@@ -81,10 +96,28 @@ class Locator:
             loc = self._cache[key] = SourceLoc(file, line, module, phase)
         return loc
 
+    @contextlib.contextmanager
+    def at_home(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Ops that no user code runs come from where `optimizer` was added."""
+        before = self.home
+        self.home = _added.get(optimizer, before)
+        try:
+            yield
+        finally:
+            self.home = before
+
+    def _user_line(self) -> tuple[str, int]:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code is not self.outside:
+            if is_user_code(frame.f_code):
+                return frame.f_code.co_filename, frame.f_lineno
+            frame = frame.f_back
+        return self.home
+
     def here(self) -> SourceLoc:
         """The location of the op being dispatched now."""
         if self.optimizer:
-            file, line = user_frame(2)
+            file, line = self._user_line()
             return self._loc(file, line, self.stack[-1], "optimizer")
         node = torch._C._current_autograd_node()
         if node is not None:
@@ -94,11 +127,11 @@ class Locator:
             elif self.backward_loc is not None:
                 loc = self.backward_loc
             else:
-                file, line = user_frame(2)
+                file, line = self._user_line()
                 loc = self._loc(file, line, "", "backward")
             self.backward_loc = loc
         else:
-            file, line = user_frame(2)
+            file, line = self._user_line()
             loc = self._loc(file, line, self.stack[-1], "forward")
         self._by_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, loc)
         return loc

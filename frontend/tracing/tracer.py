@@ -27,6 +27,7 @@ from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
+from .sizes import Dynamic, SizeEnv
 from .sparse import SparseStep, run_step
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
@@ -49,13 +50,15 @@ def trace_graph(
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
     micro_batches: int = 1,
     sparse: Collection[int] = (),
+    dynamic: Dynamic | None = None,
 ) -> Trace:
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
     can make its state only from real gradients. `scaler`: a gradient scaler. `kept`: whether a
     parameter's gradient can be read after the step. `micro_batches`: how many calls of `build` make
     one step; the arguments are those of one. `sparse`: the optimizers, by number, that update only
-    the rows of embeddings that were looked up."""
+    the rows of embeddings that were looked up. `dynamic`: the dimensions of inputs that vary from call
+    to call."""
     session = _Session(
         name,
         build,
@@ -68,6 +71,7 @@ def trace_graph(
         kept,
         micro_batches,
         sparse,
+        dynamic,
     )
     with _without_gc(), light_dynamo():
         return session.run()
@@ -112,10 +116,13 @@ class _Session:
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False
     micro_batches: int = 1
     sparse: Collection[int] = ()
+    dynamic: Dynamic | None = None
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
-        self.locator = Locator(self.table.names)
+        self.locator = Locator(self.table.names, type(self).run.__code__)
+        if (code := getattr(self.build, "__code__", None)) is not None:
+            self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rebound: dict[int, torch.Tensor] = {}
@@ -123,6 +130,9 @@ class _Session:
         self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
+        if self.dynamic is not None:
+            where = lambda: describe(self.locator.here())  # noqa: E731
+            self.recorder.add_size(SizeEnv("n", self.dynamic.sizes, where))
         leaves, spec = self._inputs()
         training = bool(self.optimizers)
         with (
@@ -187,7 +197,9 @@ class _Session:
             known = seen.get(id(leaf))
             if known is None:
                 index = len(self.recorder.inputs)
-                wrapper = functional(self.recorder.add_input(leaf, "input", name, False), leaf)
+                dims = self.dynamic.dims.get(position, ()) if self.dynamic else ()
+                fake = self.recorder.add_input(leaf, "input", name, False, dims)
+                wrapper = functional(fake, leaf)
                 known = seen[id(leaf)] = StandIn(leaf, wrapper, index)
                 self.leaves.append(known)
                 self.input_leaves[self.recorder.inputs[index].value] = position
@@ -392,15 +404,16 @@ class _Session:
         try:
             for _ in range(2):
                 try:
-                    found = trace_step(
-                        self.recorder,
-                        self.rewrites,
-                        optimizer,
-                        prefix,
-                        self.parameter_names,
-                        self._active,
-                        run_step,
-                    )
+                    with self.locator.at_home(optimizer):
+                        found = trace_step(
+                            self.recorder,
+                            self.rewrites,
+                            optimizer,
+                            prefix,
+                            self.parameter_names,
+                            self._active,
+                            run_step,
+                        )
                     self.rebound.update(found.replaced)
                     return found
                 except NewState as error:
@@ -462,6 +475,8 @@ class _Session:
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
         trace.input_leaves = self.input_leaves
+        if self.recorder.sizes is not None:
+            trace.size = self.recorder.sizes.size
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -500,7 +515,8 @@ def _prune(trace: Trace, keep_inputs: bool = True) -> None:
     index: dict[int, int] = {}
     inputs: list[TraceInput] = []
     for i, entry in enumerate(trace.inputs):
-        if (keep_inputs and entry.role == "input") or entry.value in live or i in aliased:
+        always = entry.role == "size" or (keep_inputs and entry.role == "input")
+        if always or entry.value in live or i in aliased:
             index[i] = len(inputs)
             inputs.append(entry)
     trace.inputs = inputs
