@@ -31,7 +31,11 @@ arguments carry their role and name, and whose results say which argument's stor
 ```mlir
 func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
                  %w: tensor<4xf32> {gflow.name = "model.weight", gflow.role = "parameter"})
-    -> (tensor<4xf32> {gflow.alias = 1 : i64, gflow.name = "model.weight"})
+    -> (tensor<4xf32> {gflow.alias = 1 : i64, gflow.name = "model.weight"}) {
+  %0 = "gflow.reduce"(%x) {kind = "sum", dims = array<i64: 0>} : (tensor<8x4xf32>) -> tensor<4xf32>
+  %1 = "gflow.sub"(%w, %0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
 ```
 
 | attribute of an argument or result | meaning |

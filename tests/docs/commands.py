@@ -35,12 +35,12 @@ def commands(text: str) -> Iterator[str]:
             yield line.split(" #")[0].rstrip()
 
 
-def run(command: str, folder: Path) -> str:
-    """What a command prints, in the order of output and errors.
+def run(command: str, folder: Path, *, fails: bool = False) -> str:
+    """What a command prints, output and errors.
 
     Raises:
         NotOurs: it is not gflow's.
-        AssertionError: it failed.
+        AssertionError: it failed, or did not where it should (`fails`).
     """
     words = shlex.split(command)
     if any(c in command for c in "|><;&$"):
@@ -53,7 +53,7 @@ def run(command: str, folder: Path) -> str:
     else:
         _check_ours(command)
         code, out = _shell(command, folder)
-    assert code == 0, f"$ {command}\n{out}\nexit status {code}"
+    assert (code != 0) == fails, f"$ {command}\n{out}\nexit status {code}"
     return out
 
 

@@ -70,7 +70,7 @@ class Page:
     def _run_console(self, block: Block) -> None:
         self.printed = ""
         for command, expected in _session(block.text):
-            printed = commands.run(command, self.folder)
+            printed = commands.run(command, self.folder, fails="error: " in expected)
             problem = difference(expected, printed) if expected.strip() else None
             assert problem is None, f"$ {command}\n{problem}"
             self.printed += printed
@@ -94,13 +94,7 @@ class Page:
         command = f"gflow-opt {source}"
         if pipeline:
             command += f" '--pass-pipeline=builtin.module(func.func({pipeline}))'"
-        if not fails:
-            return commands.run(command, self.folder)
-        try:
-            commands.run(command, self.folder)
-        except AssertionError as error:
-            return str(error)
-        raise AssertionError(f"{pipeline} finds nothing wrong")
+        return commands.run(command, self.folder, fails=fails)
 
 
 def _heading(block: Block) -> str:
