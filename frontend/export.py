@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gflow.dialects.program import Program
 from gflow.runtime import artifact, calls, checkpoint, machine, schedulers
 from gflow.runtime.bundle import Bundle, write_bundle
+from gflow.runtime.micro_batches import MicroBatches
 from gflow.runtime.numbers import name_of
 
 from .errors import GraphError
@@ -43,8 +46,13 @@ def export(graph: Any, path: Path, target: str | None) -> None:
             "its inputs before it is saved"
         )
     saved = _Saved(state, graph._roots())
-    described = [saved.describe(plan) for plan in plans]
-    programs = [plan.compiled.program for plan in plans]
+    described: list[dict[str, Any]] = []
+    programs: list[Program] = []
+    for plan in plans:
+        entry = saved.describe(plan)
+        entry["program"] = len(programs)
+        described.append(entry)
+        programs += _programs(plan)
     files = artifact.program_files(programs)
     manifest: dict[str, Any] = {
         "name": state.name,
@@ -68,6 +76,14 @@ def export(graph: Any, path: Path, target: str | None) -> None:
     ]
     writers = {artifact.WEIGHTS: lambda file: checkpoint.write(weights, file)}
     write_bundle(path, Bundle(manifest, files), writers)
+
+
+def _programs(plan: Plan) -> list[Program]:
+    run = plan.compiled.run
+    if isinstance(run, MicroBatches):
+        parts: list[Any] = run.executables
+        return [part.program for part in parts]
+    return [plan.compiled.program]
 
 
 def _schedulers(state: Any) -> list[dict[str, Any] | None]:
@@ -147,11 +163,6 @@ class _Saved:
         assert call is not None
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
-        if trace.parts is not None:
-            raise GraphError(
-                f"{trace.name} cannot be saved: a step in micro-batches is several programs; save "
-                "it with set_gradient_accumulation_steps(1)"
-            )
         arguments: list[list[Any]] = []
         sources = {number.value: number for number in trace.numbers}
         names = {id(n): self._number(n) for n in trace.numbers}
@@ -159,13 +170,17 @@ class _Saved:
             leaf = trace.input_leaves.get(entry.value)
             if leaf is not None:
                 arguments.append(["input", call.leaves[leaf]])
+            elif entry.role == "gradient":
+                arguments.append(["gradient", entry.name])
             elif entry.value in sources:
                 arguments.append(["number", names[id(sources[entry.value])]])
             else:
                 arguments.append(["weights", self._place(entry.name, tensor)])
         if plan.compiled.takes_rng:
             arguments.append(["rng", None])
+        run = plan.compiled.run
         return {
+            "split": asdict(run.split) if isinstance(run, MicroBatches) else None,
             "parameters": call.parameters,
             "call": call.structure,
             "inputs": list(call.inputs),

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from gflow.runtime.micro_batches import Joined
+
 from .call_record import CallRecord
 from .collector import collector_paused
 from .errors import GraphInputError
 from .executor import Compiled
-from .micro_batches import Joined, compile_step, split_arguments
+from .micro_batches import compile_step, split_arguments
 from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
 from .tracing.location import user_frame

@@ -24,12 +24,14 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.program import Program
+from gflow.dialects.program import Argument, Program
 
 from . import checkpoint, jit, machine, table
+from .arena import Arena
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
 from .executable import Executable
+from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
 from .program_io import decode, encode
@@ -136,10 +138,13 @@ def load_graph(path: Path) -> LoadedGraph:
 
 
 class _Variant:
-    """One program with what its arguments are."""
+    """What one signature runs, a program or the two of a step in micro-batches, and what its arguments
+    are."""
 
-    def __init__(self, n: int, program: Program, described: dict[str, Any]) -> None:
-        self.program = program
+    def __init__(self, programs: Sequence[Program], described: dict[str, Any]) -> None:
+        split = described.get("split")
+        self.split = None if split is None else Split(**split)
+        self.programs = list(programs)
         self.call, self.outputs = described["call"], described["outputs"]
         self.parameters = described["parameters"]
         self.inputs = [
@@ -151,17 +156,53 @@ class _Variant:
         self.sources: list[list[Any]] = described["arguments"]
         self.guards, self.numbers = described["guards"], described["numbers"]
         self.arguments: list[torch.Tensor | None] = []
-        self.written = {r.alias for r in program.results if r.alias is not None}
-        self.executable: Executable | None = None
-        self.n = n
+        self.written = {
+            places[r.alias]
+            for program, places in self._places()
+            for r in program.results
+            if r.alias is not None
+        }
+        self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
+
+    def _places(self) -> list[tuple[Program, Sequence[int]]]:
+        """Each program, with the positions of its arguments among those of the signature."""
+        if self.split is None:
+            return [(self.programs[0], range(len(self.sources)))]
+        return list(zip(self.programs, (self.split.forward, self.split.update)))
+
+    def argument_types(self) -> list[Argument | None]:
+        """The type of each argument; None where there is none, or only that of a part."""
+        found: list[Argument | None] = [None] * len(self.sources)
+        for program, places in self._places():
+            rng = len(program.arguments) - len(places)
+            if rng not in ((0,) if self.split is None else (0, 1)):
+                raise ArtifactError("the manifest does not fit the program")
+            for position, argument in zip(places, program.arguments):
+                found[position] = argument
+        return found
+
+    def prepare(self, arena: Arena) -> None:
+        """Make it ready to run."""
+        ready = [Executable(program, arena) for program in self.programs]
+        if self.split is None:
+            self.run = ready[0]
+            return
+        forward, update = (
+            Ready(run, len(program.arguments) > len(places))
+            for run, (program, places) in zip(ready, self._places())
+        )
+        self.run = MicroBatches(forward, update, self.split)
 
     def result_infos(self) -> list[TensorInfo]:
         names = result_names(self.outputs)
-        results = self.program.results
-        return [
-            TensorInfo(name, results[n].type.shape, DTYPES[results[n].type.dtype])
-            for n, name in names.items()
-        ]
+        results = self.programs[0].results
+        count = 1 if self.split is None else self.split.count
+        infos = []
+        for n, name in names.items():
+            shape = results[n].type.shape
+            whole = (*(count * rows for rows in shape[:1]), *shape[1:])
+            infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
+        return infos
 
 
 class LoadedGraph:
@@ -183,7 +224,8 @@ class LoadedGraph:
         self.versions: dict[str, Any] = manifest["versions"]
         described = manifest["programs"]
         programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
-        if len(programs) != len(described):
+        firsts = [d.get("program", n) for n, d in enumerate(described)]
+        if len(programs) != sum(2 if d.get("split") else 1 for d in described):
             raise ArtifactError("the manifest and the weights are not of one graph")
         self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
         self._rng = weights["state"].get("graph.rng")
@@ -194,12 +236,17 @@ class LoadedGraph:
             None if d is None else self._restored(n, d)
             for n, d in enumerate(manifest.get("schedulers", ()))
         ]
-        self._variants = [_Variant(n, p, d) for n, (p, d) in enumerate(zip(programs, described))]
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._variants = [
+            _Variant(programs[n : n + (2 if d.get("split") else 1)], d)
+            for n, d in zip(firsts, described)
+        ]
         for variant in self._variants:
             self._bind(variant)
         self._adopt(programs)
+        arena = Arena()  # one runs at a time
         for variant in self._variants:
-            variant.executable = Executable(variant.program)
+            variant.prepare(arena)
 
     def _adopt(self, programs: Sequence[Program]) -> None:
         """Use the machine code if it is for this machine; kernels are compiled from text if not."""
@@ -220,21 +267,24 @@ class LoadedGraph:
 
     def _bind(self, variant: _Variant) -> None:
         """Find the tensor of each argument that is no input."""
-        arguments = variant.program.arguments
-        if len(variant.sources) != len(arguments):
-            raise ArtifactError("the manifest does not fit the program")
-        for source, argument in zip(variant.sources, arguments):
+        for source, argument in zip(variant.sources, variant.argument_types(), strict=True):
             kind, where = source
             if kind == "input":
                 variant.arguments.append(None)
                 continue
+            if kind == "rng":
+                variant.arguments.append(self._rng)
+                continue
+            if argument is None:
+                raise ArtifactError("the manifest does not fit the program")
+            shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
             if kind == "number":
                 tensor = self._numbers[where]
-            elif kind == "rng":
-                tensor = self._rng
+            elif kind == "gradient":
+                blank = torch.empty_strided(shape, argument.strides, dtype=dtype).zero_()
+                tensor = self._gradients.setdefault(where, blank)
             else:
                 tensor = _at(self._weights, where)
-            shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
                 raise ArtifactError(f"the weights do not fit the program at {argument.name}")
             if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
@@ -327,7 +377,7 @@ class LoadedGraph:
         for at, (kind, where) in enumerate(variant.sources):
             if kind != "input":
                 continue
-            tensor, strides = tensors[where], variant.program.arguments[at].strides
+            tensor, strides = tensors[where], variant.inputs[where].strides
             if tensor.numel() > 1 and tensor.stride() != tuple(strides):
                 dense = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
                 dense.copy_(tensor.detach())
@@ -335,9 +385,9 @@ class LoadedGraph:
                     copied.append((tensor, dense))
                 tensor = dense
             arguments[at] = tensor
-        assert variant.executable is not None
+        assert variant.run is not None
         with self._lock:
-            results = variant.executable(arguments)
+            results = variant.run(arguments)
             if any(kind == "rng" for kind, _ in variant.sources):
                 self._rng[1] += 1
             state = self._weights["state"]

@@ -420,3 +420,53 @@ def test_run_says_what_is_wrong(
     assert "is no .npy file of a tensor" in error("--input", str(x))
     assert main([str(tmp_path), "--info"]) == 1
     assert "manifest.json is missing" in capsys.readouterr().err
+
+
+class Accumulated(Train):
+    """Steps in micro-batches, and results of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config.set_gradient_accumulation_steps(4)
+
+    def build(self, x: Tensor, *, y: Tensor) -> Any:  # type: ignore[override]
+        logits = self.head(self.model(x))
+        loss = nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        return loss, {"right": (logits.argmax(1) == y).sum(), "logits": logits}
+
+
+def test_training_in_micro_batches_goes_on(tmp_path: Path) -> None:
+    """What is loaded, and what is loaded from that, take the steps of the graph itself."""
+    torch.manual_seed(0)
+    graph = Accumulated()
+    batches = [(torch.randn(8, 6), torch.randint(3, (8,))) for _ in range(6)]
+    for x, y in batches[:2]:
+        graph(x, y=y)
+    flow.save(graph, tmp_path / "one")
+    flow.save(graph.state_dict(), tmp_path / "state")
+    weights = {k: v.clone() for k, v in graph.model.to(nn.Module).state_dict().items()}
+    expected = [graph(x, y=y) for x, y in batches[2:]]
+
+    one = flow.load(tmp_path / "one")
+    assert [str(i) for i in one.outputs][2:] == ["output.1.logits: float32 8×3"]
+    assert [tuple(i.shape) for i in one.inputs] == [(8, 6), (8,)]
+    found = [one(x, y=y) for x, y in batches[2:4]]
+    flow.save(one, tmp_path / "two")
+    two = flow.load(tmp_path / "two")
+    found += [two(x, y=y) for x, y in batches[4:]]
+    resumed = Accumulated()
+    resumed.load_state_dict(flow.load(tmp_path / "state"))
+    again = [resumed(x, y=y) for x, y in batches[2:]]
+    for other in (found, again):
+        for (loss, more), (loss_, more_) in zip(expected, other, strict=True):
+            assert torch.equal(loss, loss_)
+            assert list(more) == list(more_)
+            assert all(map(torch.equal, more.values(), more_.values()))
+    whole = graph.state_dict()
+    for name, value in two.state_dict()["model"].items():
+        assert torch.equal(value, whole["model"][name])
+        assert value.dtype != torch.float32 or not torch.equal(value, weights[name])
+    assert two.state_dict()["graph.step"] == 6
+    with pytest.raises(ValueError, match=r"input 'x' has shape \[4, 6\], \[8, 6\] expected"):
+        two(batches[0][0][:4], y=batches[0][1])

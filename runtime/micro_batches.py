@@ -1,0 +1,141 @@
+"""Runs a training step in several micro-batches.
+
+Each runs one program, forward and backward, which adds its gradients to buffers; after the last, another
+runs the optimizers. Results are joined: tensors along their first dimension, single numbers as their
+mean, single integers (counts) as their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Part(Protocol):
+    """One of the two programs, ready to run. takes_rng: its last argument is (seed, offset)."""
+
+    @property
+    def run(self) -> Callable[[list[torch.Tensor]], Any]: ...
+
+    @property
+    def takes_rng(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A part."""
+
+    run: Callable[[list[torch.Tensor]], Any]
+    takes_rng: bool
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which of a step's arguments, by position, are whose.
+
+    count: how many micro-batches. forward, update: the arguments of each program. inputs: those that are
+    split along their first dimension. sums: the gradients' buffers. results: how many results the first
+    program has before what it updates.
+    """
+
+    count: int
+    forward: list[int]
+    update: list[int]
+    inputs: list[int]
+    sums: list[int]
+    results: int
+
+
+def split(tensor: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
+    """Equal parts along the first dimension, as views."""
+    return tensor.split(max(tensor.shape[0] // count, 1)) if tensor.shape[0] else [tensor] * count
+
+
+class MicroBatches:
+    """Runs one step: as an `Executable`, on the arguments and for the results of the whole batch.
+
+    forward: the program of a micro-batch. update: that of the optimizers. executables: both, which
+    never run at the same time and so may share an arena.
+    """
+
+    def __init__(self, forward: Part, update: Part, parts: Split) -> None:
+        self.forward, self.update, self.split = forward, update, parts
+        self.executables = [forward.run, update.run]
+
+    def __call__(self, arguments: list[Any]) -> list[torch.Tensor]:
+        return self._step(arguments, self.forward)
+
+    def _step(self, arguments: list[Any], forward: Part) -> list[torch.Tensor]:
+        arguments, mine = list(arguments), self.split
+        rng = arguments.pop() if forward.takes_rng or self.update.takes_rng else None
+        pieces = {i: split(arguments[i], mine.count) for i in mine.inputs}
+        for i in mine.sums:
+            arguments[i].zero_()
+        joined: list[Joined] = []
+        for k in range(mine.count):
+            for i, parts in pieces.items():
+                arguments[i] = parts[k]
+            results = self._run(forward, mine.forward, arguments, rng, k)
+            if not joined:
+                joined = [Joined(r, mine.count) for r in results[: mine.results]]
+            for whole, part in zip(joined, results):
+                whole.add(part, k)
+            del results
+        self._run(self.update, mine.update, arguments, rng, mine.count)
+        return [whole.result() for whole in joined]
+
+    def timed(self, arguments: list[Any]) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
+        """Run once; returns the results, and the times of the last micro-batch's steps."""
+        forward, times = self.forward, []
+
+        def run(mine: list[Any]) -> list[torch.Tensor]:
+            nonlocal times
+            results, times = forward.run.timed(mine)  # type: ignore[attr-defined]
+            return results  # type: ignore[no-any-return]
+
+        return self._step(arguments, Ready(run, forward.takes_rng)), times
+
+    def _run(self, part: Part, positions: list[int], arguments: list[Any], rng: Any, k: int) -> Any:
+        mine = [arguments[i] for i in positions]
+        if part.takes_rng:
+            seed, offset = rng.tolist()
+            mine.append(torch.tensor([seed, offset * (self.split.count + 1) + k]))
+        return part.run(mine)
+
+
+class Joined:
+    """One result of all micro-batches."""
+
+    def __init__(self, first: torch.Tensor, count: int) -> None:
+        self.count, self.dtype = count, first.dtype
+        if count == 1:
+            self.whole = first
+            return
+        self.rows = first.shape[0] if first.ndim else 0
+        if first.ndim:
+            self.whole = torch.empty((self.rows * count, *first.shape[1:]), dtype=first.dtype)
+        else:
+            wide = torch.int64
+            if first.is_floating_point() or first.is_complex():
+                wide = torch.promote_types(first.dtype, torch.float64)
+            self.whole = torch.zeros((), dtype=wide)
+
+    def add(self, part: torch.Tensor, k: int) -> None:
+        if self.count == 1:
+            return
+        if part.ndim:
+            self.whole[k * self.rows : (k + 1) * self.rows] = part
+        else:
+            self.whole += part
+
+    def result(self) -> torch.Tensor:
+        if (
+            self.count == 1
+            or self.whole.ndim
+            or not (self.dtype.is_floating_point or self.dtype.is_complex)
+        ):
+            return self.whole.to(self.dtype)
+        return (self.whole / self.count).to(self.dtype)
