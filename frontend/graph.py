@@ -74,11 +74,27 @@ class Graph(Inspection, Sharing):
     config: GraphConfig
     _state: _State
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        debug_v_level: int = -1,
+        debug_ranks: int | list[int] | None = None,
+        debug_max_py_stack_depth: int = 2,
+        debug_only_user_py_stack: bool = True,
+        debug_op_repr_with_py_stack: bool = False,
+    ) -> None:
+        """To be called first in a subclass's `__init__`. The arguments are those of `debug`."""
         kind = type(self).__name__
         self.__dict__["_state"] = state = _State(f"{kind}_{_names[kind]}")
         self.config = GraphConfig(state.plans.clear, state.plans.resize)
         _names[kind] += 1
+        self.debug(
+            debug_v_level,
+            ranks=debug_ranks,
+            max_py_stack_depth=debug_max_py_stack_depth,
+            only_user_py_stack=debug_only_user_py_stack,
+            op_repr_with_py_stack=debug_op_repr_with_py_stack,
+        )
 
     def __setattr__(self, key: str, value: Any) -> None:
         value = unwrapped(value)

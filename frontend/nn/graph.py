@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..blocks import BlockConfig, GraphModule
+from ..config import GraphConfig
 from ..graph import Graph
 
-__all__ = ["BlockConfig", "Graph", "GraphModule"]
+__all__ = ["BlockConfig", "Graph", "GraphConfig", "GraphModule"]
