@@ -16,6 +16,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "house_docstrings",
     "mlir_lexer",
 ]
 exclude_patterns = ["site"]

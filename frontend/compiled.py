@@ -36,6 +36,9 @@ def compile(target: Any = None, /, **options: Any) -> Any:
         target: a module or function; without it, a decorator.
         options: fields of `gflow.compiler.CompileOptions`, such as `threads`; and `cache_size`, how many
             programs to keep (16).
+
+    Raises:
+        GraphError: `target` cannot be called, or an option is unknown.
     """
     if target is None:
         return functools.partial(compile, **options)

@@ -26,6 +26,9 @@ class GraphConfig:
     """Settings of one graph. One that is set after the graph's first call takes effect at the next:
     the graph compiles again.
 
+    A value that a switch does not take raises a `GraphError` that names the line and what would be
+    right.
+
     compile_options: options of the compiler itself (`gflow.compiler.CompileOptions`): target,
         threads, a pipeline as text. The switches below add to them.
     """

@@ -152,7 +152,12 @@ class Graph(Inspection, Sharing):
         return bool(self._checked().plans)
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """The program to compile; subclasses define it."""
+        """The program to compile; subclasses define it.
+
+        Its arguments and what it returns are tensors of any shape and dtype, `None`, numbers, strings,
+        and lists, tuples, dicts and dataclasses of them. Tensors have no values here: what depends on
+        one (an `if`, `.item()`) is an error that names the line.
+        """
         raise NotImplementedError
 
     def add_optimizer(
@@ -166,6 +171,10 @@ class Graph(Inspection, Sharing):
         without a metric; one that needs it, `ReduceLROnPlateau`, is stepped by hand between calls.
         With `is_sparse`, weights of embeddings (and their state) change only in the rows that the
         step looked up; `torch.optim.SparseAdam` is always so.
+
+        Raises:
+            GraphError: `optim` is no optimizer, `lr_sch` is no scheduler of it or needs a metric, or
+                a group's clipping is no number.
         """
         state = self._checked()
         if isinstance(optim, str):
@@ -198,6 +207,10 @@ class Graph(Inspection, Sharing):
         that `config.keep_gradients()` names before the step.
 
         parameter: its name in the graph (`"model.head.weight"`), or the parameter itself.
+
+        Raises:
+            GraphError: there is no such parameter, no optimizer trains it, its gradient is not kept, or
+                there was no step yet.
         """
         state = self._checked()
         plans = [p for variants in state.plans.values() for p in variants]
@@ -206,7 +219,11 @@ class Graph(Inspection, Sharing):
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale the loss, so that small gradients survive in float16: a `gflow.amp.GradScaler`, a
-        `torch.amp.GradScaler` or a `gflow.amp.StaticGradScaler`. None: no scaling."""
+        `torch.amp.GradScaler` or a `gflow.amp.StaticGradScaler`. None: no scaling.
+
+        Raises:
+            GraphError: it is none of these.
+        """
         from .amp import StaticGradScaler
 
         state = self._checked()
@@ -221,6 +238,19 @@ class Graph(Inspection, Sharing):
         state.plans.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program for these arguments, which is compiled first where it is a new one.
+
+        Takes what `build()` takes, and gives what it returns: tensors of the shapes and dtypes that
+        `build()` gave them, row-major, without a `grad_fn`, the caller's own.
+
+        Raises:
+            GraphInputError: an argument is missing, unknown, or of a kind that a program cannot take;
+                or the cache of programs is strict and full. Names the argument, and the shape and
+                dtype that it has and should have.
+            GraphTraceError: `build()`, or an optimizer, does what a static graph cannot hold. Names the
+                line.
+            GraphError: the graph is not set up, or is called in `build()` of a graph.
+        """
         state: _State | None = self.__dict__.get("_state")
         if state is None or state.table is None:
             state = self._first_call()
@@ -256,8 +286,14 @@ class Graph(Inspection, Sharing):
         return state_dict(self._checked(), self._roots())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Take the state that `state_dict()` gave, before the first call. strict: its keys must be
-        those that the graph's own has."""
+        """Take the state that `state_dict()` gave, before the first call.
+
+        strict: its keys must be those that the graph's own has.
+
+        Raises:
+            GraphError: the graph was called already, keys are missing or unexpected (if `strict`), or
+                shapes or parameter groups differ. Nothing is changed then.
+        """
         state = self._checked()
         if state.called:
             raise GraphError(

@@ -34,6 +34,10 @@ def save(obj: Any, path: Place, *, target: str | None = None) -> None:
 
     Raises:
         TypeError: `obj` holds other objects; only pickle could save them (`torch.save`).
+        GraphError: the graph was not called yet, so there is no program to save.
+        ArtifactError: there is something else than a saved graph at `path`.
+        NotImplementedError: there is no code generator for `target`.
+        ValueError: `target` is unknown.
     """
     if hasattr(path, "write"):
         raise TypeError("gflow.save() takes a path: a file is replaced as a whole, or not at all")
@@ -69,6 +73,9 @@ def load(path: Place | IO[bytes], map_location: Any = None, *, weights_only: boo
 
     Raises:
         CheckpointError: it is damaged, or nothing of these.
+        ArtifactError: a saved graph that is damaged, reaches out of its directory, or is of a later
+            version.
+        FileNotFoundError: there is nothing at `path`.
     """
     if not weights_only:
         raise ValueError(

@@ -74,6 +74,9 @@ class Inspection:
             stage: "planned": as it runs, with every tensor's place in memory. "traced": before any
                 pass. In between, where the passes are among the graph's: "checkpointed", "mixed",
                 "laid-out", "simplified", "fused", "scheduled", "rematerialized", "materialized".
+
+        Raises:
+            GraphError: the graph was not called yet, or its passes have no such stage.
         """
         plan = self._latest("ir")
         if stage == "planned":
