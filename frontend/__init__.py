@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f".{_OWN[name]}", __name__), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("gflow")
-    elif name in ("amp", "nn", "compiler", "dialects", "runtime"):
+    elif name in ("amp", "nn", "optim", "compiler", "dialects", "runtime"):
         return importlib.import_module(f".{name}", __name__)
     else:
         try:

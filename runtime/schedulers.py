@@ -8,22 +8,32 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
+from . import lr_scheduler as own
+
 #: these keep functions, which no state dict holds
 _WITH_FUNCTIONS = (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)
 
 
 def describe(scheduler: Any) -> dict[str, Any] | None:
-    """A scheduler's class, and those of the schedulers in it; None where it is not PyTorch's own,
-    or needs functions or metrics."""
+    """A scheduler's class, and those of the schedulers in it; None where it is neither PyTorch's nor
+    gflow's, or needs functions or metrics."""
     kind = type(scheduler)
-    if getattr(lr_scheduler, kind.__name__, None) is not kind or isinstance(
+    if _found(kind.__name__, kind.__module__ == own.__name__) is not kind or isinstance(
         scheduler, (*_WITH_FUNCTIONS, lr_scheduler.ReduceLROnPlateau)
     ):
         return None
     if getattr(scheduler, "_scale_fn_custom", None) is not None:  # CyclicLR
         return None
     inner = [describe(s) for s in getattr(scheduler, "_schedulers", ())]
-    return None if None in inner else {"class": kind.__name__, "inner": inner}
+    described = {"class": kind.__name__, "inner": inner}
+    if kind.__module__ == own.__name__:
+        described["own"] = True
+    return None if None in inner else described
+
+
+def _found(name: str, of_gflow: bool) -> Any:
+    """The class of a scheduler: PyTorch's, or gflow's own."""
+    return getattr(own if of_gflow else lr_scheduler, name, None)
 
 
 def restore(described: dict[str, Any], state: dict[str, Any], groups: list[dict[str, Any]]) -> Any:
@@ -48,7 +58,7 @@ _step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 def _restore(described: dict[str, Any], state: dict[str, Any], optimizer: Any) -> Any:
-    kind = getattr(lr_scheduler, described["class"], None)
+    kind = _found(described["class"], described.get("own", False))
     if not (isinstance(kind, type) and issubclass(kind, lr_scheduler.LRScheduler)):
         raise ValueError(f"PyTorch has no learning rate scheduler {described['class']!r}")
     scheduler: Any = kind.__new__(kind)
@@ -57,7 +67,7 @@ def _restore(described: dict[str, Any], state: dict[str, Any], optimizer: Any) -
         scheduler._scale_fn_custom = None
     states: Sequence[dict[str, Any]] = state.get("_schedulers", ())
     inner = described["inner"]
-    if inner:
+    if inner or isinstance(scheduler, own.WarmupLR):
         scheduler._schedulers = [_restore(d, s, optimizer) for d, s in zip(inner, states)]
     scheduler.load_state_dict(dict(state))
     return scheduler

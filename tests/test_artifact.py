@@ -230,6 +230,10 @@ def step_of(optimizer: torch.optim.Optimizer, scheduler: Any) -> flow.nn.Graph:
             [schedules.ExponentialLR(o, 0.9), schedules.CosineAnnealingLR(o, 5)], optimizer=o
         ),
         lambda o: schedules.CosineAnnealingWarmRestarts(o, 3),
+        lambda o: flow.optim.lr_scheduler.WarmUpLR(
+            flow.optim.lr_scheduler.PolynomialLR(o, steps=20), warmup_iters=5
+        ),
+        lambda o: flow.optim.lr_scheduler.WarmUpLR(o),
     ],
 )
 def test_schedulers_go_on(make: Callable[[Any], Any], tmp_path: Path) -> None:

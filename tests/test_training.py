@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as S
 
 import gflow
+from gflow.optim import lr_scheduler as G
 
 
 def make_model() -> nn.Module:
@@ -118,6 +119,14 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
         [S.LinearLR(o, 0.1, 1, 5), S.ExponentialLR(o, 0.95)]
     ),
     "SWALR": lambda o: optim.swa_utils.SWALR(o, 0.01, anneal_epochs=6),
+    "CosineDecayLR": lambda o: G.CosineDecayLR(o, 20, alpha=0.1),
+    "PolynomialLR with a cycle": lambda o: G.PolynomialLR(
+        o, decay_batch=7, end_learning_rate=0.01, power=2.0, cycle=True
+    ),
+    "WarmupLR": lambda o: G.WarmupLR(G.CosineDecayLR(o, 25), warmup_iters=6),
+    "WarmUpLR of PyTorch's": lambda o: G.WarmUpLR(
+        S.MultiStepLR(o, [3, 12]), 0.1, 6, "constant", warmup_prefix=True
+    ),
 }
 
 
@@ -151,6 +160,54 @@ def test_schedule_matches_eager_over_30_steps(name: str) -> None:
         assert optimizer.param_groups[0]["momentum"] == reference.param_groups[0]["momentum"]
     assert_same(model, other)
     assert programs(graph) == 1
+
+
+def test_documented_schedules() -> None:
+    """OneFlow's documents list these learning rates, or the formulas for them."""
+
+    def rates(make: Callable[[Any], Any], steps: int = 12, lr: float = 0.001) -> list[float]:
+        optimizer = optim.SGD([nn.Parameter(torch.ones(1))], lr=lr)
+        schedule = make(optimizer)
+        found = []
+        for _ in range(steps):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        return found
+
+    def cosine(step: int, steps: int, alpha: float) -> float:
+        return (1 - alpha) * 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps)) + alpha
+
+    constant = rates(lambda o: G.WarmUpLR(o, 0.5, 5, "constant"), 7)
+    assert constant == pytest.approx([0.0005] * 5 + [0.001] * 2)
+    linear = rates(lambda o: G.WarmupLR(o, warmup_factor=0.5, warmup_iters=5), 7)
+    assert linear == pytest.approx([0.0005, 0.0006, 0.0007, 0.0008, 0.0009, 0.001, 0.001])
+    decay = rates(lambda o: G.CosineDecayLR(o, decay_steps=5, alpha=0.1), 8)
+    assert decay == pytest.approx([0.001 * cosine(n, 5, 0.1) for n in range(8)])
+    both = rates(lambda o: G.WarmUpLR(G.CosineDecayLR(o, 5, 0.1), 0.5, 2, "linear"), 8)
+    middle = (0.5 + cosine(2, 5, 0.1)) / 2
+    assert both == pytest.approx(
+        [0.0005, 0.001 * middle] + [0.001 * cosine(n, 5, 0.1) for n in range(2, 8)]
+    )
+    after = rates(lambda o: G.WarmUpLR(S.ExponentialLR(o, 0.5), 0.5, 2, warmup_prefix=True), 5)
+    assert after == pytest.approx([0.0005, 0.00075, 0.001, 0.0005, 0.00025])
+    together = rates(lambda o: G.WarmUpLR(S.StepLR(o, 2, 0.5), 0.2, 3, "constant"), 5)
+    assert together == pytest.approx([0.0002] * 3 + [0.0005, 0.00025])
+    ends = rates(lambda o: G.PolynomialLR(o, steps=4, end_learning_rate=0.0002, power=2.0), 6)
+    assert ends == pytest.approx([0.0008 * (1 - min(n, 4) / 4) ** 2 + 0.0002 for n in range(6)])
+    again = rates(lambda o: G.PolynomialLR(o, decay_batch=3, end_learning_rate=0.0, cycle=True), 8)
+    at = [max(n, 1) for n in range(8)]
+    assert again == pytest.approx([0.001 * (1 - n / (3 * math.ceil(n / 3))) for n in at])
+    assert rates(lambda o: G.PolynomialLR(o, 4, 2.0)) == rates(lambda o: S.PolynomialLR(o, 4, 2.0))
+    for wrong, message in (
+        (lambda o: G.PolynomialLR(o, 10, 0.001, 0.9), "give OneFlow's by name: decay_batch"),
+        (lambda o: G.WarmupLR(3), "a learning rate scheduler or an optimizer, got int"),
+        (lambda o: G.WarmupLR(o, warmup_method="fast"), "'linear' or 'constant', got 'fast'"),
+        (lambda o: G.WarmupLR(o, warmup_iters=0), "warmup_iters is a number of steps"),
+        (lambda o: G.CosineDecayLR(o, 0), "decay_steps is a number of steps, at least 1; got 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            rates(wrong)
 
 
 def test_each_optimizer_has_its_own_schedule() -> None:
