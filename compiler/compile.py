@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
 
@@ -20,6 +21,7 @@ from .internal import debugging, internal_error
 from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipeline import PIPELINES, PipelineOptions
 from .reproducer import Writer, writer_for
+from .sizes import join, symbol_of
 from .targets import parse_target
 
 
@@ -82,13 +84,30 @@ def host_blas() -> bool:
     return False
 
 
-def compile_module(module: ir.Module, options: CompileOptions | None = None) -> Program:
+def compile_module(
+    module: ir.Module, options: CompileOptions | None = None, twin: ir.Module | None = None
+) -> Program:
     """Run the target's pipeline on `module` (in place), and generate code for its function.
+
+    twin: where the module has a size, the same module with another stand-in for it.
 
     Raises:
         PipelineError: a pass failed.
-        ValueError: the target isn't known, or the module has no function.
+        ValueError: the target isn't known, the module has no function, or code cannot follow its size.
     """
+    symbol = symbol_of(module.operation)
+    if symbol is None:
+        return _compile(module, options)
+    other = None if twin is None else symbol_of(twin.operation)
+    if twin is None or other is None:
+        raise ValueError(f"the module has a size, {symbol}, so it is compiled with a twin")
+    options = options or CompileOptions()
+    program = _compile(module, options)
+    check = _compile(twin, replace(options, reproducer_dir="", on_phase=None))
+    return join(program, check, (symbol, other))
+
+
+def _compile(module: ir.Module, options: CompileOptions | None) -> Program:
     options = options or CompileOptions()
     resolved = resolve(options)
     entry = entry_function(module)
@@ -105,7 +124,8 @@ def compile_module(module: ir.Module, options: CompileOptions | None = None) -> 
     )
     tell("codegen", "")
     start = time.perf_counter()
-    with module.context, _reproducible(module, writer):
+    symbol = symbol_of(module.operation)
+    with module.context, size_of_program(symbol), _reproducible(module, writer):
         program = _generate(entry, resolved)
     options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)

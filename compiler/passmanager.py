@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.opdef import VerifyError
 
@@ -32,6 +33,7 @@ from .pipeline_text import (
     parse_pipeline,
 )
 from .reproducer import Writer
+from .sizes import symbol_of
 from .upstream_passes import UPSTREAM_PASSES
 
 #: Called as `instrument("before" | "after" | "failed", pass name, operation)`.
@@ -210,7 +212,11 @@ class Pipeline:
         root = module.operation
         seconds: dict[str, float] = {} if timing is None else timing
         context = root.context
-        with context, collect(context, diagnostics) as found:
+        with (
+            context,
+            size_of_program(symbol_of(root)),
+            collect(context, diagnostics) as found,
+        ):
             if verify:
                 _verify(root, "", found, seconds)
             for i, step in enumerate(self.steps):

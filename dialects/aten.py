@@ -5,6 +5,7 @@ JSON values are themselves, lists are lists; everything else is an object with o
 
     {"t": 0}            the tensor that is operand 0
     {"s": 1}            a Python number, read from the 0-d operand 1 when the call is made
+    {"n": [1, 4]}       1 + 4 n, of a compiled program's size n
     {"float": "inf"}    also "-inf" and "nan"
     {"complex": [re, im]}
     {"dtype": "float32"}, {"device": "cpu"}, {"layout": "strided"},
@@ -21,6 +22,8 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from .extents import evaluate
 
 _NAMED = ("dtype", "device", "layout", "memory_format")
 
@@ -63,11 +66,14 @@ def encode_call(
 
 
 def decode_call(
-    text: str, operands: Sequence[Any], scalar: Callable[[Any], int | float | bool]
+    text: str,
+    operands: Sequence[Any],
+    scalar: Callable[[Any], int | float | bool],
+    size: int = 0,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments of the call, with `operands` put in.
 
-    scalar: reads a number from a 0-d operand.
+    scalar: reads a number from a 0-d operand. size: what `{"n": …}` depends on.
 
     Raises:
         AtenError: malformed text, or an operand that does not exist.
@@ -99,6 +105,8 @@ def decode_call(
             if not isinstance(content, int) or not 0 <= content < len(operands):
                 raise AtenError(f"operand {content!r} does not exist: there are {len(operands)}")
             return operands[content] if tag == "t" else scalar(operands[content])
+        if tag == "n" and isinstance(content, list):
+            return evaluate(content, size)
         if tag == "float" and content in ("inf", "-inf", "nan"):
             return float(content)
         if tag == "complex" and isinstance(content, list) and len(content) == 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from .extents import Extent, Piece
 from .types import TensorType
 
 #: upstream passes that take kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
@@ -31,7 +32,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor in memory; strides in elements."""
+    """A tensor in memory; strides in elements. In programs with a size, numbers of its place, shape and
+    strides may be `Extent`s."""
 
     place: Place
     type: TensorType
@@ -48,7 +50,7 @@ class KernelStep:
     """
 
     kernel: str
-    words: tuple[int | Place, ...]
+    words: tuple[int | Extent | Piece | Place, ...]
     parallel: bool
     label: str
     shared: bool = False
@@ -161,6 +163,17 @@ class Result:
     alias: int | None
 
 
+@dataclass(frozen=True)
+class Size:
+    """A number that each call brings along, in argument number `argument` (int64): numbers of the program
+    depend on it."""
+
+    name: str
+    least: int
+    most: int
+    argument: int
+
+
 @dataclass
 class Program:
     """A compiled function.
@@ -171,6 +184,7 @@ class Program:
     max_threads: threads that scratch was planned for.
     target: what the code is for: "cpu", "cuda:90".
     triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
+    size: what its sizes vary with, if they do.
     """
 
     name: str
@@ -186,3 +200,4 @@ class Program:
     target: str = "cpu"
     triton: dict[str, TritonKernel] = field(default_factory=dict)
     device_code: dict[str, DeviceCode] = field(default_factory=dict)
+    size: Size | None = None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from .extents import at_most
+
 if TYPE_CHECKING:
     from .mlir import ir
 else:
@@ -44,8 +46,9 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a dense buffer; i1 is stored as one byte, as PyTorch stores bool."""
-        return prod(self.shape) * _ITEM_BYTES[self.dtype]
+        """Bytes of a dense buffer, for the greatest size if the shape varies (`gflow.dialects.extents`);
+        i1 is stored as one byte, as PyTorch stores bool."""
+        return at_most(prod(self.shape)) * _ITEM_BYTES[self.dtype]
 
     @property
     def itemsize(self) -> int:

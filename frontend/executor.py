@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.extents import STAND_INS
+
 from .tracing.trace import Trace
 from .tracing.watch import current
 
@@ -48,7 +50,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     module = lower(trace)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
-    program = _compile(module, options)
+    program = _compile(module, options, trace)
     compiled = time.perf_counter()
     watcher.phase("JIT")
     executable = Executable(program, kept_results=options.kept_results)
@@ -58,13 +60,19 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     return Compiled(executable, takes_rng, program.ir, timings, options, program)
 
 
-def _compile(module: Any, options: Any) -> Any:
+def _compile(module: Any, options: Any, trace: Trace) -> Any:
     """The program of a module: from the disk cache, or compiled and added to it."""
     from gflow.compiler import compile_module, resolve
     from gflow.runtime import cache, program_io
 
+    from .lowering import lower
+
+    def compiled() -> Any:
+        twin = None if trace.size is None else lower(trace, STAND_INS[1])
+        return compile_module(module, options, twin)
+
     if cache.directory() is None:
-        return compile_module(module, options)
+        return compiled()
     start = time.perf_counter()
     code = io.BytesIO()
     module.operation.write_bytecode(code)
@@ -79,7 +87,7 @@ def _compile(module: Any, options: Any) -> Any:
         else:
             options.timing["cache"] = time.perf_counter() - start
             return program
-    program = compile_module(module, options)
+    program = compiled()
     cache.write("programs", name, program_io.to_bytes(program))
     return program
 

@@ -43,11 +43,14 @@ class AtenCall:
         self.outputs: list[torch.Tensor | None] = []
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
+        self.size = 0
 
     def refs(self) -> list[TensorRef]:
         return [*self.step.inputs, *(r for r in self.step.outputs if r is not None)]
 
-    def bind(self, locate: Locate) -> None:
+    def bind(self, locate: Locate, size: int = 0) -> None:
+        """Put tensors in. size: the program's, if it has one."""
+        self.size = size
         self.inputs = [locate(r) for r in self.step.inputs]
         self.outputs = [None if r is None else locate(r) for r in self.step.outputs]
         self.decode()
@@ -57,7 +60,9 @@ class AtenCall:
         self.inputs, self.outputs, self.args, self.kwargs = [], [], [], {}
 
     def decode(self) -> None:
-        self.args, self.kwargs = decode_call(self.step.args, self.inputs, lambda t: t.item())
+        self.args, self.kwargs = decode_call(
+            self.step.args, self.inputs, lambda t: t.item(), self.size
+        )
 
     def run(self) -> None:
         if self.has_scalars:

@@ -9,6 +9,7 @@ in a row are one call into generated code, which shares PyTorch's OpenMP threads
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -19,8 +20,12 @@ from gflow.dialects.program import AtenStep, Place, Program, Step, TensorRef
 from .arena import Arena
 from .aten_step import AtenCall
 from .results import ResultPool
+from .sizes import check, fixed, fixed_ref
 from .table import KernelTable, Segment
 from .tensors import DTYPES, view_bytes, view_tensor
+
+#: sizes whose result buffers are kept
+_SIZES = 8
 
 
 class Executable:
@@ -44,12 +49,12 @@ class Executable:
         self.constants = [
             torch.frombuffer(bytearray(c or b"\0"), dtype=torch.uint8) for c in program.constants
         ]
-        self._pools = [
-            None
-            if r.alias is not None
-            else ResultPool(r.type.shape, DTYPES[r.type.dtype], kept_results)
-            for r in program.results
-        ]
+        self._kept_results = kept_results
+        self._n = -1  # the size that all numbers are for
+        self._pools: list[ResultPool | None] = []
+        self._pools_of: OrderedDict[int, list[ResultPool | None]] = OrderedDict()
+        if program.size is None:
+            self._pools = self._result_pools()
         self._table = KernelTable(program, self._fixed_address)
         self._addresses = [-1] * len(program.arguments)
         self._result_addresses = [-1] * len(program.results)
@@ -60,6 +65,28 @@ class Executable:
         self._plan = list(self._segments())
 
     # -- set-up
+
+    def _result_pools(self) -> list[ResultPool | None]:
+        return [
+            None
+            if r.alias is not None
+            else ResultPool(fixed(r.type.shape, self._n), DTYPES[r.type.dtype], self._kept_results)
+            for r in self.program.results
+        ]
+
+    def _resize(self, n: int) -> None:
+        """Set all numbers that depend on the size."""
+        assert self.program.size is not None
+        check(self.program.size, n)
+        self._n = n
+        pools = self._pools_of.pop(n, None)
+        self._pools = self._pools_of[n] = pools or self._result_pools()
+        if len(self._pools_of) > _SIZES:
+            self._pools_of.popitem(last=False)
+        self._table.resize(n)
+        self._memory = None  # so that all addresses are set anew
+        self._addresses = [-1] * len(self._addresses)
+        self._result_addresses = [-1] * len(self._result_addresses)
 
     @property
     def arena_bytes(self) -> int:
@@ -100,7 +127,7 @@ class Executable:
             self._table.patch("arena", 0, memory.data_ptr())
             self._addresses = [-1] * len(self._addresses)
             for call in self._staying:
-                call.bind(self._locate)
+                call.bind(self._locate, self._n)
         return memory
 
     def _fixed_address(self, place: Place) -> int | None:
@@ -131,6 +158,8 @@ class Executable:
         return call
 
     def _locate(self, ref: TensorRef) -> torch.Tensor:
+        if self.program.size is not None:
+            ref = fixed_ref(ref, self._n)
         space, index, _ = ref.place
         if space == "arena":
             assert self._memory is not None
@@ -152,7 +181,7 @@ class Executable:
             The results in order; an aliased one is the argument that was updated.
 
         Raises:
-            ValueError: the number of arguments is wrong.
+            ValueError: the number of arguments is wrong, or the program is for other sizes.
         """
         with self._arena.lock, torch.no_grad():
             results = self._bind(args)
@@ -205,6 +234,9 @@ class Executable:
                 f"'{self.program.name}' takes {len(self.program.arguments)} arguments, "
                 f"{len(args)} were given"
             )
+        size = self.program.size
+        if size is not None and (n := int(args[size.argument])) != self._n:
+            self._resize(n)
         self._settle()
         results = [
             pool.take() if pool is not None else args[r.alias or 0]
@@ -215,7 +247,7 @@ class Executable:
         if moved:
             self._args, self._results = args, results
             for call in self._moving:
-                call.bind(self._locate)
+                call.bind(self._locate, self._n)
             self._args, self._results = (), ()
         return results
 

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gflow.dialects.extents import Extent
 from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
 
 from . import jit
+from .sizes import Numbers
 
 _RUNNER = "gflow_run_steps"
 #: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel);
@@ -122,16 +124,28 @@ class KernelTable:
         self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
         self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
         self._used = 0
-        self._spots: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._spots: dict[tuple[str, int], list[tuple[int, int | Extent]]] = {}
+        self._varying: list[tuple[int, Extent]] = []
         for n, step in enumerate(steps):
             if isinstance(step, KernelStep):
                 self._rows[n] = (*self._place(step, functions, fixed), int(step.parallel))
             else:
                 self._rows[n] = (*self._place_group(step, functions, fixed), 1)
         self._patches = {
-            key: (np.array([w for w, _ in found]), np.array([o for _, o in found], dtype=np.int64))
+            key: (
+                np.array([w for w, _ in found]),
+                np.array([0 if isinstance(o, Extent) else o for _, o in found], dtype=np.int64),
+            )
             for key, found in self._spots.items()
         }
+        self._offsets: list[tuple[tuple[str, int], int, Extent]] = [
+            (key, i, offset)
+            for key, found in self._spots.items()
+            for i, (_, offset) in enumerate(found)
+            if isinstance(offset, Extent)
+        ]
+        self._at = np.array([at for at, _ in self._varying], dtype=np.int64)
+        self._numbers = Numbers([extent for _, extent in self._varying])
 
     def _place(
         self, step: KernelStep, functions: dict[str, int], fixed: FixedAddress
@@ -139,8 +153,11 @@ class KernelTable:
         """Write the words of a step; returns its function and the words' address."""
         start = self._words.ctypes.data + 8 * self._used
         for word in step.words:
-            address = fixed(word) if isinstance(word, Place) else word
-            if address is not None:
+            if isinstance(word, Extent):
+                self._varying.append((self._used, word))
+            elif isinstance(word, int):
+                self._words[self._used] = word
+            elif isinstance(word, Place) and (address := fixed(word)) is not None:
                 self._words[self._used] = address
             elif isinstance(word, Place):
                 found = self._spots.setdefault((word.space, word.index), [])
@@ -165,6 +182,12 @@ class KernelTable:
         found = self._patches.get((space, index))
         if found is not None:
             self._words[found[0]] = address + found[1]
+
+    def resize(self, n: int) -> None:
+        """Write the words that a size of `n` makes. All addresses must be set again after."""
+        self._words[self._at] = self._numbers.at(n)
+        for key, i, offset in self._offsets:
+            self._patches[key][1][i] = offset.at(n)
 
     def segment(self, begin: int, end: int) -> Segment:
         """Rows `begin`…`end`, the end left out."""

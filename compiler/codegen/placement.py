@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gflow.dialects.extents import at_most
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Argument, AtenStep, Place, Result, Step, TensorRef
 from gflow.dialects.types import TensorType
@@ -76,7 +77,7 @@ class Placement:
     def scratch(self, size: int, wanted: bool = True) -> Place:
         """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""
         if wanted:
-            self.scratch_bytes = max(self.scratch_bytes, -(-size // 64) * 64)
+            self.scratch_bytes = max(self.scratch_bytes, -(-at_most(size) // 64) * 64)
         return Place("arena", 0, self.arena)
 
     @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import COMPLEX, FLOATS, INTEGERS, TensorType
 
@@ -38,6 +39,8 @@ def reduce_constant(n: Node, b: Rewriter) -> ir.Value | None:
     if c is None:
         return None
     count = prod(b.type(x).shape[d] for d in n.attrs["dims"])
+    if varies(count) and n.attrs["kind"] in ("sum", "prod"):
+        return None
     value = _reduced(n.attrs["kind"], c, count, n.type.dtype)
     return None if value is None else b.constant(value, n.type)
 
@@ -70,7 +73,7 @@ def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     if any(d in carried for d in n.attrs["dims"]):
         return None
     count = prod(inner.type.shape[d] for d in n.attrs["dims"])
-    if count == 0 or (kind == "sum" and n.type.dtype not in FLOATS):
+    if count == 0 or varies(count) or (kind == "sum" and n.type.dtype not in FLOATS):
         return None
     if kind == "sum" and round_to(float(count), n.type.dtype) != count:
         return None

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gflow.dialects.dialect import make_context
+from gflow.dialects.extents import STAND_INS, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
 
+from ..tracing.sizes import with_size
 from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
 from .calls import lower_call
 from .dtypes import TO_MLIR, LoweringError, Unsupported
@@ -29,9 +31,14 @@ for _family in _FAMILIES:
 _NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
 
 
-def lower(trace: Trace) -> ir.Module:
-    """The trace as a module with one function, in a context of its own."""
-    with make_context(), ir.Location.unknown():
+def lower(trace: Trace, stand_in: int = STAND_INS[0]) -> ir.Module:
+    """The trace as a module with one function, in a context of its own.
+
+    stand_in: of the trace's size, if it has one.
+    """
+    if trace.size is not None:
+        trace = with_size(trace, stand_in)
+    with make_context(), ir.Location.unknown(), size_of_program(trace.size):
         module = ir.Module.create()
         types = [_input_type(i) for i in trace.inputs]
         with ir.InsertionPoint(module.body):
@@ -44,6 +51,8 @@ def lower(trace: Trace) -> ir.Module:
             value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])
             value.number = given.value.is_number
             values[given.value.id] = value
+            if given.role == "size":
+                em.size = value
         ops = _live(trace)
         scoped = any(op.scope for op in ops)
         for op in ops:
@@ -150,6 +159,10 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
             "gflow.role": ir.StringAttr.get(given.role),
             "gflow.name": ir.StringAttr.get(given.name),
         }
+        if given.role == "size" and trace.size is not None:
+            size, i64 = trace.size, ir.IntegerType.get_signless(64)
+            for key, number in (("min", size.least), ("max", size.most), ("stand_in", size.stand_in)):
+                attrs[f"gflow.{key}"] = ir.IntegerAttr.get(i64, number)
         shape, strides = tuple(given.value.shape), tuple(given.value.strides)
         if not _same_layout(shape, strides):
             attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))

@@ -6,15 +6,18 @@ become splat constants of the full shape. Element types are never mixed silently
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from gflow.dialects import extents
 from gflow.dialects.attributes import to_mlir
 from gflow.dialects.builder import segment_sizes
 from gflow.dialects.constants import dense_attribute
+from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
@@ -143,6 +146,7 @@ class Emitter:
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
         self.rng: Value | None = None
+        self.size: Value | None = None
         self.streams = 0
         self.uniques = 0
         self._ip = ir.InsertionPoint(block)
@@ -232,8 +236,10 @@ class Emitter:
         return self.create(name, operands, attrs, types)[0]
 
     def full(self, value: Number, shape: Sequence[int], dtype: str) -> Value:
-        """A splat constant."""
+        """A splat constant; the number that it is in this call, where it is made of sizes that vary."""
         shape = tuple(shape)
+        if type(value) is int and varies(value):
+            return self.broadcast(self.convert(self.number_of(value), dtype), shape)
         if dtype in FLOATS:
             try:
                 value = float(value)
@@ -261,6 +267,27 @@ class Emitter:
             found.const = value
             self._constants[key] = found
         return found
+
+    def number_of(self, value: int) -> Value:
+        """An integer that varies, as a scalar computed from the size."""
+        symbol, size = extents.current(), self.size
+        assert symbol is not None
+        assert size is not None
+        found = self._constants.get(("size", value))
+        if found is None:
+            *rest, last = symbol.coefficients(value)
+            found = size if last == 1 else size * last
+            for k, c in enumerate(reversed(rest)):
+                found = found * size if k else found
+                found = found + c if c else found
+            found = self._constants["size", value] = Value(self, found.ir, (), "i64")
+        return found
+
+    def quotient(self, a: int, b: int) -> Any:
+        """a / b: a number, or what it is in this call."""
+        if varies(a) or varies(b):
+            return self.full(a, (), "f64") / self.full(b, (), "f64")
+        return a / b if b > 0 else math.nan
 
     def dense(self, array: np.ndarray, dtype: str) -> Value:
         """A constant with the elements of `array` (which holds `dtype`'s bytes)."""

@@ -71,8 +71,9 @@ def _updated(em: Emitter, running: Value, value: Value, momentum: Any) -> Value:
     return (value * momentum + old * (1 - momentum)).to(running.dtype)
 
 
-def _unbiased(var: Value, count: int) -> Value:
-    return var * (count / (count - 1) if count > 1 else math.nan)
+def _unbiased(em: Emitter, var: Value, count: int) -> Value:
+    factor = em.quotient(count, count - 1)
+    return var * (factor.to(var.dtype) if isinstance(factor, Value) else factor)
 
 
 def _unsaved(em: Emitter, index: int) -> Value:
@@ -91,7 +92,7 @@ def batch_norm_functional(
         return y, _unsaved(em, 1), _unsaved(em, 2), running_mean, running_var
     y, mean, rstd, var, count = _train(em, x, weight, bias, eps)
     new_mean = _updated(em, running_mean, mean, momentum)
-    new_var = _updated(em, running_var, _unbiased(var, count), momentum)
+    new_var = _updated(em, running_var, _unbiased(em, var, count), momentum)
     return y, mean, rstd, new_mean, new_var
 
 

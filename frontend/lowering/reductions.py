@@ -148,7 +148,8 @@ def moments(
     count = math.prod(v.shape[d] for d in dims)
     mean = em.mean(v, dims, keepdim=True)
     centred = v - mean
-    return mean, (centred * centred).sum(dims, keepdim=True) / max(count - correction, 0)
+    whole = int(correction) if float(correction).is_integer() else correction
+    return mean, (centred * centred).sum(dims, keepdim=True) / max(count - whole, 0)
 
 
 def _var_mean(

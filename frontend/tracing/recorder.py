@@ -7,9 +7,9 @@ to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -21,6 +21,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gflow.dialects.types import row_major_strides
+
 from ..errors import GraphTraceError
 from .checks import CHECKS
 from .fakes import fake_call
@@ -29,10 +31,14 @@ from .location import Locator
 from .numbers import Guard, Number, number_of, wrap
 from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
 
+if TYPE_CHECKING:
+    from .size_env import SizeEnv
+
 aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
 _LIFT_FRESH = aten.lift_fresh.default
+_NUMBERS = ("NumberType", "FloatType")
 _ITEM = aten._local_scalar_dense.default
 
 
@@ -81,6 +87,8 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[TraceInput] = []
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
+        self.sizes: SizeEnv | None = None
+        self.size: TraceValue | None = None
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
@@ -92,35 +100,51 @@ class Recorder(TorchDispatchMode):
     # values
 
     def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
-        value = TraceValue(
-            self._next_id,
-            tuple(tensor.shape),
-            tensor.dtype,
-            tuple(tensor.stride()) if tensor.layout == torch.strided else (),
-            tensor.device,
-            is_number,
-        )
+        shape = tuple(tensor.shape)
+        strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
+        if self.sizes is not None:
+            shape = tuple(map(self.sizes.concrete, shape))
+            strides = tuple(map(self.sizes.concrete, strides))
+        value = TraceValue(self._next_id, shape, tensor.dtype, strides, tensor.device, is_number)
         self._next_id += 1
         return value
 
-    def fake_like(self, tensor: torch.Tensor) -> FakeTensor:
-        """A fake tensor with the metadata of a real one and a new value."""
+    def fake_like(self, tensor: torch.Tensor, dynamic: Collection[int] = ()) -> FakeTensor:
+        """A fake tensor with the metadata of a real one and a new value. dynamic: the dimensions that
+        have the size of the trace; the tensor is dense."""
+        shape: Sequence[Any] = tensor.shape
+        strides: Sequence[Any] = tensor.stride()
+        if dynamic:
+            assert self.sizes is not None
+            shape = [self.sizes.symint if d in dynamic else s for d, s in enumerate(shape)]
+            strides = row_major_strides(tuple(shape))
         with untraced():
-            meta = torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-            )
+            meta = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
             fake = FakeTensor(self.fake_mode, meta, tensor.device)
             set_value(fake, self.new_value(fake))
         return fake
 
     def add_input(
-        self, tensor: torch.Tensor, role: str, name: str, real: bool = True
+        self,
+        tensor: torch.Tensor,
+        role: str,
+        name: str,
+        real: bool = True,
+        dynamic: Collection[int] = (),
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
-        fake = self.fake_like(tensor)
+        fake = self.fake_like(tensor, dynamic)
         self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
         self.locator.watcher.argument(self.inputs[-1])
         return fake
+
+    def add_size(self, sizes: SizeEnv) -> None:
+        """Dimensions vary with a size, which is an argument of its own."""
+        self.sizes = self.fake_mode.shape_env = sizes
+        self.fake_mode.static_shapes = False
+        tensor = torch.tensor(sizes.size.most)
+        self.size = self.value_of(self.add_input(tensor, "size", sizes.size.name))
+        self.size.is_number = True
 
     def mark(self) -> Mark:
         """A point to `rewind` to when an attempt fails."""
@@ -230,6 +254,8 @@ class Recorder(TorchDispatchMode):
         check = CHECKS.get(func)
         if check is not None and (problem := check(args)) is not None:
             raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
+        if self.sizes is not None:
+            args, kwargs = self._numbers_of_sizes(func, args, kwargs)
         trace_args = tuple([self._trace_arg(a) for a in args])
         trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}
         call_args, call_kwargs = self._fakes(args), self._fakes(kwargs)
@@ -307,7 +333,31 @@ class Recorder(TorchDispatchMode):
                 "a graph has its own (seed, offset), seeded by torch.manual_seed. Leave it out."
             )
         node = number_of(arg)
-        return arg if node is None else node.value
+        if node is not None:
+            return node.value
+        return arg if self.sizes is None else self.sizes.concrete(arg)
+
+    def _numbers_of_sizes(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A size that an op takes as a number, not as a shape: a traced number."""
+
+        def convert(arg: Any, kind: str) -> Any:
+            floating = isinstance(arg, torch.SymFloat)
+            if not floating and not (isinstance(arg, torch.SymInt) and kind in _NUMBERS):
+                return arg
+            if number_of(arg) is not None:
+                return arg
+            assert self.sizes is not None
+            assert self.size is not None
+            return self.sizes.number(arg, self, self.size)
+
+        schema = func._schema.arguments
+        kinds = {a.name: a.type.kind() for a in schema}
+        return (
+            tuple([convert(a, s.type.kind()) for a, s in zip(args, schema)]),
+            {k: convert(a, kinds[k]) for k, a in kwargs.items()},
+        )
 
     def _fakes(self, arg: Any) -> Any:
         """Arguments for the fake implementation: no real tensor, no traced number."""

@@ -14,6 +14,8 @@ import torch
 from torch.utils._pytree import TreeSpec
 
 if TYPE_CHECKING:
+    from gflow.dialects.extents import Symbol
+
     from .numbers import Guard
     from .optimizer import NumberSource, OptimizerTrace
 
@@ -105,7 +107,9 @@ class Trace:
     buffers in which the step leaves their gradients.
 
     With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
-    what runs after the last, over a part of `inputs` each. `ops` are those of both."""
+    what runs after the last, over a part of `inputs` each. `ops` are those of both.
+
+    `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -121,6 +125,7 @@ class Trace:
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     micro_batches: int = 1
     parts: tuple[Trace, Trace] | None = None
+    size: Symbol | None = None
 
     @property
     def main(self) -> Trace:

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -27,7 +28,7 @@ from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
-from .sizes import Dynamic, SizeEnv
+from .sizes import Dynamic
 from .sparse import SparseStep, run_step
 from .state import prepare_state
 from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
@@ -131,7 +132,9 @@ class _Session:
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         if self.dynamic is not None:
-            where = lambda: describe(self.locator.here())  # noqa: E731
+            from .size_env import SizeEnv  # only here: it loads all of PyTorch's symbolic shapes
+
+            where = partial(_describe_here, self.locator)
             self.recorder.add_size(SizeEnv("n", self.dynamic.sizes, where))
         leaves, spec = self._inputs()
         training = bool(self.optimizers)
@@ -481,6 +484,10 @@ class _Session:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _describe_here(locator: Locator) -> str:
+    return describe(locator.here())
 
 
 def _holds_tensors(leaf: Any, depth: int = 3) -> bool:

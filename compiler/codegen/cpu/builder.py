@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.extents import Piece, at_most
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import COMPLEX, TensorType
@@ -49,10 +50,11 @@ class Builder(Placement):
         stores: Sequence[Place],
         label: str,
         first: int = 0,
+        part: Piece | None = None,
     ) -> None:
         """Add a step that runs kernel `k`; places by operand and result number.
 
-        first: where the kernel starts along its first dimension.
+        first: where the kernel starts along its first dimension. part: how far it goes along that.
         """
         if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
             return
@@ -60,13 +62,15 @@ class Builder(Placement):
             raise ValueError(f"there are no kernels on complex numbers: {label}")
         p = plan(k)
         name = self.kernel(k, p)
-        work = k.numel * max(1, sum(n.op not in ("load", "const", "index") for n in k.nodes))
+        work = at_most(k.numel) * max(
+            1, sum(n.op not in ("load", "const", "index") for n in k.nodes)
+        )
         scratch = Place("arena", 0, self.arena)
         if p.scratch_rows:
             self.scratch_bytes = max(
                 self.scratch_bytes, 8 * p.scratch_rows * p.scratch_width * self.threads
             )
-        words: list[int | Place] = []
+        words: list[int | Piece | Place] = []
         for w in p.words:
             if w.kind in ("load", "store"):
                 access = k.loads[w.value] if w.kind == "load" else k.stores[w.value]
@@ -79,6 +83,8 @@ class Builder(Placement):
                 words.append(scratch)
             else:
                 words.append(w.bits())
+        if part is not None:
+            words[p.index["size", 0]] = part
         parallel = p.mode != "scalar" and work >= _SERIAL_WORK
         self.steps.append(KernelStep(name, tuple(words), parallel, label, p.mode != "scalar"))
 

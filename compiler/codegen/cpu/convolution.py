@@ -13,6 +13,7 @@ activation is the matrix.
 from __future__ import annotations
 
 from gflow.dialects.attributes import read
+from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import TensorType, row_major_strides
@@ -101,13 +102,13 @@ class _Output:
         if self.floating and self.epilogue is not None and self.epilogue.granule:
             self.first = first
 
-    def done(self, first: int, count: int) -> None:
-        """These rows are complete."""
+    def done(self, first: int, count: Count, last: bool) -> None:
+        """These rows are complete, and with the last ones all."""
         if self.epilogue is None:
             return
         if self.epilogue.granule:
             self.epilogue.run(first, count, self.at(first))
-        elif first + count == self.epilogue.rows:
+        elif last:
             self.epilogue.run(0, self.epilogue.rows, self.at(0))
 
 
@@ -138,11 +139,11 @@ class _Convolution:
     def take_scratch(self, size: int) -> Place:
         """Bytes of the scratch that the steps of this op share."""
         place = Place("arena", 0, self.b.arena + self.scratch)
-        self.scratch += -(-size // 64) * 64
+        self.scratch += -(-at_most(size) // 64) * 64
         self.b.scratch_bytes = max(self.b.scratch_bytes, self.scratch)
         return place
 
-    def run(self, name: str, **words: int | Place) -> None:
+    def run(self, name: str, **words: Count | Place) -> None:
         text, externals, names = conv_kernels.kernel(name)
         self.b.kernels[name] = text
         self.b.externals |= externals
@@ -150,7 +151,7 @@ class _Convolution:
         self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
 
     def product(
-        self, a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False
+        self, a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
     ) -> None:
         name = self.b.gemm("f32")
         self.b.steps.append(
@@ -175,7 +176,7 @@ class _Convolution:
         if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
             return self.w, False
         channel_major = (self.cg * g.taps, *_tap_strides(ty, g), g.taps)
-        if rows < g.o and _same_order(ty.shape, strides, channel_major):
+        if at_most(rows) < g.o and _same_order(ty.shape, strides, channel_major):
             return self.w, True
         copy = self.take_scratch(4 * ty.numel)
         self.b.copy(self.w, strides, copy, row_major_strides(ty.shape), ty, self.label)
@@ -183,12 +184,12 @@ class _Convolution:
 
     # -- patches and GEMM
 
-    def pieces(self, positions: int, granule: int, row_bytes: int) -> list[tuple[int, int]]:
+    def pieces(self, positions: int, granule: int, row_bytes: int) -> list[tuple[int, Count]]:
         """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes."""
         length = max(1, _PIECE // max(1, row_bytes * granule)) * granule
-        return [(at, min(length, positions - at)) for at in range(0, positions, length)]
+        return pieces(positions, length)
 
-    def direct_pieces(self, positions: int, terms: int) -> list[tuple[int, int]]:
+    def direct_pieces(self, positions: int, terms: int) -> list[tuple[int, Count]]:
         return [(0, positions)] if self.epilogue is None else self.epilogue.pieces(terms)
 
     def granule(self, rows: int) -> int:
@@ -206,9 +207,9 @@ class _Convolution:
             rows = Place("arena", 0, 0)
         else:
             pieces = self.pieces(positions, self.granule(g.wo), 4 * self.k)
-            rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+            rows = self.take_scratch(4 * self.k * longest(pieces))
         pack = "pack_patches_channel_major" if channel_major else "pack_patches"
-        out = _Output(self, max(count for _, count in pieces))
+        out = _Output(self, longest(pieces))
         for first, count in pieces:
             out.begin(first)
             for i in range(g.groups):
@@ -221,7 +222,7 @@ class _Convolution:
                 w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
                 y = Matrix(out.at(first, i * self.og), g.o)
                 self.product(a, w, y, count, self.og, self.k)
-            out.done(first, count)
+            out.done(first, count, (first, count) == pieces[-1])
 
     def convolution_input_grad(self) -> None:
         g = self.g
@@ -234,16 +235,19 @@ class _Convolution:
         else:
             images = self.granule(g.h * g.w) // (g.h * g.w)
             pieces = self.pieces(positions, images * image, 4 * self.k)
-            rows = self.take_scratch(4 * self.k * max(count for _, count in pieces))
+            rows = self.take_scratch(4 * self.k * longest(pieces))
         unpack = "add_patches_channel_major" if channel_major else "add_patches"
         scale = 1 if g.direct else g.h * g.w / image
-        out = _Output(self, round(max(count for _, count in pieces) * scale))
+        out = _Output(self, round(longest(pieces) * scale))
         for first, count in pieces:
-            begin, inputs = (
-                (first, count)
-                if g.direct
-                else (first // image * g.h * g.w, count // image * g.h * g.w)
-            )
+            begin, inputs = first, count
+            if not g.direct:
+                begin = first // image * g.h * g.w
+                inputs = (
+                    count.times(g.h * g.w, image)
+                    if isinstance(count, Piece)
+                    else count // image * g.h * g.w
+                )
             out.begin(begin)
             for i in range(g.groups):
                 w = Matrix(self.at(weight, i * self.og * self.k), self.k)
@@ -258,17 +262,15 @@ class _Convolution:
                 self.run(
                     unpack, x=target, rows=rows, first=first // image, count=inputs, cg=self.cg
                 )
-            out.done(begin, inputs)
+            out.done(begin, inputs, (first, count) == pieces[-1])
 
     def convolution_weight_grad(self) -> None:
         g = self.g
         positions = g.n * g.ho * g.wo
-        pieces = [(0, positions)] if g.direct else self.pieces(positions, g.wo, 4 * self.k)
-        rows = (
-            Place("arena", 0, 0)
-            if g.direct
-            else self.take_scratch(4 * self.k * max(n for _, n in pieces))
-        )
+        pieces: list[tuple[int, Count]] = [(0, positions)]
+        if not g.direct:
+            pieces = self.pieces(positions, g.wo, 4 * self.k)
+        rows = Place("arena", 0, 0) if g.direct else self.take_scratch(4 * self.k * longest(pieces))
         every = self.b.body.types[self.w_value].numel // max(self.cg, 1)
         out = _Output(self, every)
         for i in range(g.groups):
@@ -280,7 +282,7 @@ class _Convolution:
                 patches = Matrix(x, g.c) if g.direct else Matrix(rows, self.k)
                 dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o, True)
                 self.product(dy, patches, dw, self.og, self.k, count, add=first > 0)
-        out.done(0, every)
+        out.done(0, every, True)
 
     # -- depthwise
 
@@ -309,7 +311,7 @@ class _Convolution:
                 self.run("depthwise", x=self.x, k=k, y=out.at(0))
             else:
                 self.run("depthwise_input_grad", x=out.at(0), k=k, y=self.y)
-        out.done(0, rows)
+        out.done(0, rows, True)
         return True
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from gflow.dialects import builder
+from gflow.dialects.extents import Count, Piece, at_most, pieces, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, row_major_strides
@@ -62,22 +63,23 @@ class Epilogue:
     def rows(self) -> int:
         return self.type.numel // max(self.width, 1)
 
-    def pieces(self, terms: int, granule: int = 1) -> list[tuple[int, int]]:
+    def pieces(self, terms: int, granule: int = 1) -> list[tuple[int, Count]]:
         """Rows to make at a time, as (first, count).
 
         terms: products that each element is the sum of. granule: of rows.
         """
         row = self.width * self.type.itemsize
-        size = self.rows * row
+        rows = at_most(self.rows)
+        size = rows * row
         if self.place is None:
             whole, most = size <= _SCRATCH, _SCRATCH
         else:
             whole, most = size < _LARGE or terms > _FEW_TERMS, _PIECE
-        if whole or not self.granule:
+        if whole or not self.granule or (varies(self.rows) and not self.b.blas):
             return [(0, self.rows)]
         both = self.common(granule)
-        length = max(1, most // (row * both), self.rows // (_MOST_PIECES * both)) * both
-        return [(at, min(length, self.rows - at)) for at in range(0, self.rows, length)]
+        length = max(1, most // (row * both), rows // (_MOST_PIECES * both)) * both
+        return pieces(self.rows, length)
 
     def common(self, granule: int) -> int:
         """The least multiple of a granule of rows that the kernel can run on, too."""
@@ -90,16 +92,21 @@ class Epilogue:
         offset = self.place.offset + first * self.width * self.type.itemsize
         return Place(self.place.space, self.place.index, offset)
 
-    def run(self, first: int, count: int, at: Place) -> None:
+    def run(self, first: int, count: Count, at: Place) -> None:
         """Add the kernel's step for rows first…first+count, which lie at `at`."""
-        k, step = self.kernel, 0
-        if count < self.rows:
+        k, step, part = self.kernel, 0, None
+        if isinstance(count, Piece) or count < self.rows:
             unit = k.numel // k.sizes[0]
             step = first * self.width // unit
-            k = replace(k, sizes=(count * self.width // unit, *k.sizes[1:]))
+            if isinstance(count, Piece):
+                part = count.times(self.width, unit)
+                size = part.like
+            else:
+                size = count * self.width // unit
+            k = replace(k, sizes=(size, *k.sizes[1:]))
         start = at.offset - first * self.width * self.type.itemsize
         raw = Place(at.space, at.index, start)
-        self.b.launch(k, [*self.loads, raw], self.stores, self.label, step)
+        self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part)
         if self.copy_to is not None:
             target, strides = self.copy_to
             dense = row_major_strides(self.type.shape)

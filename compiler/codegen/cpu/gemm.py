@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from gflow.dialects.extents import Count, Piece, varies
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
@@ -88,51 +90,70 @@ def batch_steps(
 ) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """The batch dimensions as runs that one loop can walk: (count, strides, offsets) of each.
 
-    The innermost run is as long as the strides allow; the dimensions outside it are unrolled.
+    The innermost run is as long as the strides allow; the dimensions outside it are unrolled, those that
+    vary from call to call inside it.
 
     Args:
         shape: of the batch dimensions.
         strides: of the batch dimensions, for each matrix, in elements.
     """
-    batch = list(shape)
-    count, steps = 1, tuple(0 for _ in strides)
-    inner = len(batch)
-    while inner > 0:
-        d = inner - 1
-        these = tuple(s[d] for s in strides)
-        if batch[d] != 1:
-            if count == 1:
-                steps = these
-            elif any(t != s * count for t, s in zip(these, steps)):
-                break
-            count *= batch[d]
-        inner = d
+    inner = _together(shape, strides)
+    if any(varies(size) for size in shape[:inner]):
+        order = sorted(range(len(shape)), key=lambda d: varies(shape[d]))
+        shape, strides = [shape[d] for d in order], [[s[d] for d in order] for s in strides]
+        inner = _together(shape, strides)
+        if any(varies(size) for size in shape[:inner]):
+            raise ValueError(f"a product of matrices has too many batches that vary: {list(shape)}")
+    walked = [d for d in range(inner, len(shape)) if shape[d] != 1]
+    count = prod(shape[d] for d in walked)
+    steps = tuple(s[walked[-1]] if walked else 0 for s in strides)
     runs = [(0,) * len(strides)]
     for d in range(inner):
         runs = [
             tuple(r + i * s[d] for r, s in zip(run, strides))
             for run in runs
-            for i in range(batch[d])
+            for i in range(shape[d])
         ]
     return [(count, steps, run) for run in runs]
 
 
+def _together(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """The first of the innermost dimensions that one loop can walk."""
+    count, steps = 1, tuple(0 for _ in strides)
+    inner = len(shape)
+    while inner > 0:
+        d = inner - 1
+        these = tuple(s[d] for s in strides)
+        if shape[d] != 1:
+            if count == 1:
+                steps = these
+            elif any(t != s * count for t, s in zip(these, steps)):
+                break
+            count *= shape[d]
+        inner = d
+    return inner
+
+
 def words(
-    places: Sequence[Place], types: Sequence[TensorType], strides: Sequence[Sequence[int]]
-) -> list[tuple[tuple[int | Place, ...], bool]]:
+    places: Sequence[Place],
+    types: Sequence[TensorType],
+    strides: Sequence[Sequence[int]],
+    rows: Piece | None = None,
+) -> list[tuple[tuple[int | Piece | Place, ...], bool]]:
     """The words of each call for C = A B, and whether threads should share its batch.
 
-    Args: for A, B and C; strides in elements.
+    Args: for A, B and C; strides in elements. rows: of A and C, if these vary from call to call.
     """
     item = types[0].itemsize
     (ta, lda), (tb, ldb) = (_operand(t.shape, s) for t, s in zip(types[:2], strides[:2]))
     m, n = types[2].shape[-2:]
     k = types[0].shape[-1]
     ldc = max(strides[2][-2] if m > 1 else n, n, 1)
-    calls: list[tuple[tuple[int | Place, ...], bool]] = []
+    calls: list[tuple[tuple[int | Piece | Place, ...], bool]] = []
     for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
         at = [Place(p.space, p.index, p.offset + o * item) for p, o in zip(places, offsets)]
-        numbers = (ord(ta), ord(tb), m, n, k, lda, ldb, ldc, count, *(s * item for s in steps), 0)
+        sizes = (rows or m, n, k, lda, ldb, ldc, count)
+        numbers = (ord(ta), ord(tb), *sizes, *(s * item for s in steps), 0)
         calls.append(((*at, *numbers), count > 1))
     return calls
 
@@ -147,8 +168,8 @@ class Matrix:
 
 
 def product(
-    a: Matrix, b: Matrix, c: Matrix, m: int, n: int, k: int, add: bool = False
-) -> tuple[int | Place, ...]:
+    a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
+) -> tuple[int | Piece | Place, ...]:
     """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
     letters = (ord("T" if x.transposed else "N") for x in (a, b))
     leading = (max(x.leading, 1) for x in (a, b, c))

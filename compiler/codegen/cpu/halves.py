@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gflow.dialects.amp import amp_of
+from gflow.dialects.extents import varies
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, row_major_strides
 
@@ -81,7 +82,9 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             scratch = take(types[2].nbytes) if own else Place("arena", 0, b.arena)
             result = epilogue.target(0, scratch)
             strides[2] = (columns, 1)
-        piece = min(rows, max(_LEAST_ROWS, _PIECE // (4 * (inner + columns))))
+        piece = rows
+        if not varies(rows):
+            piece = min(rows, max(_LEAST_ROWS, _PIECE // (4 * (inner + columns))))
         wide = [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
         at = [take(ty.nbytes) for ty in wide]
         whole = TensorType(wide[1].shape, types[1].dtype)

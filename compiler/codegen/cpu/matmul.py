@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef
 from gflow.dialects.types import COMPLEX, TensorType
 
@@ -26,16 +27,21 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         product(b, [*places, b.place(z)], types, strides, b.label(o))
         return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
+    pieces: list[tuple[int, Count]]
     pieces = [(0, epilogue.rows)] if batched else epilogue.pieces(types[0].shape[-1])
-    scratch = b.scratch(pieces[0][1] * epilogue.width * types[2].itemsize, epilogue.place is None)
+    scratch = b.scratch(
+        longest(pieces) * epilogue.width * types[2].itemsize, epilogue.place is None
+    )
     for first, count in pieces:
         target = epilogue.target(first, scratch)
         if len(pieces) == 1:
             product(b, [*places, target], types, strides, b.label(o))
         else:
-            part = [_rows(types[0], count), types[1], _rows(types[2], count)]
+            rows = count if isinstance(count, Piece) else None
+            size = count.like if isinstance(count, Piece) else count
+            part = [_rows(types[0], size), types[1], _rows(types[2], size)]
             at = shifted(places[0], first * strides[0][-2], types[0])
-            product(b, [at, places[1], target], part, strides, b.label(o))
+            product(b, [at, places[1], target], part, strides, b.label(o), rows)
         epilogue.run(first, count, target)
 
 
@@ -49,14 +55,15 @@ def product(
     types: Sequence[TensorType],
     strides: Sequence[tuple[int, ...]],
     label: str,
+    rows: Piece | None = None,
 ) -> None:
-    """C = A B."""
+    """C = A B. rows: of A and C, if these are a piece of what varies."""
     out = types[2]
     if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
     elif b.blas and out.dtype in gemm.DTYPES:
         name = b.gemm(out.dtype)
-        for words, parallel in gemm.words(places, types, strides):
+        for words, parallel in gemm.words(places, types, strides, rows):
             b.steps.append(KernelStep(name, words, parallel, label))
     else:
         x, y, z = (TensorRef(p, t, s) for p, t, s in zip(places, types, strides))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from gflow.dialects.extents import at_most
 from gflow.dialects.types import FLOATS
 
 from ..kernel import Kernel
@@ -99,20 +100,21 @@ def plan(k: Kernel) -> Plan:
         mode = "row" if vector in k.reduced else "column"
     outer = tuple(d for d in range(len(k.sizes)) if d not in k.reduced and d != vector)
     reduced = tuple(d for d in sorted(k.reduced) if d != vector)
-    pieces = prod(k.sizes[d] for d in outer)
+    pieces = at_most(prod(k.sizes[d] for d in outer))
+    length = at_most(k.sizes[vector]) if vector >= 0 else 1
     wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims)
     p = Plan(mode, outer, reduced, vector, False, False, 8 if wide else 16)
-    reduced_numel = prod(k.sizes[d] for d in k.reduced)
+    reduced_numel = at_most(prod(k.sizes[d] for d in k.reduced))
     if mode == "pointwise":
-        p.split = pieces < _FEW and k.sizes[vector] >= 1024
+        p.split = pieces < _FEW and length >= 1024
     elif mode == "row":
         p.split = pieces < _FEW and _one_pass(k) and reduced_numel >= 4096
-        p.blocked = k.sizes[vector] > BLOCK * p.lanes
+        p.blocked = length > BLOCK * p.lanes
         if not p.split:
             p.cached = row_plan.choose(k, vector, _passes(k), reduced_numel)
     elif mode == "column":
         p.unroll, p.tiled = _tiling(k, vector, p.lanes)
-        tiles = pieces * -(-k.sizes[vector] // (p.unroll * p.lanes))
+        tiles = pieces * -(-length // (p.unroll * p.lanes))
         p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
         p.blocked = True  # costs nothing, and short reductions share the code of long ones
     p.whole = mode in ("pointwise", "row") and k.sizes[vector] % p.lanes == 0
@@ -121,7 +123,8 @@ def plan(k: Kernel) -> Plan:
         p.scratch_width = row_plan.width(reduced_numel, p.lanes)
     if p.split and mode != "pointwise":
         p.scratch_rows = sum(n.op == "reduce" for n in k.nodes)
-        p.scratch_width = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
+        kept = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
+        p.scratch_width = at_most(kept)
     for key, word in _list_words(k, p):
         p.index[key] = len(p.words)
         p.words.append(word)
@@ -136,13 +139,13 @@ def _tiling(k: Kernel, vector: int, lanes: int) -> tuple[int, str]:
     """
     ops = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
     most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
-    size = k.sizes[vector]
-    if size < 2 * lanes or (size % lanes and size < most * lanes):
+    size, length = k.sizes[vector], at_most(k.sizes[vector])
+    if length < 2 * lanes or (size % lanes and length < most * lanes):
         return 1, "none"
     for unroll in range(most, 1, -1):
         if size % (unroll * lanes) == 0:
             return unroll, "all"
-    return min(most, size // lanes), "some"
+    return min(most, length // lanes), "some"
 
 
 def _passes(k: Kernel) -> list[tuple[int, int]]:
@@ -169,7 +172,7 @@ def _vector_dim(k: Kernel) -> int:
             weight = 2 if access.node >= 0 else 1
             stride = access.strides[d]
             score += weight if stride == 1 else -weight if stride else 0
-        if size < 4:
+        if at_most(size) < 4:
             score -= 100
         if score >= best_score:
             best, best_score = d, score

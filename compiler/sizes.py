@@ -1,0 +1,148 @@
+"""Programs whose sizes vary from call to call: which numbers depend on the size, and how.
+
+A module with a size (`gflow.dialects.extents`) is compiled twice, with two primes standing for the size, on
+the way from the trace to words of kernels. What agrees is constant; an integer that differs is a polynomial,
+read off at the first prime and checked at the second. Anything else that differs (a float, the code of a
+kernel, how many steps there are) would be right for one size alone: that is an error which names its op. So
+no pass and no code generator can turn a size into a constant unseen.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from gflow.dialects.extents import Extent, Piece, Symbol, evaluate
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import AtenStep, Program, Size
+
+ROLE = "size"
+
+
+class SizeError(ValueError):
+    """Something depends on the size of a program in a way that its code cannot follow."""
+
+
+def symbol_of(root: ir.Operation) -> Symbol | None:
+    """The size of a module's (or function's) program, as its argument states it."""
+    for function in _functions(root):
+        if "arg_attrs" not in function.attributes:
+            continue
+        for given in ir.ArrayAttr(function.attributes["arg_attrs"]):
+            attrs = ir.DictAttr(given)
+            if "gflow.stand_in" in attrs:
+                name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else "n"
+                least, most, stand_in = (
+                    ir.IntegerAttr(attrs[f"gflow.{key}"]).value
+                    for key in ("min", "max", "stand_in")
+                )
+                return Symbol(name, least, most, stand_in)
+    return None
+
+
+def _functions(root: ir.Operation) -> list[ir.Operation]:
+    if root.name == "func.func":
+        return [root]
+    return [
+        op.operation
+        for region in root.regions
+        for block in region.blocks
+        for op in block.operations
+        if isinstance(op.operation.opview, func.FuncOp)
+    ]
+
+
+def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Program:
+    """One program for all sizes, from those for two stand-ins.
+
+    Raises:
+        SizeError: they differ in more than integers.
+    """
+    merge = _Merge(*symbols)
+    given = {
+        f.name: getattr(first, f.name)
+        for f in fields(first)
+        if f.name not in ("ir", "steps", "size")
+    }
+    steps = []
+    if len(first.steps) != len(second.steps):
+        raise SizeError(f"the number of steps of '{first.name}' depends on its size")
+    for a, b in zip(first.steps, second.steps):
+        steps.append(merge(a, b, getattr(a, "label", "")))
+    made = {name: merge(a, getattr(second, name), name) for name, a in given.items()}
+    argument = [a.role for a in first.arguments].index(ROLE)
+    symbol = symbols[0]
+    size = Size(symbol.name, symbol.least, symbol.most, argument)
+    return replace(first, **made, steps=steps, size=size)
+
+
+class _Merge:
+    def __init__(self, first: Symbol, second: Symbol) -> None:
+        self.first, self.second = first, second
+        self.apart = first.stand_in - second.stand_in
+
+    def __call__(self, a: Any, b: Any, where: str) -> Any:
+        if type(a) is not type(b):
+            raise self.error(a, b, where)
+        if isinstance(a, int) and not isinstance(a, bool):
+            return a if a == b else self.integer(a, b, where)
+        if isinstance(a, Piece):
+            if (a.first, a.limit) != (b.first, b.limit) or a.whole == b.whole:
+                raise self.error(a, b, where)
+            whole = self.integer(a.whole, b.whole, where)
+            return replace(whole, first=a.first, limit=a.limit)
+        if isinstance(a, AtenStep) and a.args != b.args:
+            args = json.dumps(self.call(json.loads(a.args), json.loads(b.args), where))
+            return replace(self(replace(a, args=""), replace(b, args=""), where), args=args)
+        if is_dataclass(a):
+            values = {
+                f.name: self(getattr(a, f.name), getattr(b, f.name), where) for f in fields(a)
+            }
+            return type(a)(**values)  # type: ignore[misc, operator]
+        if isinstance(a, (tuple, list)):
+            if len(a) != len(b):
+                raise self.error(a, b, where)
+            items = [self(x, y, where) for x, y in zip(a, b)]
+            return type(a)(*items) if hasattr(a, "_fields") else type(a)(items)
+        if isinstance(a, dict):
+            if a.keys() != b.keys():
+                raise self.error(sorted(a), sorted(b), where)
+            return {k: self(v, b[k], where) for k, v in a.items()}
+        if a != b and not (a != a and b != b):
+            raise self.error(a, b, where)
+        return a
+
+    def integer(self, a: int, b: int, where: str) -> Extent:
+        """A polynomial from its values at two primes."""
+        slope, rest = divmod(a - b, self.apart)
+        if not rest and abs(slope) < self.second.stand_in // 4:
+            return Extent((a - slope * self.first.stand_in, slope))
+        coefficients = self.first.coefficients(a)
+        if evaluate(coefficients, self.second.stand_in) != b:
+            raise self.error(a, b, where)
+        return Extent(coefficients)
+
+    def call(self, a: Any, b: Any, where: str) -> Any:
+        """Arguments of a call as JSON, with `{"n": coefficients}` where they depend on the size."""
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            return [self.call(x, y, where) for x, y in zip(a, b)]
+        if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+            return {k: self.call(v, b[k], where) for k, v in a.items()}
+        if a == b and type(a) is type(b):
+            return a
+        if type(a) is int and type(b) is int:
+            return {"n": list(self.integer(a, b, where).coefficients)}
+        raise self.error(a, b, where)
+
+    def error(self, a: Any, b: Any, where: str) -> SizeError:
+        return SizeError(
+            f"{where}: this depends on the size {self.first} (gflow.dynamic_dim) in a way that one program "
+            f"cannot follow: {_short(a)} for {self.first.stand_in}, {_short(b)} for "
+            f"{self.second.stand_in}. Leave the dimension static."
+        )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

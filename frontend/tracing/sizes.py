@@ -1,0 +1,93 @@
+"""Sizes that vary from call to call, in a trace.
+
+A dimension that the author marked dynamic is a `torch.SymInt` while the graph is traced (`size_env`). In
+the trace, a size that depends on it is a `Size`: its value at a stand-in (`gflow.dialects.extents`), with
+its polynomial.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gflow.dialects.extents import Symbol, evaluate, formula
+
+from .trace import Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+
+
+@dataclass(frozen=True)
+class Range:
+    """A dimension's sizes, as the author marked them."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"[{self.least}, {self.most}]"
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """What varies in a call: dimensions of input leaves, by number, all with one size."""
+
+    sizes: Range
+    dims: dict[int, tuple[int, ...]]
+
+
+class Size(int):
+    """A size in a trace: its value at the stand-in, and the polynomial that it is."""
+
+    coefficients: tuple[int, ...]
+    name: str
+
+    @staticmethod
+    def make(coefficients: tuple[int, ...], symbol: Symbol) -> Size:
+        self = Size(evaluate(coefficients, symbol.stand_in))
+        self.coefficients, self.name = coefficients, symbol.name
+        return self
+
+    def __repr__(self) -> str:
+        return formula(self.coefficients, self.name)
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+
+# -- a trace for one value
+
+
+def with_size(trace: Trace, n: int) -> Trace:
+    """What lowering needs of a trace, with the sizes that it has for `n` (a stand-in, or a real size)."""
+    values: dict[int, TraceValue] = {}
+
+    def number(x: Any) -> Any:
+        return evaluate(x.coefficients, n) if isinstance(x, Size) else x
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, TraceValue):
+            found = values.get(x.id)
+            if found is None:
+                found = values[x.id] = TraceValue(
+                    x.id, tuple(map(number, x.shape)), x.dtype, tuple(map(number, x.strides)),
+                    x.device, x.is_number,
+                )  # fmt: skip
+            return found
+        if isinstance(x, (list, tuple)):
+            return type(x)([convert(i) for i in x])
+        if isinstance(x, dict):
+            return {k: convert(v) for k, v in x.items()}
+        return number(x)
+
+    made = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+    made.inputs = [TraceInput(convert(i.value), i.role, i.name, i.tensor) for i in trace.inputs]
+    made.ops = [
+        TraceOp(
+            op.func, convert(op.args), convert(op.kwargs), convert(op.results), op.loc, op.scope
+        )
+        for op in trace.ops
+    ]
+    made.outputs = [TraceOutput(convert(o.value), o.alias, o.name) for o in trace.outputs]
+    made.size = None if trace.size is None else replace(trace.size, stand_in=n)
+    return made
