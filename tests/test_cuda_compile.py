@@ -1,0 +1,132 @@
+"""Triton kernels to machine code, without a GPU: what a kernel's code says about itself, errors, the cache."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gflow.compiler.codegen.triton.compile import (
+    KernelError,
+    add_device_code,
+    compile_kernels,
+    key_of,
+)
+from gflow.compiler.codegen.triton.pool import shared_pool
+from gflow.dialects.program import LaunchStep, Program, TritonConfig, TritonKernel
+
+pytest.importorskip("triton")
+
+ADD = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.exp(tl.load(x + i, mask=i < n)), mask=i < n)
+"""
+DOT = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def dot(x, y, z, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    at = i[:, None] * BLOCK + i[None, :]
+    tl.store(z + at, tl.dot(tl.load(x + at), tl.load(y + at)))
+"""
+
+
+def kernel(source: str = ADD, *configs: TritonConfig) -> TritonKernel:
+    chosen = configs or (TritonConfig({"BLOCK": 256}, 2), TritonConfig({"BLOCK": 512}, 4))
+    return TritonKernel(
+        "add", source, {"x": "*fp32", "y": "*fp32", "n": "i32"}, {}, ("x", "y"), chosen, ("1",)
+    )
+
+
+def dot(block: int = 64) -> TritonKernel:
+    parameters = {"x": "*bf16", "y": "*bf16", "z": "*fp32"}
+    configs = (TritonConfig({"BLOCK": block}),)
+    return TritonKernel("dot", DOT, parameters, {}, ("x", "y", "z"), configs, ("1",))
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_code_says_what_it_needs(arch):
+    found = compile_kernels([(kernel(), 0), (kernel(), 1), (dot(), 0)], arch)
+    assert sorted(found) == ["add/0", "add/1", "dot/0"]
+    assert [found[key].warps for key in sorted(found)] == [2, 4, 4]
+    assert found["add/0"].entry == "add"
+    assert found["add/0"].instructions == ()
+    assert 0 < found["add/0"].registers < 64
+    assert found["add/0"].spills == 0
+    used = {80: "mma.m16n8k16.f32.bf16.bf16.f32", 90: "wgmma.mma_async.m64n64k16.f32.bf16.bf16"}
+    assert found["dot/0"].instructions == (used[arch],)
+    assert found["dot/0"].shared >= 2 * 64 * 64 * 2
+
+
+def test_errors_name_the_kernel_the_op_and_the_line():
+    broken = kernel(ADD.replace("tl.exp", "tl.expo"))
+    with pytest.raises(KernelError) as caught:
+        compile_kernels([(broken, 0), (kernel(), 1)], 80, labels={"add": "fused net.py:3"})
+    text = str(caught.value)
+    assert "kernel add does not compile for compute capability 8.0" in text
+    assert "it is of fused net.py:3" in text
+    assert "line 8: tl.store(y + i, tl.expo(" in text
+    assert "no attribute 'expo'" in text
+
+
+def test_a_kernel_that_takes_too_long_is_an_error_and_others_go_on():
+    failures = []
+    found = compile_kernels(
+        [(dot(1024), 0), (kernel(), 0)], 80, patience=2,
+        failed=lambda k, config, why: failures.append((k.name, config, why)),
+    )  # fmt: skip
+    assert list(found) == ["add/0"]
+    assert [f[:2] for f in failures] == [("dot", 0)]
+    assert "not done after 2 seconds" in failures[0][2]
+
+
+def test_what_was_compiled_is_kept():
+    files: dict[tuple[str, str], bytes] = {}
+    store = (lambda *name: files.get(name), lambda kind, name, data: files.update({(kind, name): data}))  # fmt: skip
+    first = compile_kernels([(kernel(), 0)], 80, store=store)
+    told = []
+    tell = lambda *args: told.append(args)  # noqa: E731
+    again = compile_kernels([(kernel(), 0)], 80, store=store, tell=tell)
+    assert again == first
+    assert not told
+    assert len(files) == 1
+    compile_kernels([(kernel(), 0)], 90, store=store, tell=tell)
+    assert told == [("triton", "1/1 add")]
+    assert len(files) == 2
+    files[next(iter(files))] = b"damaged"
+    assert compile_kernels([(kernel(), 0)], 80, store=store)["add/0"].entry == "add"
+
+
+def test_a_program_gets_the_code_that_it_launches():
+    program = Program("p", "", [], [], [], {}, {}, 0, target="cuda:80", triton={"add": kernel()})
+    program.steps = [LaunchStep("add", (), n, (1, 1, 1), f"op {n}") for n in (1, 1)]
+    timing: dict[str, float] = {}
+    add_device_code(program, timing=timing)
+    assert list(program.device_code) == [key_of("add", 1)]
+    assert timing["triton"] > 0
+    program.triton["add"] = kernel("")
+    add_device_code(program)  # it is there
+
+
+def test_workers_do_not_outlive_their_process():
+    code = (
+        "from gflow.compiler.codegen.triton.pool import shared_pool\n"
+        "p = shared_pool(); p.start(1); print(p._idle[0].process.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
+def test_kernels_are_compiled_where_kernels_are_interpreted(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    shared_pool().close()
+    assert compile_kernels([(kernel(), 0)], 80)["add/0"].registers
+    shared_pool().close()
