@@ -135,6 +135,11 @@ def _attention(op: ir.Operation, operands: list[TensorType]) -> int:
     return (10 if backward else 4) * query.numel * key.shape[-2]
 
 
+def _products(q: TensorType, k: TensorType, count: int) -> int:
+    """Operations of `count` products of an attention's size: two forward, five backward."""
+    return 2 * count * q.numel * k.shape[1]
+
+
 def _matmul(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
     return 2 * results[0].numel * operands[0].shape[-1]
 
@@ -158,4 +163,6 @@ _CONTRACTIONS: dict[str, Callable[[ir.Operation, list[TensorType], list[TensorTy
     "convolution": _convolution,
     "convolution_input_grad": _convolution,
     "convolution_weight_grad": _convolution,
+    "attention": lambda op, operands, results: _products(operands[0], operands[1], 2),
+    "attention_grad": lambda op, operands, results: _products(operands[1], operands[2], 5),
 }

@@ -16,7 +16,8 @@ from .ops import OPS
 class AtenAmp:
     """How a call takes part.
 
-    kind: one of `AMP_CLASSES`. full_args: positions of arguments, full_results: of results, that stay float32.
+    kind: one of `AMP_CLASSES`. full_args: positions of arguments (of an op of ours: of operands), full_results:
+    of results, that stay float32.
     """
 
     kind: str
@@ -50,4 +51,4 @@ def amp_of(op: ir.Operation) -> AtenAmp:
     if definition.amp_kinds:
         kind = ir.StringAttr(op.attributes["kind"]).value
         return AtenAmp(definition.amp_kinds.get(kind, definition.amp))
-    return AtenAmp(definition.amp)
+    return AtenAmp(definition.amp, definition.full_operands, definition.full_results)

@@ -71,11 +71,11 @@ def _verifier(definition: OpDef) -> Any:
 def _make_class(definition: OpDef) -> type:
     annotations: dict[str, Any] = {}
     groups = MIXED_GROUPS if definition.mixed else 1
-    for name in definition.operands:
-        if name.startswith("*") and definition.mixed:
-            for i in range(groups):
-                annotations[f"{name[1:]}{i}"] = Sequence[ext.Operand[Any]]
-        elif name.startswith("*"):
+    if definition.mixed:
+        for i in range(groups):
+            annotations[f"inputs{i}"] = Sequence[ext.Operand[Any]]
+    for name in () if definition.mixed else definition.operands:
+        if name.startswith("*"):
             annotations[name[1:]] = Sequence[ext.Operand[Any]]
         elif name.endswith("?"):
             annotations[name[:-1]] = ext.Operand[Any] | None

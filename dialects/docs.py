@@ -71,6 +71,11 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "convolution_input_grad": (["2x4x8x8xf32", "4x3x3x3xf32"], {**_CONV, "shape": (2, 3, 8, 8)}),
     "convolution_weight_grad": (["2x3x8x8xf32", "2x4x8x8xf32"], {**_CONV, "shape": (4, 3, 3, 3)}),
     "random": (["2xi64"], {"kind": "uniform", "stream": 0, "shape": (2, 3), "dtype": "f32"}),
+    "attention": (["2x5x4x8xf32", "2x6x2x8xf32", "2x6x2x8xf32"], {"scale": 0.125, "causal": True}),
+    "attention_grad": (
+        ["2x5x4x8xf32", "2x5x4x8xf32", "2x6x2x8xf32", "2x6x2x8xf32", "2x5x4x8xf32", "2x4x5xf32"],
+        {"scale": 0.125, "causal": True},
+    ),
     "optimization_barrier": (["4x8xf32", "4xf32"], {}),
     "aten": (["4x8xf32"], {"overload": "aten.topk.default", "args": '[[{"t": 0}, 2], {}]'}),
 }

@@ -51,7 +51,8 @@ class Attr:
 class OpDef:
     """One op.
 
-    operands: names; a leading `*` marks a variadic tail, a trailing `?` an optional last operand.
+    operands: names; a leading `*` marks a variadic tail, a trailing `?` an optional last operand
+        (of a `mixed` op, optional last operands).
     results: number of results, or None for variadic (result types are then given by the
         builder's caller).
     infer: the shape rule; None for ops whose result types can't be inferred (`gflow.aten`,
@@ -60,7 +61,9 @@ class OpDef:
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
     triton: the same in Triton's Python, `{0}`… for operands.
-    mixed: variadic operands and results differ in type. IRDL binds one type to a variadic group,
+    full_operands, full_results: in mixed precision, of an op that allows halves, the numbers of those that
+        stay float32.
+    mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group,
         so such an op has `MIXED_GROUPS` groups, each a run of neighbours of one type, and
         attributes with their lengths (`operandSegmentSizes`, `resultSegmentSizes`), which the
         builder writes.
@@ -82,6 +85,8 @@ class OpDef:
     cost: int = 1
     amp: str = "deny"
     amp_kinds: dict[str, str] = field(default_factory=dict)
+    full_operands: tuple[int, ...] = ()
+    full_results: tuple[int, ...] = ()
     pure: bool = True
     mixed: bool = False
     regions: int = 0

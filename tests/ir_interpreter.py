@@ -75,6 +75,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
         return operands
     if name == "constant":
         return [_constant(operation.attributes["value"])]
+    if name in ("attention", "attention_grad"):
+        return attention(name, operands, attrs)
     if name in _RULES:
         return [_RULES[name](operands, attrs)]
     return [_DIRECT[name](*operands)]
@@ -290,6 +292,46 @@ def random_numbers(
 def _random(xs: list[Tensor], a: Attrs) -> Tensor:
     seed, offset = xs[0].tolist()
     return random_numbers(a["kind"], seed, offset, a["stream"], a["shape"], a["dtype"])
+
+
+def attention(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
+    """Attention, or its gradients by autograd, as its definition says; in float32 or better."""
+    grad = name == "attention_grad"
+    q, k, v = xs[1:4] if grad else xs[:3]
+    rest = xs[6 if grad else 3 :]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    bias = next((x for x in rest if x.dim() == 4), None)
+    leaves = [x.to(wide).detach().requires_grad_() for x in (q, k, v)]
+    if a.get("bias_grad"):
+        assert bias is not None
+        bias = bias.to(wide).detach().requires_grad_()
+        leaves.append(bias)
+    with torch.enable_grad():
+        groups = q.shape[2] // max(k.shape[2], 1)
+        qs, ks, vs = (x.transpose(1, 2) for x in leaves[:3])
+        ks, vs = ks.repeat_interleave(groups, 1), vs.repeat_interleave(groups, 1)
+        scores = qs @ ks.transpose(-1, -2) * a["scale"]
+        if bias is not None and bias.dtype == torch.bool:
+            scores = scores.masked_fill(~bias, -torch.inf)
+        elif bias is not None:
+            scores = scores + bias.to(wide)
+        if a["causal"]:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            scores = scores.masked_fill(~seen, -torch.inf)
+        none = (scores == -torch.inf).all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0)
+        sums = torch.logsumexp(scores.masked_fill(none, 0.0), -1).masked_fill(none[..., 0], 0.0)
+        if a["dropout"]:
+            seed, offset = rest[-1].tolist()
+            numbers = random_numbers("uniform", seed, offset, a["stream"], scores.shape, "f32")
+            keep = numbers < 1.0 - a["dropout"]
+            weights = weights * keep / (1.0 - a["dropout"])
+        y = (weights @ vs).transpose(1, 2)
+        if not grad:
+            return [y.detach().to(q.dtype), sums.detach()]
+        found = torch.autograd.grad(y, leaves, xs[0].to(wide))
+    own = [q, k, v, *rest[:1]]
+    return [g.to(x.dtype) for g, x in zip(found, own)]
 
 
 _RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {

@@ -94,6 +94,8 @@ def _in_optimizer(o: Op) -> bool:
 def _taking_part(body: Body, o: Op, kind: AtenAmp) -> list[int]:
     """Numbers of the operands that are float32 data."""
     places = [i for i, v in enumerate(o.operands) if body.types[v].dtype == "f32"]
+    if kind.full_args and o.name != "aten":
+        return [i for i in places if i not in kind.full_args]
     if kind.full_args:
         given = json.loads(ir.StringAttr(o.op.attributes["args"]).value)[0]
         full = {given[i].get("t") for i in kind.full_args if isinstance(given[i], dict)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import extras
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType, row_major_strides
@@ -76,6 +79,56 @@ def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
             "an index of more than one dimension must be dense; run gflow-materialize first"
         )
     return _merged(b, value, low, rank)
+
+
+# -- attention
+
+_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
+
+
+def attention(b: Placement, o: Op) -> None:
+    """Attention by PyTorch's kernel for the CPU."""
+    _attention(b, o, f"{_ATTENTION}.default", 3, 1)
+
+
+def attention_grad(b: Placement, o: Op) -> None:
+    """Its gradients."""
+    _attention(b, o, f"{_ATTENTION}_backward.default", 6, 3)
+
+
+def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results: int) -> None:
+    """The call: tensors are [batch, head, position, channel] there.
+
+    Raises:
+        ValueError: it needs what that kernel cannot do.
+    """
+    attrs = read(OPS[o.name], o.op.attributes)
+    types = [b.body.types[v] for v in o.operands]
+    q, _, v = types[:3] if needed == 3 else types[1:4]
+    bias = extras(types, needed).bias
+    plain = bias is None or types[bias].dtype == q.dtype
+    if attrs["dropout"] or attrs.get("bias_grad") or not plain or q.shape[3] != v.shape[3]:
+        raise ValueError(
+            f"gflow.{o.name} on the CPU knows no dropout, no gradient of a bias, no bias of another element type "
+            "and no other channels of v; trace the graph on the CPU, where PyTorch decomposes such a call"
+        )
+    heads_first = min(needed, 5)
+    inputs = [b.ref(x) for x in o.operands]
+    inputs[:heads_first] = [_swapped(ref) for ref in inputs[:heads_first]]
+    outputs = [b.ref(r) for r in o.results]
+    outputs[:swapped_results] = [_swapped(ref) for ref in outputs[:swapped_results]]
+    args = [{"t": i} for i in range(needed)]
+    keywords = {"scale": attrs["scale"]}
+    if bias is not None:
+        keywords["attn_mask"] = {"t": bias}
+    text = json.dumps([[*args, 0.0, attrs["causal"]], keywords])
+    b.steps.append(AtenStep(overload, text, tuple(inputs), tuple(outputs), b.label(o)))
+
+
+def _swapped(ref: TensorRef) -> TensorRef:
+    """The same memory with positions and heads swapped."""
+    (n, t, h, c), (sn, st, sh, sc) = ref.type.shape, ref.strides
+    return TensorRef(ref.place, TensorType((n, h, t, c), ref.type.dtype), (sn, sh, st, sc))
 
 
 # -- convolutions

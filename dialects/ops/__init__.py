@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..opdef import OpDef
-from . import compute, elementwise, shape, structure
+from . import attention, compute, elementwise, shape, structure
 
 OPS: dict[str, OpDef] = {
-    op.name: op for family in (elementwise, shape, compute, structure) for op in family.OPS
+    op.name: op
+    for family in (elementwise, shape, compute, attention, structure)
+    for op in family.OPS
 }

@@ -15,12 +15,22 @@ from .registry import lowers
 
 def draw(em: Emitter, kind: str, shape: Any, dtype: str) -> Value:
     """A new stream of random numbers; adds the function's rng argument on first use."""
+    state = generator_state(em)
+    return em("random", state, kind=kind, stream=next_stream(em), shape=tuple(shape), dtype=dtype)
+
+
+def generator_state(em: Emitter) -> Value:
+    """The function's rng argument."""
     if em.rng is None:
         argument = em.block.add_argument(em.mlir_type((2,), "i64"), ir.Location.unknown())
         em.rng = em.wrap(argument, (2,), "i64")
-    stream = em.streams
+    return em.rng
+
+
+def next_stream(em: Emitter) -> int:
+    """The number of a stream that nothing has drawn from."""
     em.streams += 1
-    return em("random", em.rng, kind=kind, stream=stream, shape=tuple(shape), dtype=dtype)
+    return em.streams - 1
 
 
 def uniform_bits(em: Emitter, shape: Any, dtype: str) -> Value:

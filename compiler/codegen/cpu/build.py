@@ -151,6 +151,8 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
     "aten": halves.widening_call(aten_ops.call),
+    "attention": halves.widening_call(aten_ops.attention),
+    "attention_grad": halves.widening_call(aten_ops.attention_grad),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": aten_ops.take,

@@ -52,8 +52,11 @@ def scratch_bytes(function: func.FuncOp, threads: int, blas: bool) -> dict[int, 
     return found
 
 
+_MAY_NEED = frozenset({"aten", "attention", "attention_grad", "constant"})
+
+
 def _may_need(o: Op) -> bool:
     """Whether an op is of a kind that may need scratch: a constant or a view costs nothing to ask."""
     if o.name == "fused":
         return kind_of(o) != "pointwise"
-    return o.name in CONTRACTIONS or o.name in ("aten", "constant")
+    return o.name in CONTRACTIONS or o.name in _MAY_NEED

@@ -1,0 +1,135 @@
+"""Scaled dot product attention and its gradients.
+
+Tensors are [batch, position, head, channel], as projections make them, so that neither heads nor positions
+have to be moved in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..opdef import Attr, OpDef, VerifyError
+from ..types import FLOATS, TensorType
+
+Types = Sequence[TensorType]
+Attrs = dict[str, Any]
+
+RNG = TensorType((2,), "i64")
+
+
+class Extras(NamedTuple):
+    """Which operands, by number, are there besides the needed ones; None: not there."""
+
+    bias: int | None
+    rng: int | None
+
+
+def extras(operands: Types, needed: int) -> Extras:
+    """The optional operands, which follow the `needed` ones.
+
+    Raises:
+        VerifyError: they are neither a bias nor the generator's state, in this order.
+    """
+    bias = rng = None
+    for i, ty in enumerate(operands[needed:], needed):
+        if ty == RNG and rng is None:
+            rng = i
+        elif ty.rank == 4 and bias is None and rng is None:
+            bias = i
+        else:
+            raise VerifyError(
+                f"operand #{i} must be a bias of rank 4 or, last, the generator state {RNG}, found {ty}"
+            )
+    return Extras(bias, rng)
+
+
+def statistics_dtype(dtype: str) -> str:
+    """The element type of logarithms of sums: that of sums."""
+    return "f64" if dtype == "f64" else "f32"
+
+
+def _check(q: TensorType, k: TensorType, v: TensorType) -> None:
+    if not q.rank == k.rank == v.rank == 4 or not q.dtype == k.dtype == v.dtype:
+        raise VerifyError(
+            "q, k and v must be [batch, position, head, channel] of one element type, "
+            f"found {q}, {k} and {v}"
+        )
+    if q.dtype not in FLOATS:
+        raise VerifyError(f"element type {q.dtype} is not one of {', '.join(FLOATS)}")
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise VerifyError(
+            f"batch sizes, k's and v's positions and heads, and q's and k's channels must be equal, found {q}, {k} and {v}"
+        )
+    heads, shared = q.shape[2], k.shape[2]
+    if heads != shared and (shared == 0 or heads % shared):
+        raise VerifyError(f"{heads} heads of q cannot share {shared} heads of k and v evenly")
+
+
+def _check_extras(operands: Types, needed: int, q: TensorType, k: TensorType, attrs: Attrs) -> None:
+    found = extras(operands, needed)
+    if found.bias is not None:
+        bias = operands[found.bias]
+        full = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        if any(size not in (1, want) for size, want in zip(bias.shape, full)):
+            raise VerifyError(f"the bias must broadcast to {list(full)}, found {bias}")
+        if bias.dtype not in (q.dtype, "f32", "i1"):
+            raise VerifyError(f"the bias must have element type {q.dtype}, f32 or i1, found {bias}")
+    dropout = attrs["dropout"] or 0.0
+    if not 0.0 <= dropout < 1.0:
+        raise VerifyError(f"dropout must be in [0, 1), found {dropout}")
+    if bool(dropout) != (found.rng is not None) or bool(dropout) != (attrs["stream"] is not None):
+        raise VerifyError("dropout goes with a generator state and a stream, and they with it")
+
+
+def _attention(operands: Types, attrs: Attrs) -> list[TensorType]:
+    q, k, v = operands[:3]
+    _check(q, k, v)
+    _check_extras(operands, 3, q, k, attrs)
+    batch, positions, heads, _ = q.shape
+    return [
+        TensorType((batch, positions, heads, v.shape[3]), q.dtype),
+        TensorType((batch, heads, positions), statistics_dtype(q.dtype)),
+    ]
+
+
+def _attention_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
+    dy, q, k, v, y, logsumexp = operands[:6]
+    _check(q, k, v)
+    _check_extras(operands, 6, q, k, attrs)
+    batch, positions, heads, _ = q.shape
+    wanted = [TensorType((batch, positions, heads, v.shape[3]), q.dtype)] * 2
+    wanted.append(TensorType((batch, heads, positions), statistics_dtype(q.dtype)))
+    for name, found, want in zip(("dy", "y", "logsumexp"), (dy, y, logsumexp), wanted):
+        if found != want:
+            raise VerifyError(f"{name} must be {want}, found {found}")
+    if not attrs["bias_grad"]:
+        return [q, k, v]
+    bias = extras(operands, 6).bias
+    if bias is None or operands[bias].dtype == "i1":
+        raise VerifyError("bias_grad needs a bias of floats")
+    return [q, k, v, operands[bias]]
+
+
+_ATTRS = {
+    "scale": Attr("f64", "what products of q and k are multiplied by"),
+    "causal": Attr("bool", "whether position i sees positions 0 … i only"),
+    "dropout": Attr("f64", "the probability that a weight becomes 0", optional=True),
+    "stream": Attr(
+        "i64", "of the dropout's numbers, as in `random`: element [b, h, i, j]", optional=True
+    ),
+}
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("attention", "attention",
+          "softmax(scale * q k^T + bias) v for each batch and head, and the logarithms of the softmax's sums; tensors are "
+          "[batch, position, head, channel], the logarithms [batch, head, position]; k and v may have fewer heads than q, "
+          "which share them in groups; the bias [batch, head, q's position, k's position] repeats along sizes of 1, as i1 "
+          "it says who takes part; a row without any is 0",
+          ("q", "k", "v", "bias?", "rng?"), _ATTRS, results=2, infer=_attention, cost=64, amp="allow",
+          full_results=(1,), mixed=True),
+    OpDef("attention_grad", "attention",
+          "the gradients of `attention` by q, k, v and, if asked for, by its bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?"),
+          {**_ATTRS, "bias_grad": Attr("bool", "whether the bias's is wanted", optional=True)}, results=None,
+          infer=_attention_grad, cost=64, amp="allow", full_operands=(5,), mixed=True),
+)  # fmt: skip

@@ -1,0 +1,163 @@
+"""Attention: PyTorch's calls for every device become one op; on the CPU it runs through PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ir_interpreter import run_module
+
+import gflow
+from gflow.compiler.compile import compile_module
+from gflow.dialects.program import AtenStep
+from gflow.lowering import escaped, lower
+from gflow.tracing.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.tracer import trace_graph
+
+Tensor = torch.Tensor
+ATEN = torch.ops.aten
+FORWARD = ATEN._scaled_dot_product_flash_attention_for_cpu
+BACKWARD = ATEN._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, ...]:
+    """The result and, by PyTorch's own calls below autograd, the gradients."""
+    bias = None
+    if mask is not None:
+        bias = torch.where(mask, 0.0, -torch.inf) if mask.dtype == torch.bool else mask
+    y, sums = FORWARD(q, k, v, 0.0, causal, attn_mask=bias)
+    return y, *BACKWARD(y * y, q, k, v, y, sums, 0.0, causal, attn_mask=bias)
+
+
+CASES = {
+    "plain": (None, False, 4),
+    "causal": (None, True, 4),
+    "grouped": (None, True, 2),
+    "mask": (lambda: torch.randn(2, 1, 1, 7), False, 4),
+    "rows without anyone": (lambda: torch.arange(5)[:, None] != torch.full((5, 7), 2), False, 4),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_cpu(name: str) -> None:
+    make, causal, shared = CASES[name]
+    mask = make() if make else None
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, shared, 7, 8), torch.randn(2, shared, 7, 8)
+    graph = gflow.compile(lambda *args: attention(*args, causal))
+    for ours, eager in zip(graph(q, k, v, mask), attention(q, k, v, mask, causal), strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
+def test_runs_through_pytorch_as_one_call_each() -> None:
+    q = torch.randn(2, 4, 5, 8)
+    traced = trace_graph("g", lambda q: attention(q, q, q, None, True), [q], {}, {}, ())
+    module = lower(traced)
+    assert not escaped(module)
+    steps = [s.overload for s in compile_module(module).steps if isinstance(s, AtenStep)]
+    assert steps == [
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+    ]
+
+
+class Calls:
+    """Writes a trace of ATen calls by hand; results have the shapes that the meta device says."""
+
+    def __init__(self) -> None:
+        self.trace = Trace("calls")
+        self.number = 0
+
+    def value(self, like: Tensor) -> TraceValue:
+        self.number += 1
+        return TraceValue(self.number, tuple(like.shape), like.dtype, tuple(like.stride()))
+
+    def input(self, like: Tensor, name: str) -> TraceValue:
+        value = self.value(like)
+        self.trace.inputs.append(TraceInput(value, "input", name, None))
+        return value
+
+    def call(self, func: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        def meta(x: Any) -> Any:
+            if isinstance(x, TraceValue):
+                return torch.empty_strided(x.shape, x.strides, dtype=x.dtype, device="meta")
+            return x
+
+        out = func(*map(meta, args), **{key: meta(x) for key, x in kwargs.items()})
+        results = [self.value(x) if isinstance(x, Tensor) else None for x in out]
+        loc = SourceLoc("test.py", 1, "", "forward")
+        self.trace.ops.append(TraceOp(func, args, kwargs, results, loc))
+        return [x if r is None else r for x, r in zip(out, results)]
+
+    def run(self, outputs: list[TraceValue], inputs: list[Tensor]) -> list[Tensor]:
+        self.trace.outputs = [TraceOutput(v, None, f"o{i}") for i, v in enumerate(outputs)]
+        module = lower(self.trace)
+        assert module.operation.verify()
+        assert not escaped(module)
+        wanted = len(next(iter(module.body.operations)).arguments)
+        return run_module(module, [*inputs, torch.tensor([7, 1])][:wanted])
+
+
+def _flash(c: Calls, q: Any, k: Any, v: Any, dy: Any, p: float) -> list[Any]:
+    y, sums, cq, ck, mq, mk, seed, offset, _ = c.call(
+        ATEN._scaled_dot_product_flash_attention.default, q, k, v, p, True, scale=0.3
+    )
+    grads = c.call(
+        ATEN._scaled_dot_product_flash_attention_backward.default,
+        dy, q, k, v, y, sums, cq, ck, mq, mk, p, True, seed, offset, scale=0.3,
+    )  # fmt: skip
+    return [y, *grads]
+
+
+def _efficient(c: Calls, q: Any, k: Any, v: Any, dy: Any, p: float) -> list[Any]:
+    y, sums, seed, offset = c.call(
+        ATEN._scaled_dot_product_efficient_attention.default,
+        q,
+        k,
+        v,
+        None,
+        True,
+        p,
+        True,
+        scale=0.3,
+    )
+    grads = c.call(
+        ATEN._scaled_dot_product_efficient_attention_backward.default,
+        dy, q, k, v, None, y, sums, seed, offset, p, [True, True, True, False], True, scale=0.3,
+    )  # fmt: skip
+    return [y, *grads[:3]]
+
+
+def _cudnn(c: Calls, q: Any, k: Any, v: Any, dy: Any, p: float) -> list[Any]:
+    y, sums, cq, ck, mq, mk, seed, offset, _ = c.call(
+        ATEN._scaled_dot_product_cudnn_attention.default, q, k, v, None, True, p, True, scale=0.3
+    )
+    grads = c.call(
+        ATEN._scaled_dot_product_cudnn_attention_backward.default,
+        dy, q, k, v, y, sums, seed, offset, None, cq, ck, mq, mk, p, True, scale=0.3,
+    )  # fmt: skip
+    return [y, *grads]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+@pytest.mark.parametrize("kernel", [_flash, _efficient, _cudnn])
+def test_calls_for_cuda(kernel: Any, dropout: float) -> None:
+    """Each of PyTorch's kernels, by its forward and backward call; dropout is replayed."""
+    q, k, v, dy = (torch.randn(2, 4, 6, 8) for _ in range(4))
+    c = Calls()
+    values = [c.input(x, n) for x, n in zip((q, k, v, dy), "qkvd")]
+    found = c.run(kernel(c, *values, dropout), [q, k, v, dy])
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    if not dropout:
+        y = F.scaled_dot_product_attention(*leaves, is_causal=True, scale=0.3)
+        wanted = [y, *torch.autograd.grad(y, leaves, dy)]
+        for ours, eager in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, eager)
+        return
+    # linear in v: sum(dy · y) = sum(dv · v), if the same weights were dropped
+    torch.testing.assert_close((dy * found[0]).sum(), (found[3] * v).sum())
+    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+    assert not torch.allclose(found[0], plain)
