@@ -15,6 +15,7 @@ from .building import building
 from .call_record import record_call
 from .config import GraphConfig
 from .debug import DebugSettings
+from .dynamic import DynamicCalls
 from .errors import GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
@@ -30,6 +31,7 @@ from .state_dict import load_state_dict, state_dict
 from .tracing.clipping import clip_problem
 from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
+from .tracing.sizes import Dynamic
 from .views import unwrapped, view
 
 _names: Counter[str] = Counter()
@@ -54,6 +56,7 @@ class _State:
     latest: Plan | None = None
     calls: Calls = field(default_factory=Calls)
     debug: DebugSettings | None = None
+    dynamic: DynamicCalls = field(default_factory=DynamicCalls)
     steps: int = 0
     called: bool = False
     shareable: bool = True
@@ -188,6 +191,9 @@ class Graph(Inspection, Sharing):
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
         if problem := problem or clip_problem(optim):
             raise GraphError(f"{_here()}: {problem}")
+        if not isinstance(is_sparse, bool):
+            problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
+            raise GraphError(f"{_here()}: {problem}")
         if is_sparse:
             state.sparse.append(len(state.optimizers))
         optimizer_added(optim)
@@ -261,13 +267,16 @@ class Graph(Inspection, Sharing):
                 "Call its modules there instead, or call one graph after the other."
             )
         leaves, key = flatten_call(self.build, args, kwargs)
+        call = state.dynamic.of(self.build, args, kwargs, leaves, key)
+        if call is not None:
+            key = call.key
         if not state.table.is_current():
             self._forget()
         key = (key, *_modes(state))
         plan = state.plans.find(key)
         if plan is None:
             try:
-                plan = self._compile(key, args, kwargs)
+                plan = self._compile(key, args, kwargs, call.dynamic if call else None)
             except StepSkipped as skipped:
                 self._after_step()
                 return skipped.outputs
@@ -339,7 +348,13 @@ class Graph(Inspection, Sharing):
         state.table, state.marks = collect_modules(self._roots()), None
         state.plans.clear()
 
-    def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    def _compile(
+        self,
+        key: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dynamic: Dynamic | None = None,
+    ) -> Plan:
         state = self._checked()
         assert state.table is not None
         check_settings(state.table.names, state.table.modules)
@@ -362,6 +377,7 @@ class Graph(Inspection, Sharing):
                     keeps(self.config.kept_gradients, self._roots(), _here()),
                     self.config.gradient_accumulation_steps,
                     state.sparse,
+                    dynamic,
                 )
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11

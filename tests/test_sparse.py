@@ -122,3 +122,48 @@ def test_no_micro_batches() -> None:
     graph.config.set_gradient_accumulation_steps(2)
     with pytest.raises(gflow.GraphTraceError, match="each micro-batch has its own"):
         graph(torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_bags(kind: str) -> None:
+    bag = nn.EmbeddingBag(10, 3, mode=kind, padding_idx=0)
+    optimizer = optim.SGD(bag.parameters(), lr=0.1, momentum=0.9)
+
+    class Bags(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = bag
+            self.add_optimizer(optimizer, is_sparse=True)
+
+        def build(self, ids: torch.Tensor) -> torch.Tensor:
+            loss = self.bag(ids).square().sum()
+            loss.backward()
+            return loss
+
+    graph = Bags()
+    for rows in ([1, 2, 2, 0], [2, 7, 0, 0]):
+        before = bag.weight.detach().clone()
+        graph(torch.tensor(rows).view(2, 2))
+        changed = (bag.weight != before).any(1).nonzero().flatten().tolist()
+        assert changed == sorted({*rows} - {0})
+
+
+def test_is_sparse_where_nothing_is_looked_up() -> None:
+    """It would have no effect, so it is an error."""
+    linear = nn.Linear(4, 3)
+
+    class Dense(gflow.nn.Graph):
+        def __init__(self, is_sparse: Any) -> None:
+            super().__init__()
+            self.linear, self.table = linear, nn.Embedding(5, 4)
+            self.add_optimizer(optim.SGD(linear.parameters(), lr=0.1), is_sparse=is_sparse)
+
+        def build(self, ids: torch.Tensor) -> torch.Tensor:
+            loss = self.linear(self.table(ids)).square().sum()
+            loss.backward()
+            return loss
+
+    with pytest.raises(gflow.GraphTraceError, match=r"\(linear\.weight and 1 more\) is looked up"):
+        Dense(True)(torch.tensor([1]))
+    with pytest.raises(gflow.GraphError, match=r"test_sparse.py:\d+: .*is_sparse is True or False"):
+        Dense("yes")

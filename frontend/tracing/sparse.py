@@ -32,6 +32,12 @@ _ROWWISE = {
     aten._to_copy.default,
 }
 
+#: backwards of embeddings → where their padding index is among the arguments (none: -1)
+_BACKWARDS = {
+    aten.embedding_dense_backward.default: 3,
+    aten._embedding_bag_backward.default: 11,
+}
+
 
 def run_step(optimizer: torch.optim.Optimizer) -> None:
     """`optimizer.step()` on dense gradients; those of `SparseAdam` have to be sparse in its own."""
@@ -75,6 +81,17 @@ class SparseStep:
         self.before = values_now(session)
         made = {r: op for op in recorder.ops for r in op.results if r is not None}
         self.lookups: list[tuple[torch.Tensor, list[TraceOp]]] = []
+        tables = _tables(session)
+        if trained and not any(
+            id(p) in tables for g in optimizer.param_groups for p in g["params"]
+        ):
+            names = [session.parameter_names[id(p)] for p in trained]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise GraphTraceError(
+                f"{name} ({type(optimizer).__name__}) is a sparse optimizer: it updates the rows of "
+                f"embeddings that a step looks up, but none of its parameters ({names[0]}{more}) is looked "
+                "up. Leave is_sparse out, or give the weights of nn.Embedding to it."
+            )
         for parameter in trained:
             gradient: Any = session.rewrites.wrapper_of(parameter).grad
             ops = _lookups(made, recorder.value_of(unwrap(gradient)))
@@ -110,12 +127,28 @@ class SparseStep:
             session.locator.optimizer = False
 
 
+def _tables(session: Any) -> set[int]:
+    """The ids of parameters that embeddings look up, and of those that this trace looks up."""
+    found = {
+        id(module.weight)
+        for module in session.table.modules
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+    }
+    looked_up = {
+        op.args[0]
+        for op in session.recorder.ops
+        if op.func in (aten.embedding.default, aten._embedding_bag.default)
+    }
+    inputs = session.recorder.inputs
+    return found | {id(i.tensor) for i in inputs if i.tensor is not None and i.value in looked_up}
+
+
 def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[TraceOp] | None:
     """The embeddings' backwards that a gradient is the sum of; None where there is more to it."""
     op = made.get(gradient)
     if op is None:
         return None
-    if op.func is aten.embedding_dense_backward.default:
+    if op.func in _BACKWARDS:
         return [op]
     if op.func not in _ROWWISE:
         return None
@@ -136,7 +169,8 @@ def _rows(session: Any, ops: Sequence[TraceOp], rows: int) -> TraceValue:
     """Which rows were looked up, as bools."""
     counts = _emit(session, aten.full.default, ([rows], 0.0), (rows,), torch.float32)
     for op in ops:
-        index, padding = op.args[1], op.args[3]
+        at = _BACKWARDS[op.func]
+        index, padding = op.args[1], op.args[at] if len(op.args) > at else -1
         count = math.prod(index.shape)
         flat = _emit(session, aten.view.default, (index, [count]), (count,), index.dtype)
         used = _emit(session, aten.ne.Scalar, (flat, padding), (count,), torch.bool)
