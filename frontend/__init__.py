@@ -20,6 +20,7 @@ _OWN = {
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
     "compile": "compiled",
+    "dynamic_dim": "dynamic",
     "load": "saving",
     "save": "saving",
 }

@@ -14,7 +14,8 @@ from gflow.runtime.micro_batches import Joined
 
 from .call_record import CallRecord
 from .collector import collector_paused
-from .errors import GraphInputError
+from .dynamic import size_of
+from .errors import GraphInputError, GraphTraceError
 from .executor import Compiled
 from .micro_batches import compile_step, split_arguments
 from .signature import check_call, check_tensors
@@ -23,6 +24,7 @@ from .tracing.location import user_frame
 from .tracing.modules import collect_modules
 from .tracing.numbers import Leaf
 from .tracing.scaler import eager_steps, prepare
+from .tracing.sizes import Dynamic, with_size
 from .tracing.trace import OutputRef, Trace
 from .tracing.tracer import trace_graph
 from .tracing.watch import current
@@ -40,6 +42,8 @@ class Plan:
         first_outputs: tuple[Any, ...] | None,
     ) -> None:
         self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
+        self.dynamic: Dynamic | None = None
+        self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
         self.call: dict[str, str] = {}
         self.record: CallRecord | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
@@ -142,6 +146,8 @@ class Plan:
         arguments = self.arguments.copy()
         for position, leaf in self.input_slots:
             arguments[position] = leaves[leaf]
+        if self.dynamic is not None:
+            arguments[self.size_at].fill_(size_of(self.dynamic, leaves))
         if self.mutated:
             self._check_overlap(leaves)
         if self.compiled.takes_rng:
@@ -227,10 +233,12 @@ def compile_plan(
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
     micro_batches: int = 1,
     sparse: Collection[int] = (),
+    dynamic: Dynamic | None = None,
 ) -> Plan:
     """Trace and compile one signature. kept: whether a parameter's gradient is kept after a step.
     micro_batches: how many parts of the arguments make one step, where there is an optimizer.
-    sparse: the optimizers, by number, that update only looked-up rows of embeddings."""
+    sparse: the optimizers, by number, that update only looked-up rows of embeddings.
+    dynamic: dimensions of the arguments that vary from call to call."""
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
     check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
@@ -238,6 +246,11 @@ def compile_plan(
     first_grads: dict[int, torch.Tensor] = {}
     stepped = 0.0
     parts = [(args, kwargs)]
+    if dynamic is not None and optimizers and micro_batches > 1:
+        raise GraphTraceError(
+            f"{name}: an input is marked with dynamic_dim(), and set_gradient_accumulation_steps() splits "
+            "inputs into parts of equal size; use one of the two."
+        )
     if optimizers and micro_batches > 1:
         parts = split_arguments(build, args, kwargs, micro_batches)
 
@@ -245,6 +258,9 @@ def compile_plan(
         nonlocal stepped
         current().phase("first step")
         before = time.perf_counter()
+        if dynamic is not None:
+            leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
+            trace = with_size(trace, size_of(dynamic, leaves))
         outputs, grads = _first_step(trace, parameters, parts, optimizers, scaler)
         first_outputs.append(outputs)
         first_grads.update(grads)
@@ -263,6 +279,7 @@ def compile_plan(
         kept,
         len(parts),
         sparse,
+        dynamic,
     )
     traced = time.perf_counter() - start - stepped
     compiled = compile_step(trace, options)
@@ -271,7 +288,9 @@ def compile_plan(
             buffer.copy_(first_grads[id(parameter)])
     timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
     compiled = replace(compiled, timings={**timings, **compiled.timings})
-    return Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
+    plan = Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
+    plan.dynamic = dynamic
+    return plan
 
 
 def _first_step(

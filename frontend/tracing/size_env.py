@@ -27,6 +27,7 @@ from .sizes import Range, Size
 from .trace import TraceValue
 
 _TORCH = str(Path(torch.__file__).parent)
+_FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
 _ASKED = {"__bool__", "__int__", "__index__", "__float__", "__round__"}
 
 #: sizes that are tried one by one; a wider range must be decided by PyTorch's reasoning
@@ -71,6 +72,8 @@ class SizeEnv(ShapeEnv):
         if expr not in self._answers:
             self._answers[expr] = self._answer(expr)
         first, rest = self._answers[expr]
+        if rest is None and _chooses_kernel():
+            return self._at(expr, self.sizes.most)
         if rest is None or (first != rest and _asked_by_user()):
             raise GraphTraceError(self._unanswered(expr, rest))
         return rest
@@ -99,7 +102,7 @@ class SizeEnv(ShapeEnv):
             return start + (
                 f"and code asks whether {asked}, which holds for 1 alone. Give the dimension min=2."
             )
-        if isinstance(expr, Boolean):
+        if isinstance(expr, Boolean) and not expr.is_Symbol:
             return start + (
                 f"and the answer to {asked} differs within its range. A graph is traced once: leave "
                 "the choice out, narrow the range with min= and max=, or leave the dimension static."
@@ -203,6 +206,16 @@ _FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "FloatPow": lambda a: a[0] ** a[1],
     "OpaqueUnaryFn_sqrt": lambda a: a[0] ** 0.5,
 }
+
+
+def _chooses_kernel() -> bool:
+    """Whether PyTorch asks which of its kernels a convolution would run on: all give the same shape."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "conv" and frame.f_code.co_filename == _FAKE_IMPLS:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _asked_by_user() -> bool:

@@ -59,7 +59,7 @@ class Size(int):
 
 
 def with_size(trace: Trace, n: int) -> Trace:
-    """What lowering needs of a trace, with the sizes that it has for `n` (a stand-in, or a real size)."""
+    """A trace with the sizes that it has for `n` (a stand-in, or a real size)."""
     values: dict[int, TraceValue] = {}
 
     def number(x: Any) -> Any:
@@ -80,7 +80,7 @@ def with_size(trace: Trace, n: int) -> Trace:
             return {k: convert(v) for k, v in x.items()}
         return number(x)
 
-    made = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
+    made = replace(trace)
     made.inputs = [TraceInput(convert(i.value), i.role, i.name, i.tensor) for i in trace.inputs]
     made.ops = [
         TraceOp(
@@ -89,5 +89,6 @@ def with_size(trace: Trace, n: int) -> Trace:
         for op in trace.ops
     ]
     made.outputs = [TraceOutput(convert(o.value), o.alias, o.name) for o in trace.outputs]
+    made.input_leaves = {convert(v): leaf for v, leaf in trace.input_leaves.items()}
     made.size = None if trace.size is None else replace(trace.size, stand_in=n)
     return made

@@ -13,6 +13,7 @@ from types import GeneratorType
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -177,7 +178,10 @@ class _Session:
         level = log.level
         log.setLevel(logging.CRITICAL + 1)
         try:
-            with self.recorder, self.rewrites:
+            # with sizes that vary, ops that PyTorch takes apart in C++ for fixed sizes only are taken
+            # apart by its Python rules
+            taken_apart = enable_python_dispatcher() if self.dynamic else contextlib.nullcontext()
+            with self.recorder, self.rewrites, taken_apart:
                 torch._enable_functionalization(reapply_views=True)
                 try:
                     yield
