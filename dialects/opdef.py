@@ -60,7 +60,8 @@ class OpDef:
     cpu: the scalar expression for the CPU generator: a `vmath` name, or an MLIR template with
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
-    triton: the same in Triton's Python, `{0}`… for operands.
+    triton: the same in Triton's Python, `{0}`… for operands, by the same classes and "d" for f64 (else
+        "f"). Halves are computed in float32. `libdevice.` and `gf.` (what code generation brings) precede functions.
     full_operands, full_results: in mixed precision, of an op that allows halves, the numbers of those that
         stay float32.
     mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group,
@@ -81,7 +82,7 @@ class OpDef:
     infer: ShapeRule | None = None
     dtypes: str = ""
     cpu: dict[str, str] = field(default_factory=dict)
-    triton: str = ""
+    triton: dict[str, str] = field(default_factory=dict)
     cost: int = 1
     amp: str = "deny"
     amp_kinds: dict[str, str] = field(default_factory=dict)

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.docs.blocks import blocks_of, pages
+from tests.docs.blocks import blocks_of, changes_sources, pages
 from tests.docs.run import Page, inside
 
+PAGES = [
+    page for page in pages() if not changes_sources(page)
+]  # these: tests/test_docs_extending.py
 
-@pytest.mark.parametrize("path", pages(), ids=lambda p: p.name)
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 @pytest.mark.filterwarnings("ignore:Using a target size")  # the mistake that debugging.md looks for
 def test_page(path: Path, tmp_path: Path) -> None:
     state = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -21,8 +25,7 @@ def test_page(path: Path, tmp_path: Path) -> None:
     try:
         with inside(tmp_path):
             for block in blocks_of(path):
-                if block.mark is None or block.mark[0] != "file":  # tests/test_docs_extending.py
-                    page.run(block)
+                page.run(block)
     finally:
         torch.set_rng_state(state[0])
         np.random.set_state(state[1])

@@ -59,19 +59,28 @@ def _unary(
     summary: str,
     group: str,
     cpu: dict[str, str],
-    triton: str,
+    triton: str | dict[str, str],
     cost: int = 1,
     result: str | None = None,
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("x",), infer=_same(group, result), dtypes=group, cpu=cpu,
-                 triton=triton, cost=cost, amp=_amp(name))  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=_amp(name))  # fmt: skip
 
 
 def _binary(
-    name: str, summary: str, group: str, cpu: dict[str, str], triton: str, cost: int = 1
+    name: str,
+    summary: str,
+    group: str,
+    cpu: dict[str, str],
+    triton: str | dict[str, str],
+    cost: int = 1,
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("a", "b"), infer=_same(group), dtypes=group, cpu=cpu,
-                 triton=triton, cost=cost, amp=_amp(name))  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=_amp(name))  # fmt: skip
+
+
+def _by_class(triton: str | dict[str, str]) -> dict[str, str]:
+    return {"*": triton} if isinstance(triton, str) else triton
 
 
 def _math(name: str, summary: str, triton: str, cost: int = 12) -> OpDef:
@@ -100,41 +109,41 @@ OPS: tuple[OpDef, ...] = (
     _binary("sub", "a - b", "number", {"f": "arith.subf {0}, {1} : {t}", "*": "arith.subi {0}, {1} : {t}"}, "({0} - {1})"),
     _binary("mul", "a * b", "number", {"f": "arith.mulf {0}, {1} : {t}", "*": "arith.muli {0}, {1} : {t}"}, "({0} * {1})"),
     _binary("div", "a / b; integers truncate toward zero, and give 0 where b is 0", "number",
-            {"f": "arith.divf {0}, {1} : {t}", "s": "int:div", "u": "int:div"}, "({0} / {1})", 4),
+            {"f": "arith.divf {0}, {1} : {t}", "s": "int:div", "u": "int:div"}, {"f": "tl.div_rn({0}, {1})", "d": "({0} / {1})", "s": "gf.int_div({0}, {1})", "u": "gf.uint_div({0}, {1})"}, 4),
     _binary("remainder", "a - b * floor(a / b), with b's sign, as `torch.remainder`", "number",
-            {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, "gf.remainder({0}, {1})", 8),
+            {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, {"f": "gf.remainder({0}, {1})", "s": "gf.int_remainder({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8),
     _binary("fmod", "the remainder of the division, with a's sign, as `torch.fmod`", "number",
-            {"f": "vmath:fmod", "s": "int:fmod", "u": "int:fmod"}, _LIB + "fmod({0}, {1})", 8),
-    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, _LIB + "pow({0}, {1})", 24),
+            {"f": "vmath:fmod", "s": "int:fmod", "u": "int:fmod"}, {"f": _LIB + "fmod({0}, {1})", "s": "gf.int_fmod({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8),
+    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1})", "u": "gf.uint_pow({0}, {1})"}, 24),
     _binary("maximum", "the larger; NaN if either is NaN", "any",
             {"f": "arith.maximumf {0}, {1} : {t}", "s": "arith.maxsi {0}, {1} : {t}", "u": "arith.maxui {0}, {1} : {t}",
-             "b": "arith.ori {0}, {1} : {t}"}, "tl.maximum({0}, {1}, tl.PropagateNan.ALL)"),
+             "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}),
     _binary("minimum", "the smaller; NaN if either is NaN", "any",
             {"f": "arith.minimumf {0}, {1} : {t}", "s": "arith.minsi {0}, {1} : {t}", "u": "arith.minui {0}, {1} : {t}",
-             "b": "arith.andi {0}, {1} : {t}"}, "tl.minimum({0}, {1}, tl.PropagateNan.ALL)"),
+             "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}),
     _binary("atan2", "the angle of (b, a)", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24),
     _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})"),
     # -- bits and logic
     _binary("and", "bitwise and; logical on i1", "bits", {"*": "arith.andi {0}, {1} : {t}"}, "({0} & {1})"),
     _binary("or", "bitwise or; logical on i1", "bits", {"*": "arith.ori {0}, {1} : {t}"}, "({0} | {1})"),
     _binary("xor", "bitwise exclusive or; logical on i1", "bits", {"*": "arith.xori {0}, {1} : {t}"}, "({0} ^ {1})"),
-    _binary("shift_left", "a << b; 0 where b is out of range", "integer", {"s": "int:shift_left", "u": "int:shift_left"}, "({0} << {1})"),
-    _binary("shift_right", "a >> b, arithmetic for signed types", "integer", {"s": "int:shift_right", "u": "int:shift_right"}, "({0} >> {1})"),
+    _binary("shift_left", "a << b; 0 where b is out of range", "integer", {"s": "int:shift_left", "u": "int:shift_left"}, "gf.shift_left({0}, {1}, {bits})"),
+    _binary("shift_right", "a >> b, arithmetic for signed types", "integer", {"s": "int:shift_right", "u": "int:shift_right"}, "gf.shift_right({0}, {1}, {bits})"),
     _unary("not", "bitwise not; logical on i1", "bits", {"*": "int:not"}, "(~{0})"),
     OpDef("compare", "elementwise", "a OP b as i1; NaN compares false except under `ne`", ("a", "b"),
           {"predicate": Attr("str", "the relation", choices=("eq", "ne", "lt", "le", "gt", "ge"))},
-          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton="({0} {predicate} {1})", amp="clear"),
+          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton={"*": "({0} {predicate} {1})"}, amp="clear"),
     OpDef("select", "elementwise", "`a` where pred, else `b`", ("pred", "a", "b"), infer=_select, dtypes="any",
-          cpu={"*": "select"}, triton="tl.where({0}, {1}, {2})", amp="clear"),
+          cpu={"*": "select"}, triton={"*": "tl.where({0}, {1}, {2})"}, amp="clear"),
     OpDef("convert", "elementwise",
           "the value in another element type; floats to integers truncate, to i1 compare with zero; "
           "inside a fused region halves are rounded where a convert says so",
           ("x",), {"dtype": Attr("str", "the result's element type")}, infer=_convert, dtypes="any", cpu={"*": "convert"},
-          triton="{0}.to({dtype})"),
+          triton={"*": "{0}.to({dtype})"}),
     # -- simple unary
-    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, "(-{0})"),
-    _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, "tl.abs({0})"),
-    _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, "gf.sign({0})", 3),
+    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, {"f": "({0} * -1.0)", "*": "(0 - {0})"}),
+    _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, {"u": "{0}", "*": "tl.abs({0})"}),
+    _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, {"u": "tl.minimum({0}, 1)", "*": "gf.sign({0})"}, 3),
     _unary("floor", "the largest integer not above x", "float", {"f": "vmath:floor"}, "tl.floor({0})"),
     _unary("ceil", "the smallest integer not below x", "float", {"f": "vmath:ceil"}, "tl.ceil({0})"),
     _unary("trunc", "x without its fraction", "float", {"f": "vmath:trunc"}, _LIB + "trunc({0})"),
@@ -142,18 +151,18 @@ OPS: tuple[OpDef, ...] = (
     _unary("is_nan", "whether x is NaN", "float", {"f": "is_nan"}, "({0} != {0})", result="i1"),
     _unary("is_inf", "whether x is an infinity", "float", {"f": "is_inf"}, "(tl.abs({0}) == float('inf'))", result="i1"),
     # -- functions
-    _unary("sqrt", "the square root", "float", {"f": "vmath:sqrt"}, "tl.sqrt_rn({0})", 6),
-    _unary("rsqrt", "1 / sqrt(x)", "float", {"f": "vmath:rsqrt"}, "tl.rsqrt({0})", 8),
-    _unary("reciprocal", "1 / x", "float", {"f": "vmath:reciprocal"}, "(1.0 / {0})", 4),
-    _math("exp", "e to the x", "tl.exp({0})"),
-    _math("exp2", "2 to the x", "tl.exp2({0})"),
+    _unary("sqrt", "the square root", "float", {"f": "vmath:sqrt"}, {"f": "tl.sqrt_rn({0})", "d": "tl.sqrt({0})"}, 6),
+    _unary("rsqrt", "1 / sqrt(x)", "float", {"f": "vmath:rsqrt"}, _LIB + "rsqrt({0})", 8),
+    _unary("reciprocal", "1 / x", "float", {"f": "vmath:reciprocal"}, {"f": "tl.div_rn(1.0, {0})", "d": "(1.0 / {0})"}, 4),
+    _math("exp", "e to the x", _LIB + "exp({0})"),
+    _math("exp2", "2 to the x", _LIB + "exp2({0})"),
     _math("expm1", "e to the x, minus 1, exact near 0", _LIB + "expm1({0})"),
-    _math("log", "the natural logarithm", "tl.log({0})"),
-    _math("log2", "the logarithm to base 2", "tl.log2({0})"),
+    _math("log", "the natural logarithm", _LIB + "log({0})"),
+    _math("log2", "the logarithm to base 2", _LIB + "log2({0})"),
     _math("log10", "the logarithm to base 10", _LIB + "log10({0})"),
     _math("log1p", "log(1 + x), exact near 0", _LIB + "log1p({0})"),
-    _math("sin", "the sine", "tl.sin({0})", 20),
-    _math("cos", "the cosine", "tl.cos({0})", 20),
+    _math("sin", "the sine", _LIB + "sin({0})", 20),
+    _math("cos", "the cosine", _LIB + "cos({0})", 20),
     _math("tan", "the tangent", _LIB + "tan({0})", 24),
     _math("asin", "the arc sine", _LIB + "asin({0})", 20),
     _math("acos", "the arc cosine", _LIB + "acos({0})", 20),
@@ -164,8 +173,8 @@ OPS: tuple[OpDef, ...] = (
     _math("asinh", "the inverse hyperbolic sine", _LIB + "asinh({0})", 24),
     _math("acosh", "the inverse hyperbolic cosine", _LIB + "acosh({0})", 24),
     _math("atanh", "the inverse hyperbolic tangent", _LIB + "atanh({0})", 24),
-    _math("erf", "the error function", "tl.erf({0})", 16),
+    _math("erf", "the error function", _LIB + "erf({0})", 16),
     _math("erfc", "1 - erf(x), exact for large x", _LIB + "erfc({0})", 20),
     _math("erfinv", "the inverse of erf", _LIB + "erfinv({0})", 24),
-    _math("sigmoid", "1 / (1 + exp(-x))", "tl.sigmoid({0})", 14),
+    _math("sigmoid", "1 / (1 + exp(-x))", {"f": "tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))", "d": "(1.0 / (1.0 + libdevice.exp({0} * -1.0)))"}, 14),
 )  # fmt: skip

@@ -40,6 +40,11 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def changes_sources(page: Path) -> bool:
+    """Whether a page changes the project's own sources: tests/test_docs_extending.py runs those."""
+    return any(block.mark and block.mark[0] == "file" for block in blocks_of(page))
+
+
 def blocks_of(page: Path) -> list[Block]:
     """All code blocks of a page, but the site's own directives (`{toctree}`).
 

@@ -20,7 +20,7 @@ _MAINS = {
     "gflow-reduce": "gflow.compiler.tools.reduce",
     "gflow-run": "gflow.runtime.run",
 }
-_HELPERS = ("cat", "head", "tail", "grep", "ls", "wc", "echo")
+_HELPERS = ("lit", "cat", "head", "tail", "grep", "ls", "wc", "echo")
 
 
 class NotOurs(AssertionError):

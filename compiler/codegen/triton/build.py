@@ -15,6 +15,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
+from . import fused, movement
 from .builder import Builder
 
 
@@ -73,6 +74,11 @@ def _constant(b: Builder, o: Op) -> None:
 
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
+    "fused": fused.fused,
+    "iota": movement.iota,
+    "pad": movement.pad,
+    "concatenate": movement.concatenate,
+    "reverse": movement.reverse,
     "convolution": aten_ops.convolution,
     "convolution_input_grad": aten_ops.convolution,
     "convolution_weight_grad": aten_ops.convolution,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
@@ -23,6 +23,8 @@ class Source:
     """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
 
     stem: how the name starts; readable.
+    hints: the parameters that get a kernel of their own where they are multiples of 16; all if None.
+    comment: what the kernel comes from, for readers; of the first launch.
     """
 
     stem: str
@@ -31,6 +33,8 @@ class Source:
     configs: tuple[TritonConfig, ...]
     grid: tuple[str, ...]
     constants: dict[str, int]
+    hints: frozenset[str] | None = None
+    comment: Callable[[], str] | None = field(default=None, compare=False)
 
 
 class Builder(Placement):
@@ -63,8 +67,18 @@ class Builder(Placement):
         )  # fmt: skip
         digest = hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
         name = f"{source.stem}_{digest}"
-        text = source.text.replace(f"def {NAME}(", f"def {name}(")
-        return self.triton.setdefault(name, replace(kernel, name=name, source=text))
+        if name not in self.triton:
+            text = source.text.replace(f"def {NAME}(", f"def {name}(")
+            if source.comment is not None:
+                text = _commented(text, source.comment())
+            self.triton[name] = replace(kernel, name=name, source=text)
+        return self.triton[name]
+
+
+def _commented(text: str, comment: str) -> str:
+    """The source with a comment over its last function."""
+    head, mark, tail = text.rpartition("@triton.jit\n")
+    return f"{head}{''.join(f'# {line}'.rstrip() + chr(10) for line in comment.splitlines())}{mark}{tail}"
 
 
 def _multiples(source: Source, args: Sequence[int | float | Place]) -> tuple[str, ...]:
@@ -72,6 +86,7 @@ def _multiples(source: Source, args: Sequence[int | float | Place]) -> tuple[str
     found = []
     for name, value in zip(source.parameters, args, strict=True):
         number = value.offset if isinstance(value, Place) else value
-        if isinstance(number, int) and number % ALIGNMENT == 0:
+        wanted = source.hints is None or name in source.hints
+        if wanted and isinstance(number, int) and number % ALIGNMENT == 0:
             found.append(name)
     return tuple(found)

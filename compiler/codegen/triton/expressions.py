@@ -1,0 +1,155 @@
+"""One elementwise op as an expression of Triton's Python.
+
+In registers halves are float32, rounded where the IR's element type says so; the rest is as in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import FLOATS
+
+HALVES = ("f16", "bf16")
+
+_TYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "ui64": "uint64", "ui32": "uint32", "ui16": "uint16", "ui8": "uint8",
+    "i1": "int1",
+}  # fmt: skip
+
+_POINTERS = {
+    "f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i64": "*i64", "i32": "*i32",
+    "i16": "*i16", "i8": "*i8", "ui64": "*u64", "ui32": "*u32", "ui16": "*u16", "ui8": "*u8", "i1": "*i1",
+}  # fmt: skip
+
+_PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+#: their result is one of their operands, up to the sign: there is nothing to round
+_EXACT = frozenset(
+    {"maximum", "minimum", "neg", "abs", "sign", "copysign", "select", "floor", "ceil", "trunc", "round"}
+)  # fmt: skip
+
+#: ops that take literals
+_OPERATORS = frozenset({"add", "sub", "mul", "select", "compare", "and", "or", "xor"})
+
+#: constants that stay in the source, where they may fold
+PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
+
+
+def register_dtype(dtype: str) -> str:
+    """The element type that holds a `dtype` value in a register."""
+    return "f32" if dtype in HALVES else dtype
+
+
+def triton_type(dtype: str) -> str:
+    """`tl.float32` for `f32`."""
+    return f"tl.{_TYPES[dtype]}"
+
+
+def pointer_type(dtype: str) -> str:
+    """`*fp32` for `f32`, as signatures spell it."""
+    return _POINTERS[dtype]
+
+
+def scalar_type(dtype: str) -> str:
+    """A number's parameter type: `fp32` for `f32`."""
+    return _POINTERS[register_dtype(dtype)].removeprefix("*")
+
+
+def loaded(text: str, dtype: str) -> str:
+    """A value as it comes from memory → as it is in a register."""
+    return f"{text}.to(tl.float32)" if dtype in HALVES else text
+
+
+def rounded(text: str, dtype: str) -> str:
+    """A float32 as the nearest value of a half type, in float32."""
+    return f"{text}.to({triton_type(dtype)}).to(tl.float32)"
+
+
+def is_plain(value: Any, dtype: str) -> bool:
+    """Whether a constant stays in the source."""
+    number = float(value)
+    return dtype == "i1" or number in PLAIN or math.isnan(number) or math.isinf(number)
+
+
+def literal(value: Any, dtype: str) -> str:
+    """A constant as an expression of its element type."""
+    if dtype == "i1":
+        return f"tl.full([], {bool(value)}, tl.int1)"
+    if dtype in FLOATS:
+        number = float(value)
+        text = repr(number) if math.isfinite(number) else f'float("{number}")'
+        return text if dtype != "f64" else f"tl.full([], {text}, tl.float64)"
+    return str(int(value)) if dtype == "i32" else f"tl.full([], {int(value)}, {triton_type(dtype)})"
+
+
+def elementwise(
+    name: str,
+    args: Sequence[str],
+    arg_dtypes: Sequence[str],
+    dtype: str,
+    attrs: dict[str, Any],
+    used: set[str],
+) -> str:
+    """The op `name` on values in registers. Functions that it calls are added to `used`.
+
+    args: names of variables, or literals.
+    """
+    source = arg_dtypes[0]
+    if name not in _OPERATORS:
+        args = [_as_tensor(a, t) for a, t in zip(args, arg_dtypes)]
+    if name == "convert":
+        return convert(args[0], source, dtype)
+    if name == "compare":
+        if source == "i1" and attrs["predicate"] not in ("eq", "ne"):
+            args = [f"{a}.to(tl.int32)" for a in args]
+        return f"({args[0]} {_PREDICATES[attrs['predicate']]} {args[1]})"
+    table = OPS[name].triton
+    if source in FLOATS:
+        keys = ["d", "f"] if source == "f64" else ["f"]
+    else:
+        keys = ["b" if source == "i1" else "u" if source.startswith("ui") else "s"]
+    template = next(table[key] for key in [*keys, "*"] if key in table)
+    bits = re.sub(r"\D", "", source)
+    text = template.format(*args, bits=bits)
+    called = re.findall(r"\bgf\.(\w+)", text)
+    used.update(f"gf_{c}" for c in called)
+    text = re.sub(r"\bgf\.", "gf_", text)
+    if dtype in HALVES and name not in _EXACT:
+        return rounded(text, dtype)
+    return text
+
+
+def _as_tensor(text: str, dtype: str) -> str:
+    """A literal as a tensor, which has methods; names as they are."""
+    return (
+        text
+        if text.isidentifier() or text.startswith("tl.")
+        else f"tl.full([], {text}, {triton_type(register_dtype(dtype))})"
+    )
+
+
+def convert(x: str, src: str, dst: str) -> str:
+    """`x` of element type `src` as `dst`, by PyTorch's rules."""
+    if src == dst:
+        return x
+    if dst == "i1":
+        return f"({x} != 0)"
+    if dst in HALVES:
+        narrow = x if src in FLOATS else f"{x}.to(tl.float32)"
+        return rounded(narrow, dst)
+    source, target = register_dtype(src), triton_type(dst)
+    if source == dst:
+        return x
+    if src in FLOATS and dst not in FLOATS:
+        if dst in ("i64", "i32"):
+            return f"{x}.to({target})"
+        wide = "int64" if dst in ("ui32", "ui64") else "int32"
+        return f"{x}.to(tl.{wide}).to({target})"
+    if src == "i1" and dst in FLOATS:
+        return f"{x}.to(tl.int32).to({target})"
+    return f"{x}.to({target})"

@@ -1,0 +1,163 @@
+"""Functions that generated kernels call, as text; a kernel's source carries those that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: what every source begins with
+HEADER = """\
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+"""
+
+_FUNCTIONS: dict[str, str] = {
+    "gf_remainder": '''
+def gf_remainder(a, b):
+    """The remainder with b's sign."""
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+''',
+    "gf_sign": '''
+def gf_sign(x):
+    """-1, 0 or 1; 0 for NaN."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+''',
+    "gf_int_div": '''
+def gf_int_div(a, b):
+    """Truncated; 0 where b is 0."""
+    odd = (b == 0) | (b == -1)  # -1 overflows
+    return tl.where(b == 0, 0, tl.where(b == -1, 0 - a, a // tl.where(odd, 1, b)))
+''',
+    "gf_uint_div": '''
+def gf_uint_div(a, b):
+    """0 where b is 0."""
+    return tl.where(b == 0, 0, a // tl.where(b == 0, 1, b))
+''',
+    "gf_int_fmod": '''
+def gf_int_fmod(a, b):
+    """The remainder with a's sign; 0 where b is 0."""
+    odd = (b == 0) | (b == -1)
+    return tl.where(odd, 0, a % tl.where(odd, 1, b))
+''',
+    "gf_uint_fmod": '''
+def gf_uint_fmod(a, b):
+    """0 where b is 0."""
+    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))
+''',
+    "gf_int_remainder": '''
+def gf_int_remainder(a, b):
+    """The remainder with b's sign; 0 where b is 0."""
+    r = gf_int_fmod(a, b)
+    return tl.where((r != 0) & ((r ^ b) < 0), r + b, r)
+''',
+    "gf_uint_pow": '''
+def gf_uint_pow(a, b):
+    """Square and multiply; wraps around."""
+    result = tl.full(a.shape, 1, a.dtype) | (a ^ a)
+    for _ in tl.static_range(a.dtype.primitive_bitwidth):
+        result = tl.where((b & 1) != 0, result * a, result)
+        a = a * a
+        b = b >> 1
+    return result
+''',
+    "gf_int_pow": '''
+def gf_int_pow(a, b):
+    """As unsigned; a negative exponent gives 0 but for bases 1 and -1."""
+    sign = tl.where((b & 1) == 0, 1, -1).to(a.dtype)
+    special = tl.where(a == 1, 1, tl.where(a == -1, sign, 0)).to(a.dtype)
+    return tl.where(b < 0, special, gf_uint_pow(a, b))
+''',
+    "gf_shift_left": '''
+def gf_shift_left(a, b, bits: tl.constexpr):
+    """0 where b is out of range."""
+    out = (b < 0) | (b >= bits)
+    return tl.where(out, 0, a << tl.where(out, 0, b))
+''',
+    "gf_shift_right": '''
+def gf_shift_right(a, b, bits: tl.constexpr):
+    """As if all the bits were shifted one by one where b is out of range."""
+    out = (b < 0) | (b >= bits)
+    beyond = tl.where(a < 0, -1, 0).to(a.dtype)
+    return tl.where(out, beyond, a >> tl.where(out, 0, b))
+''',
+    "gf_combine_max": '''
+def gf_combine_max(a, b):
+    return tl.maximum(a, b, tl.PropagateNan.ALL)
+''',
+    "gf_combine_min": '''
+def gf_combine_min(a, b):
+    return tl.minimum(a, b, tl.PropagateNan.ALL)
+''',
+    "gf_combine_int_max": '''
+def gf_combine_int_max(a, b):
+    return tl.maximum(a, b)
+''',
+    "gf_combine_int_min": '''
+def gf_combine_int_min(a, b):
+    return tl.minimum(a, b)
+''',
+    "gf_combine_prod": '''
+def gf_combine_prod(a, b):
+    return a * b
+''',
+    "gf_combine_or": '''
+def gf_combine_or(a, b):
+    return a | b
+''',
+    "gf_combine_and": '''
+def gf_combine_and(a, b):
+    return a & b
+''',
+    "gf_philox": '''
+def gf_philox(block, stream, seed, offset):
+    """The four words of a block of random bits: Philox 4x32-10."""
+    c0 = block.to(tl.uint32)
+    c1 = (block.to(tl.uint64) >> 32).to(tl.uint32)
+    c2 = stream.to(tl.uint32)
+    c3 = offset.to(tl.uint32)
+    k0 = seed.to(tl.uint32)
+    k1 = (seed.to(tl.uint64) >> 32).to(tl.uint32)
+    for _ in tl.static_range(10):
+        high0 = tl.umulhi(0xD2511F53, c0) ^ c3 ^ k1
+        high1 = tl.umulhi(0xCD9E8D57, c2) ^ c1 ^ k0
+        c3 = tl.mul(c0, 0xD2511F53, sanitize_overflow=False)
+        c1 = tl.mul(c2, 0xCD9E8D57, sanitize_overflow=False)
+        c0 = high1
+        c2 = high0
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+''',
+    "gf_uniform": '''
+def gf_uniform(word):
+    """The upper 24 bits as a number in [0, 1)."""
+    return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+''',
+    "gf_normal": '''
+def gf_normal(even, odd, sine):
+    """Box and Muller: one of the two normal numbers that two words give."""
+    radius = tl.sqrt_rn(libdevice.log(1.0 - gf_uniform(even)) * -2.0)
+    angle = gf_uniform(odd) * 6.283185307179586
+    return radius * tl.where(sine, libdevice.sin(angle), libdevice.cos(angle))
+''',
+}  # fmt: skip
+
+_NEEDS = {
+    "gf_int_remainder": ("gf_int_fmod",),
+    "gf_int_pow": ("gf_uint_pow",),
+    "gf_normal": ("gf_uniform",),
+}
+
+
+def functions(names: Iterable[str]) -> str:
+    """The text of these functions and of those that they call."""
+    wanted = set(names)
+    for name in list(wanted):
+        wanted.update(_NEEDS.get(name, ()))
+    return "".join(f"\n\n@triton.jit{_FUNCTIONS[n]}" for n in _FUNCTIONS if n in wanted)
+
+
+def source(kernel: str, names: Iterable[str], comment: str = "") -> str:
+    """A whole source: imports, functions, the kernel under its comment."""
+    return f"{HEADER}{functions(names)}\n\n{comment}@triton.jit\n{kernel}"
