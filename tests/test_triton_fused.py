@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codegen_harness import Arg, b, make, reduce, spread
 from triton_harness import run_cases
 
 
