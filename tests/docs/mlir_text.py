@@ -135,19 +135,24 @@ def _canonical(text: str) -> str:
     text = re.sub(r"//.*", "", text).strip()
     text = re.sub(r"^module (?:attributes .*)?\{\n(.*)\}$", r"\1", text, flags=re.DOTALL)
     text = re.sub(r"(?<![\w.])-?\d+\.\d*(?:[eE][-+]?\d+)?", lambda m: repr(float(m[0])), text)
-    return " ".join(re.findall(r"[\w.]+|\S", re.sub(r"…|(?<!\w)\.\.\.(?!\w)", " … ", text)))
+    text = re.sub(r"…|(?<!\w)\.\.\.(?!\w)", " … ", text)
+    return "\n".join(" ".join(re.findall(r"[\w.]+|\S", line)) for line in text.splitlines())
 
 
 def _regex(text: str, names: dict[str, str]) -> str:
     groups: dict[str, str] = {}
+    known = "".join(rf"(?!{value[1:]}\b)" for value in names.values())  # arguments have their names
     parts = []
-    tokens = text.split(" ")
+    text = re.sub(r": …$", ": ⋯", text, flags=re.MULTILINE)  # types, which end with the line
+    tokens = text.split()
     skip = False
     for i, token in enumerate(tokens):
         if skip:
             skip = False
         elif token == "…":
-            parts.append(r".*?")
+            parts.append("(?s:.*?)")
+        elif token == "⋯":
+            parts.append(r"[^\n]*(?:$|\n)")
         elif token == "%" and i + 1 < len(tokens):
             name, skip = "%" + tokens[i + 1], True
             if name in names:
@@ -156,7 +161,7 @@ def _regex(text: str, names: dict[str, str]) -> str:
                 parts.append(f"(?P={groups[name]})")
             else:
                 groups[name] = f"v{len(groups)}"
-                parts.append(rf"(?P<{groups[name]}>% [\w.]+)")
+                parts.append(rf"(?P<{groups[name]}>% {known}[\w.]+)")
         else:
             parts.append(re.escape(token))
     return r"\s*".join(parts)
