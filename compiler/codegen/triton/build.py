@@ -11,12 +11,15 @@ from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Place, Program
 
+from ...contractions import root_of
 from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
 from . import fused, movement
 from .builder import Builder
+from .epilogue import Epilogue, split
+from .matmul import matmul
 
 
 def build_program(function: func.FuncOp, *, arch: int) -> Program:
@@ -73,8 +76,29 @@ def _constant(b: Builder, o: Op) -> None:
     b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
 
 
+def _fused(b: Builder, o: Op) -> None:
+    root = root_of(o.op)
+    if root is not None:
+        op, epilogue = split(b, o, root)
+        _CONTRACTIONS[op.name](b, op, epilogue)
+        return
+    fused.fused(b, o)
+
+
+_Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def _without_epilogue(steps: _Contraction) -> Callable[[Builder, Op], None]:
+    return lambda b, o: steps(b, o, None)
+
+
+_CONTRACTIONS: Mapping[str, _Contraction] = {
+    "matmul": matmul,
+}
+
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
-    "fused": fused.fused,
+    "fused": _fused,
+    **{name: _without_epilogue(steps) for name, steps in _CONTRACTIONS.items()},
     "iota": movement.iota,
     "pad": movement.pad,
     "concatenate": movement.concatenate,

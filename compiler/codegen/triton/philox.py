@@ -16,7 +16,7 @@ def expression(w: Writer, i: int, node: Node) -> str:
     index, seed, offset = node.args
     strides = w.k.indices[w.k.nodes[index].slot]
     state = f"{w.value(seed)}, {w.value(offset)}"
-    stream = w.parameter(f"stream_{i}", "i32", _signed(node.attrs["stream"]))
+    stream = w.parameter(f"stream_{i}", "i32", signed(node.attrs["stream"]))
     w.used.add("gf_philox")
     kind, dims = node.attrs["kind"], w.k.nodes[index].dims
     if _in_fours(w, strides):
@@ -30,7 +30,8 @@ def expression(w: Writer, i: int, node: Node) -> str:
     return text if node.dtype == "f32" else f"{text}.to({triton_type(node.dtype)})"
 
 
-def _signed(stream: int) -> int:
+def signed(stream: int) -> int:
+    """A stream's number as 32 bits with a sign."""
     low = stream & 0xFFFFFFFF
     return low - (1 << 32) if low >= 1 << 31 else low
 

@@ -1,0 +1,160 @@
+"""What follows a contraction in one fused op, computed on the tile of its result that a program holds.
+
+%0 = "gflow.matmul"(%x, %y)               acc = tl.dot(...)
+%2 = "gflow.add"(%0, %z)             →    v1 = acc + tl.load(x2 + cols[None, :])
+"gflow.yield"(%2)                         tl.store(out0 + ..., v1.to(tl.bfloat16), mask)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gflow.dialects import builder as ops
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import Place
+from gflow.dialects.types import FLOATS, TensorType, row_major_strides
+
+from ...contractions import root_operands
+from ...ssa import Op
+from ...views import Layout
+from ..kernel import Access, Kernel, Node, describe, simplify
+from .builder import Builder
+from .epilogue_values import evaluate
+from .expressions import triton_type
+from .fused import readable
+from .parameters import Parameters
+from .tile import Positions, Tile, is_raw
+
+#: ops that say little about what a kernel is for
+_UNTOLD = frozenset(
+    {"yield", "constant", "convert", "broadcast", "reshape", "transpose", "select", "compare"}
+)
+
+
+@dataclass
+class Epilogue:
+    """kernels: each reads the result as operand number `operands`, and stores.
+
+    loads, stores: places by operand and result number. types: element types of the loads.
+    comment: the op, for readers of the source. label: for profiles. ops: names of its ops, for the kernel's name.
+    """
+
+    kernels: list[Kernel]
+    operands: int
+    loads: list[Place]
+    stores: list[Place]
+    label: str
+    comment: Callable[[], str] | None = None
+    ops: tuple[str, ...] = ()
+
+    def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
+        """The lines that compute and store.
+
+        acc: the tile of the contraction's result, in its accumulator's type. used: gets the functions that are called.
+        """
+        lines: list[str] = []
+        for k in self.kernels:
+            lines += self._kernel(k, params, tile, acc, used)
+        return lines
+
+    def _kernel(
+        self, k: Kernel, params: Parameters, tile: Tile, acc: str, used: set[str]
+    ) -> list[str]:
+        lines: list[str] = []
+        at = Positions(k, tile, params, lines)
+
+        def load(node: Node) -> str:
+            access = k.loads[node.slot]
+            if is_raw(access, self.operands):
+                # floats stay as exact as they were added up, integers wrap around
+                return acc if access.dtype in FLOATS else f"{acc}.to({triton_type(access.dtype)})"
+            name = f"x{access.operand}"
+            if name not in params.types:
+                params.pointer(name, access.dtype, self.loads[access.operand])
+            offset, dims = at.offset(access.strides, f"{name}_{node.slot}")
+            constant = f" + {access.offset}" if access.offset else ""
+            address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
+            mask = tile.mask(dims)
+            return f"tl.load({address}, mask={mask})" if mask else f"tl.load({address})"
+
+        def index(node: Node) -> str:
+            offset, _ = at.offset(k.indices[node.slot], f"i{node.slot}")
+            return f"({offset}).to(tl.int64)" if offset != "0" else "0"
+
+        values = evaluate(k, load, index, params, lines, used)
+        everywhere = frozenset(range(tile.rank))
+        mask = tile.mask(everywhere)
+        for store in k.stores:
+            name = f"out{store.operand}"
+            if name not in params.types:
+                params.pointer(name, store.dtype, self.stores[store.operand])
+            offset, dims = at.offset(store.strides, name)
+            address = f"{name} + {offset}"
+            if dims != everywhere:
+                address = f"tl.broadcast_to({address}, {acc}.shape)"
+            value = _stored(values[store.node], store.dtype)
+            given = f", mask={mask}" if mask else ""
+            lines.append(f"tl.store({address}, {value}{given})")
+        return lines
+
+
+def _stored(value: str, target: str) -> str:
+    """A value as it is in a register → as it goes to memory."""
+    kind = triton_type(target)
+    return f"{value}.to({kind})" if value.isidentifier() else f"tl.full([], {value}, {kind})"
+
+
+def plain(b: Builder, o: Op) -> Epilogue:
+    """The result is stored, nothing else."""
+    (r,) = o.results
+    ty = b.body.types[r]
+    return Epilogue(
+        [stored(ty, b.strides(r))], 0, [], [b.place(r)], b.label(o), lambda: readable(o.op)
+    )
+
+
+def stored(ty: TensorType, strides: tuple[int, ...], operand: int = 0, number: int = 0) -> Kernel:
+    """A kernel that copies a contraction's result (row-major) to result `number`."""
+    dense = row_major_strides(ty.shape)
+    load = Access(operand, ty.dtype, dense)
+    store = Access(number, ty.dtype, strides, 0)
+    return simplify(
+        Kernel(ty.shape, frozenset(), [Node("load", ty.dtype, slot=0)], [load], [], [store])
+    )
+
+
+def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
+    """The contraction of a fused op as an op of its own, and what follows it.
+
+    The contraction's result becomes a new value of the body, without a place.
+
+    Raises:
+        Unsupported: what follows isn't one kernel.
+    """
+    operands = [o.operands[n] for n in root_operands(root)]
+    ty = ops.type_of(root.results[0])
+    value = len(b.body.types)
+    b.body.types.append(ty)
+    b.body.values.append(root.results[0])
+    b.body.producer.append(o.index)
+    b.at.append(Layout(value, 0, row_major_strides(ty.shape)))
+    op = Op(o.index, root, root.name.removeprefix("gflow."), operands, [value])
+    inputs, outputs = [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results]
+    kernels = []
+    k = describe(o.op, inputs, outputs)
+    if k.stores:
+        kernels.append(k)
+    yielded = list(root.block.operations)[-1].operation.operands
+    for n, v in enumerate(yielded):
+        if v == root.results[0]:
+            kernels.append(stored(ty, outputs[n], len(inputs), n))
+    loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
+    names = tuple(
+        p.operation.name.removeprefix("gflow.")
+        for p in root.block.operations
+        if p.operation.name.removeprefix("gflow.") not in _UNTOLD and p.operation.name != root.name
+    )
+    return op, Epilogue(
+        kernels, len(inputs), loads, stores, b.label(o), lambda: readable(o.op), names
+    )
