@@ -105,7 +105,7 @@ class Piece:
         """An integer that varies, and has the divisors that this number always has."""
         symbol = current()
         assert symbol is not None
-        return symbol.stand_in * gcd(self.whole, self.first, self.limit)
+        return symbol.stand_in * gcd(divisor(self.whole), self.first, self.limit)
 
 
 Count = int | Piece
@@ -169,6 +169,14 @@ def current() -> Symbol | None:
 def varies(value: int) -> bool:
     """Whether an integer depends on the size of the program at work."""
     return not -_LARGE < value < _LARGE and _symbol.get() is not None
+
+
+def divisor(value: int) -> int:
+    """The greatest number that divides an integer whatever the size; the integer itself if that is fixed."""
+    if -_LARGE < value < _LARGE:
+        return value
+    symbol = _symbol.get()
+    return value if symbol is None else gcd(*symbol.coefficients(value))
 
 
 def at_most(value: int) -> int:

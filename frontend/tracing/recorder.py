@@ -38,6 +38,8 @@ aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default
 _SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
 _LIFT_FRESH = aten.lift_fresh.default
+#: ops that take sizes as numbers
+_RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
 _ITEM = aten._local_scalar_dense.default
 
@@ -352,6 +354,8 @@ class Recorder(TorchDispatchMode):
             assert self.size is not None
             return self.sizes.number(arg, self, self.size)
 
+        if func._schema.name in _RANGES:
+            return args, kwargs
         schema = func._schema.arguments
         kinds = {a.name: a.type.kind() for a in schema}
         return (

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from sympy.core.relational import Relational  # type: ignore[import-untyped]
 from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -83,13 +84,21 @@ class SizeEnv(ShapeEnv):
         low, high = self.sizes.least, self.sizes.most
         first = self._at(expr, low)
         if high - low < _TRIED:
-            found = {self._at(expr, n) for n in range(low + (low == 1 < high), high + 1)}
+            found = {self._at(expr, n) for n in range(low + 1, high + 1)}
             rest = found.pop() if len(found) == 1 else None
         else:
             rest = self._maybe_evaluate_static(expr)
-        if low != 1 and first != rest:
+        if first != rest and not self._is_about_one(expr):
             rest = None
         return first, rest
+
+    def _is_about_one(self, expr: Any) -> bool:
+        """Whether a question has another answer for the least size since something is 1 there, as
+        broadcasting asks; the answer for all others is right for it, too, in shapes."""
+        if self.sizes.least == 1:
+            return isinstance(expr, Boolean)
+        sides = expr.args if isinstance(expr, Relational) else ()
+        return bool(sides) and all(self._at(side, self.sizes.least) == 1 for side in sides)
 
     def _at(self, expr: Any, n: int) -> Any:
         value = expr.xreplace({self.variable: sympy.Integer(n)})
@@ -100,7 +109,8 @@ class SizeEnv(ShapeEnv):
         start = f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), "
         if rest is not None:
             return start + (
-                f"and code asks whether {asked}, which holds for 1 alone. Give the dimension min=2."
+                f"and code asks whether {asked}, which differs for {self.sizes.least} alone. Give the "
+                f"dimension min={self.sizes.least + 1}."
             )
         if isinstance(expr, Boolean) and not expr.is_Symbol:
             return start + (
@@ -158,7 +168,7 @@ class SizeEnv(ShapeEnv):
 
     def number(self, value: Any, recorder: Any, argument: TraceValue) -> Any:
         """A number computed from the size at each call: a traced number."""
-        size = wrap(Number(recorder, argument, float(self.sizes.most), None))
+        size = wrap(Number(recorder, argument, self.sizes.most, None))
         expr = sympy.sympify(value.node.expr)
         if not expr.free_symbols:
             return float(expr) if isinstance(value, torch.SymFloat) else int(expr)

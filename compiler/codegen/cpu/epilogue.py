@@ -74,7 +74,7 @@ class Epilogue:
         if self.place is None:
             whole, most = size <= _SCRATCH, _SCRATCH
         else:
-            whole, most = size < _LARGE or terms > _FEW_TERMS, _PIECE
+            whole, most = size < _LARGE or at_most(terms) > _FEW_TERMS, _PIECE
         if whole or not self.granule or (varies(self.rows) and not self.b.blas):
             return [(0, self.rows)]
         both = self.common(granule)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from gflow.dialects.extents import at_most
+from gflow.dialects.extents import at_most, divisor
 from gflow.dialects.types import FLOATS
 
 from ..kernel import Kernel
@@ -117,7 +117,7 @@ def plan(k: Kernel) -> Plan:
         tiles = pieces * -(-length // (p.unroll * p.lanes))
         p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
         p.blocked = True  # costs nothing, and short reductions share the code of long ones
-    p.whole = mode in ("pointwise", "row") and k.sizes[vector] % p.lanes == 0
+    p.whole = mode in ("pointwise", "row") and divisor(k.sizes[vector]) % p.lanes == 0
     if p.cached:
         p.scratch_rows = len(p.cached)
         p.scratch_width = row_plan.width(reduced_numel, p.lanes)
@@ -139,7 +139,7 @@ def _tiling(k: Kernel, vector: int, lanes: int) -> tuple[int, str]:
     """
     ops = sum(vector in n.dims or n.op == "reduce" for n in k.nodes)
     most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
-    size, length = k.sizes[vector], at_most(k.sizes[vector])
+    size, length = divisor(k.sizes[vector]), at_most(k.sizes[vector])
     if length < 2 * lanes or (size % lanes and length < most * lanes):
         return 1, "none"
     for unroll in range(most, 1, -1):
