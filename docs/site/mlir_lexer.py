@@ -23,7 +23,7 @@ class MlirLexer(RegexLexer):
             (r"#[\w$.-]+", Name.Constant),
             (r"!?\b(tensor|vector|memref|array|dense|dense_resource)\b", Keyword.Type),
             (r"\b(index|none|[su]?i\d+|b?f\d+(E\w+)?)\b", Keyword.Type),
-            (r"(?<=x)([su]?i\d+|b?f\d+)\b", Keyword.Type),
+            (r"(?:\d+x)+(?=[a-z])", Number.Integer),
             (r"\b(module|func\.func|func\.return|return|loc|true|false)\b", Keyword),
             (r"-?\d+\.\d*([eE][-+]?\d+)?", Number.Float),
             (r"-?0x[0-9a-fA-F]+|-?\d+", Number.Integer),
