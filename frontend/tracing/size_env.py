@@ -73,6 +73,8 @@ class SizeEnv(ShapeEnv):
         if expr not in self._answers:
             self._answers[expr] = self._answer(expr)
         first, rest = self._answers[expr]
+        if rest is None and kwargs.get("fallback_value") is not None:
+            return sympy.sympify(kwargs["fallback_value"])  # the code has a way that suits all
         if rest is None and _chooses_kernel():
             return self._at(expr, self.sizes.most)
         if rest is None or (first != rest and _asked_by_user()):
