@@ -228,7 +228,7 @@ _OPERATORS: dict[str, Callable[[Tensor], Any]] = {
     ),
     "shapes": lambda x: (
         x.view(-1, 5, 1).permute(1, 2, 0).reshape(-1).relu(),
-        x.unsqueeze(1) @ torch.ones(7, 5, 3),
+        x.view(-1, 1, 1, 5) @ torch.ones(7, 5, 3),
         torch.einsum("ni,ki->nk", x, x).tril(),
         x.gather(1, torch.zeros(x.shape[0], 2, dtype=torch.long)),
     ),
@@ -384,7 +384,7 @@ _QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
     "n//2": lambda x: x.view(x.shape[0] // 2, 2, 3),
     "which differs for 1 alone": lambda x: x if x.shape[0] == 1 else -x,
     "Eq(n, 4)": lambda x: x + torch.ones(4, 3),
-    "n >= 5": lambda x: x[:5],
+    "Min(5, n)": lambda x: x[:5],
 }
 
 
