@@ -30,6 +30,9 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
 
     Later calls of that graph need no marks. All dimensions that are marked in the arguments of one call
     have one and the same size, such as a batch of inputs and of their targets.
+
+    Raises:
+        GraphInputError: there is no such dimension, no such range, or the size is not in it.
     """
     global _marked
     if not isinstance(tensor, Tensor):

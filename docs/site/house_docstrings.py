@@ -8,7 +8,6 @@ becomes a field list, beside the `Args:` and `Raises:` that napoleon reads.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from typing import Any
@@ -33,18 +32,20 @@ def convert(lines: list[str], names: list[str], role: str) -> list[str]:
 
 
 def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = [re.sub(r"\bdocs/([\w-]+)\.md", r":doc:`\1`", line) for line in lines]
     if what == "property":
         lines.insert(0, "")  # or napoleon takes what stands before a colon for a type
-        return
-    if dataclasses.is_dataclass(obj):
-        names, role = [f.name for f in dataclasses.fields(obj)], "ivar"
-    else:
-        role = "param"
-        try:
-            names = [n for n in inspect.signature(obj).parameters if n != "self"]
-        except (TypeError, ValueError):
-            return
-    lines[:] = convert(lines, names, role)
+    elif inspect.isclass(obj):
+        lines[:] = convert(lines, _fields(lines), "ivar")
+    elif callable(obj):
+        names = [n for n in inspect.signature(obj).parameters if n != "self"]
+        lines[:] = convert(lines, names, "param")
+
+
+def _fields(lines: list[str]) -> list[str]:
+    """What a class's docstring has a meaning for."""
+    text = "\n".join(lines)
+    return re.findall(r"(?:^|(?<=[.;] ))([a-z_]+)(?=: )", text, re.MULTILINE)
 
 
 def setup(app: Any) -> dict[str, bool]:
