@@ -15,12 +15,12 @@ from gflow.runtime.micro_batches import Joined
 from .call_record import CallRecord
 from .collector import collector_paused
 from .dynamic import size_of
-from .errors import GraphInputError, GraphTraceError
+from .errors import GraphTraceError
 from .executor import Compiled
+from .memory_check import MemoryCheck
 from .micro_batches import compile_step, split_arguments
 from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
-from .tracing.location import user_frame
 from .tracing.modules import collect_modules
 from .tracing.numbers import Leaf
 from .tracing.scaler import eager_steps, prepare
@@ -59,11 +59,6 @@ class Plan:
         live = {i.value for i in trace.inputs}
         guarded = {leaf.index for g in trace.guards for leaf in _leaves(g.expr)}
         self.numbers = [n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded]
-        self.mutated = [
-            (position, leaf)
-            for position, leaf in self.input_slots
-            if any(o.alias == position for o in trace.outputs)
-        ]
         self.slots = [
             (slot, self.positions[slot.value])
             for step in trace.steps
@@ -84,6 +79,7 @@ class Plan:
         ]
         self.places = list(map(torch.Tensor.data_ptr, self.fixed))
         self.metadata = list(map(_metadata, self.fixed))
+        self.memory: MemoryCheck | None = None
 
     def refresh(self) -> bool:
         """Bring changed hyperparameters into the arguments. False: trace anew."""
@@ -113,11 +109,13 @@ class Plan:
                 return False
         if not all(b.holds() for b in self.baked):
             return False
+        if trace.views and not all(view.holds() for view in trace.views):
+            return False
         places = list(map(torch.Tensor.data_ptr, self.fixed))
         if places != self.places:
             if list(map(_metadata, self.fixed)) != self.metadata:
                 return False
-            self.places = places
+            self.places, self.memory = places, None
         return True
 
     def _rebind(self) -> bool:
@@ -148,8 +146,11 @@ class Plan:
             arguments[position] = leaves[leaf]
         if self.dynamic is not None:
             arguments[self.size_at].fill_(size_of(self.dynamic, leaves))
-        if self.mutated:
-            self._check_overlap(leaves)
+        memory = self.memory
+        if memory is None:
+            memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
+        if memory.needed:
+            memory.apply(arguments)
         if self.compiled.takes_rng:
             rng = state.rng
             if rng is None:
@@ -162,22 +163,6 @@ class Plan:
         for number in self.written:
             number.write(type(number.last)(number.tensor.item()))
         return self.results(results)
-
-    def _check_overlap(self, leaves: Sequence[Any]) -> None:
-        """An input that `build()` changes in place shares no memory with another argument."""
-        for position, leaf in self.mutated:
-            mine = leaves[leaf].untyped_storage().data_ptr()
-            for other, tensor in [
-                *((p, leaves[x]) for p, x in self.input_slots if p != position),
-                *((p, t) for p, t in enumerate(self.arguments) if t is not None),
-            ]:
-                if mine and tensor.untyped_storage().data_ptr() == mine:
-                    file, line = user_frame(2)
-                    names = [self.trace.inputs[i].name for i in (position, other)]
-                    raise GraphInputError(
-                        f"{file}:{line}: build() changes input {names[0]!r} in place, and it "
-                        f"shares memory with {names[1]!r}; pass a copy (.clone()) of one of them."
-                    )
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:
         if self.single:

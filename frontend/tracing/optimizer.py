@@ -20,6 +20,7 @@ from .location import user_line
 from .numbers import Leaf, StateBranch, number_of, traced_functions, wrap
 from .recorder import Recorder, untraced
 from .rewrites import Rewrites, functional, unwrap
+from .shared import view_in
 from .trace import TraceValue
 
 aten = torch.ops.aten
@@ -216,14 +217,26 @@ class _Tracer:
         """A parameter of this attempt: a failed attempt leaves the trace's own untouched."""
         known = self.parameters.get(id(real))
         if known is None:
-            old = self.rewrites.wrapper_of(real)
-            known = functional(unwrap(old), real)
-            if old.grad is not None:
-                known.grad = functional(unwrap(old.grad), old.grad)
-            self.parameters[id(real)] = known
-            index = self.rewrites.stand_ins[id(real)].index
-            self.rewrites.register(real, known, index)
+            bases = self.rewrites.bases
+            if id(real) in bases:
+                self.parameter(bases[id(real)][1])
+                return self.parameters[id(real)]
+            known = self._copied(real, functional(unwrap(self.rewrites.wrapper_of(real)), real))
+            for view, base in bases.values():
+                if base is real:
+                    with self.active():
+                        seen = view_in(known, base, view)
+                    self._copied(view, seen)
         return known
+
+    def _copied(self, real: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Let `new` stand for a parameter, with its gradient."""
+        old = self.rewrites.stand_ins[id(real)]
+        if old.wrapper.grad is not None:
+            new.grad = functional(unwrap(old.wrapper.grad), old.wrapper.grad)
+        self.parameters[id(real)] = new
+        self.rewrites.register(real, new, old.index)
+        return new
 
     def groups(self) -> list[dict[str, Any]]:
         groups = []

@@ -85,6 +85,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.fake_mode = fake_mode
         self.locator = locator
+        self.active = False  # between the functionalization's begin and end
         self.ops: list[TraceOp] = []
         self.inputs: list[TraceInput] = []
         self.guards: list[Guard] = []

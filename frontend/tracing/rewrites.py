@@ -45,6 +45,8 @@ class Rewrites(TorchFunctionMode):
         self.in_optimizer = False
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
         self.read_gradient: Callable[[Tensor], None] | None = None
+        self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
+        self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
         self.stand_ins: dict[int, StandIn] = {}
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
@@ -57,7 +59,10 @@ class Rewrites(TorchFunctionMode):
         if known is not None:
             return known.wrapper
         index = len(self.recorder.inputs)
-        wrapper = functional(self.recorder.constant(real), real)
+        fake = self.recorder.constant(real)
+        wrapper = self.view_of(real, index) if self.view_of is not None else None
+        if wrapper is None:
+            wrapper = functional(fake, real)
         self.register(real, wrapper, index)
         return wrapper
 

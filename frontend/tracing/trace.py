@@ -96,6 +96,29 @@ class TraceOutput:
     name: str
 
 
+@dataclass(frozen=True, eq=False)
+class View:
+    """`tensor` lies in the memory of `base`, `offset` bytes from its begin."""
+
+    tensor: torch.Tensor
+    base: torch.Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor, base: torch.Tensor) -> View:
+        """As they lie now."""
+        offset = tensor.data_ptr() - base.data_ptr()
+        return View(tensor, base, tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+    def holds(self) -> bool:
+        """Whether it still does."""
+        now = View.of(self.tensor, self.base)
+        mine = (self.shape, self.strides, self.offset)
+        return (now.shape, now.strides, now.offset) == mine
+
+
 @dataclass
 class Trace:
     """A whole traced graph. `out_leaves` are the leaves of `out_spec`: an index into
@@ -109,7 +132,8 @@ class Trace:
     With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
     what runs after the last, over a part of `inputs` each. `ops` are those of both.
 
-    `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along."""
+    `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
+    `views`: tensors that are no inputs, since they lie in the memory of one."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -126,6 +150,7 @@ class Trace:
     micro_batches: int = 1
     parts: tuple[Trace, Trace] | None = None
     size: Symbol | None = None
+    views: list[View] = field(default_factory=list)
 
     @property
     def main(self) -> Trace:

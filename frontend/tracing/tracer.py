@@ -29,10 +29,20 @@ from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
+from .shared import Shared, base_of, conflicts, storage_of, view_in
 from .sizes import Dynamic
 from .sparse import SparseStep, run_step
 from .state import prepare_state
-from .trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
+from .trace import (
+    OutputRef,
+    Trace,
+    TraceInput,
+    TraceOp,
+    TraceOutput,
+    TraceValue,
+    View,
+    values_in,
+)
 from .updates import check_update
 
 FirstStep = Callable[[Trace, list[torch.Tensor]], None]
@@ -61,7 +71,8 @@ def trace_graph(
     one step; the arguments are those of one. `sparse`: the optimizers, by number, that update only
     the rows of embeddings that were looked up. `dynamic`: the dimensions of inputs that vary from call
     to call."""
-    session = _Session(
+    make = partial(
+        _Session,
         name,
         build,
         args,
@@ -76,7 +87,10 @@ def trace_graph(
         dynamic,
     )
     with _without_gc(), light_dynamo():
-        return session.run()
+        try:
+            return make().run()
+        except Shared as found:
+            return make(storages=found.storages).run()
 
 
 @contextlib.contextmanager
@@ -119,6 +133,7 @@ class _Session:
     micro_batches: int = 1
     sparse: Collection[int] = ()
     dynamic: Dynamic | None = None
+    storages: Collection[int] = ()  # whose tensors are views of each other
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
@@ -127,6 +142,8 @@ class _Session:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
+        self.rewrites.view_of = self._view if self.storages else None
+        self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
         self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
@@ -167,6 +184,7 @@ class _Session:
         self._finish(trace, outputs + updates)
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = steps
+        trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]
         if first is not None:
             self._divide(trace, first, updates)
         _prune(trace)
@@ -183,9 +201,11 @@ class _Session:
             taken_apart = enable_python_dispatcher() if self.dynamic else contextlib.nullcontext()
             with self.recorder, self.rewrites, taken_apart:
                 torch._enable_functionalization(reapply_views=True)
+                self.recorder.active = True
                 try:
                     yield
                 finally:
+                    self.recorder.active = False
                     torch._disable_functionalization()
         finally:
             log.setLevel(level)
@@ -220,13 +240,62 @@ class _Session:
         if known is None:
             index = len(self.recorder.inputs)
             fake = self.recorder.add_input(slot.tensor, slot.role, slot.name)
-            wrapper = functional(fake, slot.tensor)
+            wrapper = self._view(slot.tensor, index)
+            if wrapper is None:
+                wrapper = functional(fake, slot.tensor)
             self.rewrites.register(slot.tensor, wrapper, index)
             return wrapper
         entry = self.recorder.inputs[known.index]
         if entry.tensor is None:
             entry.role, entry.name, entry.tensor = slot.role, slot.name, slot.tensor
         return known.wrapper
+
+    def _view(self, tensor: torch.Tensor, index: int) -> torch.Tensor | None:
+        """Input `index` as a view of the tensor that it shares memory with, if it does."""
+        with torch._C.DisableTorchFunction():
+            if not self.storages or storage_of(tensor) not in self.storages:
+                return None
+            slots = {id(s.tensor): s for s in self.table.slots}
+            base = base_of(tensor, [s.tensor for s in slots.values()])
+            first = next((s.tensor for s in slots.values() if _same_place(s.tensor, base)), base)
+        if first is tensor:
+            return None
+        wrapper = self._stand_in(slots[id(first)])
+        self.rewrites.bases[id(tensor)] = (tensor, first)
+        self.views[index] = self.rewrites.stand_ins[id(first)].index
+        with contextlib.nullcontext() if self.recorder.active else self._active():
+            return view_in(wrapper, first, tensor)
+
+    def _check_memory(self) -> None:
+        """No tensor that is updated lies in the memory of another.
+
+        Raises:
+            Shared: one does; it is to be traced as a view.
+            GraphTraceError: one does, and it cannot be.
+        """
+        stand_ins = self.rewrites.stand_ins
+        written = {
+            s.index
+            for s in stand_ins.values()
+            if s.index in self.rebound
+            or self.recorder.value_of(self._current(s.wrapper))
+            is not self.recorder.inputs[s.index].value
+        }
+        written |= {stand_ins[id(p)].index for p in self._trained()}
+        used = {v for op in self.recorder.ops for v in values_in((op.args, op.kwargs))}
+        entries = {i: e for i, e in enumerate(self.recorder.inputs) if i not in self.views}
+        written = {self.views.get(i, i) for i in written}
+        found = conflicts(entries, written, used)
+        tensors = [(entries[a].tensor, entries[b].tensor) for a, b in found]
+        storages = {storage_of(a) for a, _ in tensors if a is not None}
+        if storages - {*self.storages}:
+            raise Shared({*self.storages, *storages})
+        for a, b in found:
+            raise GraphTraceError(
+                f"{self.name}: {entries[a].role} {entries[a].name!r} is updated, and it shares a part of "
+                f"its memory with {entries[b].role} {entries[b].name!r}. Make one of them a copy "
+                "(.clone()), or a view of all of the other."
+            )
 
     def _optimizer_parameters(self) -> None:
         for i, optimizer in enumerate(self.optimizers):
@@ -465,6 +534,8 @@ class _Session:
         updates = []
         stand_ins = {s.index: s for s in (*self.leaves, *self.rewrites.stand_ins.values())}
         for stand_in in stand_ins.values():
+            if stand_in.index in self.views:
+                continue
             wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
             entry = self.recorder.inputs[stand_in.index]
             value = self.recorder.value_of(self._current(wrapper))
@@ -484,6 +555,15 @@ class _Session:
         trace.input_leaves = self.input_leaves
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size
+
+
+def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride(), a.dtype) == (
+        b.data_ptr(),
+        b.shape,
+        b.stride(),
+        b.dtype,
+    )
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

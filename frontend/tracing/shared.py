@@ -1,0 +1,121 @@
+"""Different tensors in one memory, where a program updates one of them.
+
+Arguments of a program are values of their own, so parameters, buffers and captured tensors that lie in
+each other's memory are traced as views of the one that holds all: an update of one is seen by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from .trace import TraceInput, TraceValue
+
+
+class Shared(Exception):
+    """A trace has taken tensors for different ones, and one that it updates lies in the memory of
+    another. storages: their addresses."""
+
+    def __init__(self, storages: set[int]) -> None:
+        super().__init__("shared memory")
+        self.storages = storages
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage; 0 for one without memory."""
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses from which and up to which a tensor's elements lie."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    begin = tensor.data_ptr()
+    return begin, begin + (reach + 1) * tensor.element_size()
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether elements of both may lie at one address."""
+    if not (a.numel() and b.numel()):
+        return False
+    (begin, end), (other, last) = span(a), span(b)
+    return begin < last and other < end
+
+
+def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The tensor that holds `tensor` and as much else as possible: one of `others` or itself."""
+    best, storage = tensor, storage_of(tensor)
+    begin, end = span(tensor)
+    for other in others:
+        if other.dtype != tensor.dtype or not other.is_contiguous() or storage_of(other) != storage:
+            continue
+        first, last = span(other)
+        low, high = span(best)
+        wider = (last - first) > (high - low) or (best is tensor and other is not tensor)
+        if first <= begin and end <= last and wider and first <= low and high <= last:
+            best = other
+    return best
+
+
+def view_in(wrapper: torch.Tensor, base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` as a view of `base`, whose traced stand-in is `wrapper`."""
+    with torch._C.DisableTorchFunction():
+        mine, whole = ((t.shape, t.stride(), t.data_ptr()) for t in (tensor, base))
+        with torch.no_grad():
+            held = wrapper.detach()
+            if mine == whole:
+                held = held.view(mine[0])
+            else:
+                offset = (mine[2] - whole[2]) // base.element_size()
+                held = _placed(held, mine[0], mine[1], offset)
+        if tensor.requires_grad:
+            held.requires_grad_(True)
+        if isinstance(tensor, torch.nn.Parameter):
+            held._is_param = True  # type: ignore[attr-defined]
+    return held
+
+
+def _placed(
+    whole: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> torch.Tensor:
+    """`as_strided` of a row-major tensor, by views that updates can be written through."""
+    given = offset
+    order = sorted((d for d, n in enumerate(shape) if n > 1), key=lambda d: -strides[d])
+    view = whole.reshape(-1)
+    for place, d in enumerate(order):
+        step, last = strides[d], place == len(order) - 1
+        length = view.shape[-1]
+        if not last and step and length % step == 0:
+            skipped, offset = divmod(offset, step)
+            view = view.unflatten(-1, (length // step, step)).narrow(-2, skipped, shape[d])
+        elif last and step:
+            view = view[..., offset : offset + (shape[d] - 1) * step + 1 : step]
+        else:
+            return whole.as_strided(shape, strides, given)
+    if not order:
+        view = view[offset]
+    view = view.permute([order.index(d) for d in sorted(order)])
+    for d, n in enumerate(shape):
+        if n == 1:
+            view = view.unsqueeze(d)
+    return view
+
+
+def conflicts(
+    inputs: Mapping[int, TraceInput], written: set[int], used: set[TraceValue]
+) -> list[tuple[int, int]]:
+    """Which updated argument lies in the memory of another that counts: pairs of their numbers."""
+    groups: dict[int, list[int]] = {}
+    for index, entry in inputs.items():
+        if entry.tensor is not None and (index in written or entry.value in used):
+            groups.setdefault(storage_of(entry.tensor), []).append(index)
+    found = []
+    for storage, members in groups.items():
+        if not storage or len(members) < 2:
+            continue
+        for a in members:
+            for b in members:
+                mine, other = inputs[a].tensor, inputs[b].tensor
+                if a != b and a in written and mine is not other and overlap(mine, other):  # type: ignore[arg-type]
+                    found.append((a, b))
+    return found
