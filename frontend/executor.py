@@ -38,7 +38,7 @@ class Compiled:
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     from gflow.compiler import CompileOptions
-    from gflow.runtime import Executable
+    from gflow.runtime import load_program
 
     from .lowering import lower
 
@@ -53,7 +53,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     program = _compile(module, options, trace)
     compiled = time.perf_counter()
     watcher.phase("JIT")
-    executable = Executable(program, kept_results=options.kept_results)
+    executable = load_program(program, kept_results=options.kept_results)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None)

@@ -10,6 +10,7 @@ import torch
 
 #: bytes of the smallest block, so that its address is good
 _SMALLEST = 64
+_CPU = torch.device("cpu")
 
 
 class User(Protocol):
@@ -24,10 +25,16 @@ class User(Protocol):
 class Arena:
     """A block as large as its largest user needs. It is allocated when one of them runs.
 
-    Users run one at a time, under `lock`; no value outlives a run.
+    Users run one at a time, under `lock`; no value outlives a run. `on` gives the arena of those that
+    run on another device.
+
+    where: the device that its memory is on. stream: the one that a user ran on last, where there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: torch.device = _CPU) -> None:
+        self.where = where
+        self.stream: int | None = None
+        self._others: dict[torch.device, Arena] = {}
         self.lock = threading.RLock()
         self._users: weakref.WeakSet[User] = weakref.WeakSet()
         self._memory: torch.Tensor | None = None
@@ -36,6 +43,13 @@ class Arena:
     def nbytes(self) -> int:
         """Bytes that are allocated now."""
         return 0 if self._memory is None else self._memory.numel()
+
+    def on(self, where: torch.device) -> Arena:
+        """This arena, or its sibling on another device."""
+        if where == self.where:
+            return self
+        with self.lock:
+            return self._others.setdefault(where, Arena(where))
 
     def join(self, user: User) -> None:
         """`user` will run in this arena."""
@@ -55,7 +69,7 @@ class Arena:
     def memory(self) -> torch.Tensor:
         """The block; its address may change when users come and go."""
         if self._memory is None:
-            self._memory = torch.empty(self._needed(), dtype=torch.uint8)
+            self._memory = torch.empty(self._needed(), dtype=torch.uint8, device=self.where)
         return self._memory
 
     def _needed(self) -> int:

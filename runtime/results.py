@@ -16,8 +16,14 @@ class ResultPool:
     A buffer is handed out again only when no tensor or view of the caller's refers to its storage.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, kept: int = 4) -> None:
-        self.shape, self.dtype, self.kept = shape, dtype, kept
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        kept: int = 4,
+        where: torch.device | None = None,
+    ) -> None:
+        self.shape, self.dtype, self.kept, self.where = shape, dtype, kept, where
         self._buffers: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
@@ -29,7 +35,7 @@ class ResultPool:
                 del self._buffers[n]  # the caller has shrunk it
                 break
             return buffer.detach()
-        buffer = torch.empty(self.shape, dtype=self.dtype)
+        buffer = torch.empty(self.shape, dtype=self.dtype, device=self.where)
         if len(self._buffers) < self.kept:
             self._buffers.append(buffer)
         return buffer.detach()

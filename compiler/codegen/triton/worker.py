@@ -71,6 +71,8 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
     function = getattr(module, name)
     signature = {n: parameters.get(n, "constexpr") for n in function.arg_names}
     constants = {n: v for n, v in request["constants"].items() if n in function.arg_names}
+    if [n for n in function.arg_names if n in parameters] != list(parameters):
+        raise ValueError(f"the parameters {list(parameters)} come in another order in {name}()")
     missing = [n for n in function.arg_names if n not in parameters and n not in constants]
     if missing:
         raise ValueError(f"no value for the parameters {', '.join(missing)}")

@@ -1,0 +1,150 @@
+"""Bringing arguments to where kernels can read them.
+
+A tensor on the device is used where it lies. Numbers that live on the CPU (learning rates, the state of
+random numbers, step counters) share one block on the device; the block is sent when one has changed, from
+pinned memory, without waiting. A tensor whose address is no multiple of 16 is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gflow.dialects.program import Program
+
+from ..tensors import DTYPES
+from .device import Device, DeviceError
+
+#: multiple of which addresses are
+ALIGNMENT = 16
+#: bytes of the largest tensor that may stay on the CPU
+_SMALL = 16
+#: how many steps may be under way before the CPU waits with sending numbers
+_SLOTS = 64
+
+
+class Numbers:
+    """Small tensors of the CPU, as one block on the device."""
+
+    def __init__(self, count: int, device: Device) -> None:
+        self.device = device
+        self.block = torch.zeros((count, ALIGNMENT), dtype=torch.uint8, device=device.where)
+        pinned = device.where.type == "cuda"
+        self._host = torch.zeros((_SLOTS, count, ALIGNMENT), dtype=torch.uint8, pin_memory=pinned)
+        self._marks: list[Any] = [None] * _SLOTS
+        self._slot, self._last = 0, b""
+
+    def send(self, tensors: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Send the values of numbers, each to its place; nothing if none has changed."""
+        found = bytearray(self.block.numel())
+        for n, tensor in tensors:
+            raw = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            found[n * ALIGNMENT : n * ALIGNMENT + len(raw)] = raw
+        values = bytes(found)
+        if values == self._last:
+            return
+        self._last = values
+        self._slot = (self._slot + 1) % _SLOTS
+        mark = self._marks[self._slot]
+        if mark is not None:
+            self.device.wait(mark)
+        host = self._host[self._slot]
+        host.view(-1).copy_(torch.frombuffer(found, dtype=torch.uint8))
+        self.block.copy_(host, non_blocking=True)
+        self._marks[self._slot] = self.device.mark()
+
+    def forget(self) -> None:
+        """A kernel has written to the block: send it again."""
+        self._last = b""
+
+    def tensor(self, n: int, like: torch.Tensor) -> torch.Tensor:
+        """One of the numbers on the device."""
+        raw = self.block[n][: like.numel() * like.element_size()]
+        return raw.view(like.dtype).view(like.shape)
+
+
+class Binding:
+    """The arguments of a program, as its kernels get them.
+
+    copied: arguments that are copied to a buffer of the binding's at every call, by number.
+    """
+
+    def __init__(self, program: Program, device: Device) -> None:
+        self.program, self.device = program, device
+        self.written = {r.alias for r in program.results if r.alias is not None}
+        small = [
+            i for i, a in enumerate(program.arguments)
+            if a.type.nbytes <= _SMALL and a.type.numel in (1, 2) and a.role != "input"
+        ]  # fmt: skip
+        self._spots = {i: n for n, i in enumerate(small)}
+        self._numbers: Numbers | None = None
+        self._buffers: dict[int, torch.Tensor] = {}
+        self.copied: set[int] = set()
+        self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Tensors on the device for all arguments; copies of some are under way.
+
+        Raises:
+            DeviceError: one is on another device.
+        """
+        found, numbers = list(args), []
+        self._back = []
+        for i, tensor in enumerate(args):
+            if tensor.device != self.device.where:
+                numbers.append((self._spot(i, tensor), i))
+            elif i in self.copied or tensor.data_ptr() % ALIGNMENT:
+                found[i] = self._copy(i, tensor)
+            elif self._spots and tensor.device.type == "cpu" and self._is_number(i, tensor):
+                numbers.append((self._spots[i], i))
+        if numbers:
+            block = self._block()
+            block.send([(n, args[i]) for n, i in numbers])
+            for n, i in numbers:
+                found[i] = block.tensor(n, args[i])
+                if i in self.written:
+                    self._back.append((args[i], found[i]))
+        return found
+
+    def finish(self) -> None:
+        """Bring back what was written to copies. A number that lives on the CPU makes it wait."""
+        for tensor, copy in self._back:
+            tensor.detach().copy_(copy)
+            if tensor.device != copy.device and self._numbers is not None:
+                self._numbers.forget()
+        self._back = []
+
+    def _is_number(self, i: int, tensor: torch.Tensor) -> bool:
+        """On a device that stands for another one: what would have to be sent there."""
+        return self.program.arguments[i].role in ("scalar", "rng")
+
+    def _spot(self, i: int, tensor: torch.Tensor) -> int:
+        argument = self.program.arguments[i]
+        if tensor.device.type == "cpu" and i in self._spots:
+            return self._spots[i]
+        raise DeviceError(
+            f"'{self.program.name}' is compiled for {self.program.target} and runs on {self.device.where}; "
+            f"{argument.role} {argument.name!r} is on {tensor.device}: move it there "
+            f"(.to({str(self.device.where)!r}))"
+        )
+
+    def _block(self) -> Numbers:
+        if self._numbers is None:
+            self._numbers = Numbers(len(self._spots), self.device)
+        return self._numbers
+
+    def _copy(self, i: int, tensor: torch.Tensor) -> torch.Tensor:
+        buffer = self._buffers.get(i)
+        if buffer is None:
+            argument = self.program.arguments[i]
+            buffer = torch.empty_strided(
+                argument.type.shape, argument.strides, dtype=DTYPES[argument.type.dtype],
+                device=self.device.where,
+            )  # fmt: skip
+            self._buffers[i] = buffer
+        buffer.copy_(tensor.detach())
+        if i in self.written:
+            self._back.append((tensor, buffer))
+        return buffer

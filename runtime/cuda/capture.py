@@ -1,0 +1,106 @@
+"""A call as one CUDA graph.
+
+The first call runs step by step. The second is captured, and from then on the graph is launched as long as
+the tensors that it was captured with lie where they did. An input that comes at another address is copied
+to a buffer of the graph's from then on, so that parameters and state, and inputs that a loop fills again
+and again, are used in place and others cost a copy. Results are copied out of the graph's own: the
+caller may keep them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from gflow.dialects.program import AtenStep
+
+if TYPE_CHECKING:
+    from .executable import CudaExecutable
+
+_log = logging.getLogger("gflow")
+
+#: captures, other than for inputs that turn out to move, after which no more are made
+_MOST = 16
+
+
+class Graphs:
+    """The graph of an executable, and when to make it anew.
+
+    problem: why there will be none; "" if there is no reason.
+    """
+
+    def __init__(self, executable: CudaExecutable, wanted: bool) -> None:
+        self.executable = executable
+        self.problem = "" if wanted else "it is switched off"
+        if wanted and not executable.device.captures:
+            self.problem = f"{executable.device.where} has no graphs"
+        for step in executable.program.steps:
+            if isinstance(step, AtenStep) and '"s":' in step.args:
+                self._give_up(f"{step.overload} reads a number from the device ({step.label})")
+                break
+        arguments = executable.program.arguments
+        self._inputs = [i for i, a in enumerate(arguments) if a.role == "input"]
+        self._copied: set[int] = set()
+        self._seen: list[int] | None = None
+        self._launch: Callable[[], None] | None = None
+        self._captured_at: list[int] = []
+        self._results: list[torch.Tensor] = []
+        self._captures = 0
+
+    def drop(self) -> None:
+        """What the graph was captured with is gone."""
+        self._launch, self._results = None, []
+
+    def run(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The results of a launch of the graph; None: run step by step."""
+        if self.problem:
+            return None
+        before, self._seen = self._seen, [t.data_ptr() for t in args]
+        if before is None:
+            return None
+        for i in self._inputs:
+            if self._seen[i] != before[i] and i not in self._copied:
+                self._copied.add(i)
+                self._launch = None
+        bound = self.executable.bind(args, tuple(self._copied))
+        at = [t.data_ptr() for t in bound]
+        if self._launch is None or at != self._captured_at:
+            if not self._capture(bound):
+                return None
+            self._captured_at = at
+        assert self._launch is not None
+        self._launch()
+        fresh = self.executable.take_results(bound)
+        for r, result, own in zip(self.executable.program.results, fresh, self._results):
+            if r.alias is None:
+                result.copy_(own)
+        return fresh
+
+    def _capture(self, bound: Sequence[torch.Tensor]) -> bool:
+        """Make the graph for these tensors; False: there is none."""
+        executable = self.executable
+        self._captures += 1
+        if self._captures > _MOST + len(self._inputs):
+            self._give_up(f"tensors other than inputs moved in {_MOST} calls")
+            return False
+        results = executable.take_results(bound)
+        own = [
+            t if r.alias is not None else torch.empty_like(t)
+            for r, t in zip(executable.program.results, results)
+        ]
+        executable.place(bound, own)
+        try:
+            self._launch = executable.device.capture(executable.run_steps)
+        except RuntimeError as error:
+            self._give_up(str(error).split("\n")[0])
+            return False
+        self._results = own
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        self.problem = self.problem or reason
+        self._launch, self._results = None, []
+        _log.info("%s runs step by step, not as a CUDA graph: %s", self.executable.program.name, reason)  # fmt: skip

@@ -1,0 +1,175 @@
+"""A GPU, through the CUDA driver and PyTorch."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gflow.dialects.program import DeviceCode, Program, TritonKernel
+
+from ..aten_step import AtenCall
+from .device import DeviceError, Launch, Span
+from .driver import Driver, driver
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A kernel on the device: its function, threads and shared memory of a block."""
+
+    function: int
+    threads: int
+    shared: int
+
+
+class Gpu:
+    """A CUDA device. Kernels with the same code are loaded once."""
+
+    def __init__(self, where: torch.device, library: Driver | None = None) -> None:
+        """
+        Args:
+            where: a `cuda` device; PyTorch's current one if it has no index.
+
+        Raises:
+            DeviceError: there is none.
+        """
+        self._driver = library or driver()
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                "PyTorch finds no GPU (torch.cuda.is_available() is False); what is compiled for CUDA "
+                "needs one, and a PyTorch that is built for it"
+            )
+        index = torch.cuda.current_device() if where.index is None else where.index
+        self.where = torch.device("cuda", index)
+        self.captures, self.checks = True, False
+        torch.cuda.init()
+        self._context = self._driver.context(index)
+        self._functions: dict[str, _Loaded] = {}
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Of compute: (9, 0)."""
+        return torch.cuda.get_device_capability(self.where)
+
+    def check(self, program: Program) -> None:
+        kind, _, arch = program.target.partition(":")
+        if kind != "cuda":
+            raise DeviceError(f"{program.name} is compiled for {program.target}, not for CUDA")
+        if not runs_on(int(arch), self.capability):
+            major, minor = self.capability
+            raise DeviceError(
+                f"{program.name} is compiled for compute capability {int(arch) // 10}.{int(arch) % 10}; "
+                f"{torch.cuda.get_device_name(self.where)} has {major}.{minor}: compile or save it with "
+                f"target='cuda:{major}{minor}'"
+            )
+
+    def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> _Loaded:
+        if code is None:
+            raise DeviceError(
+                f"there is no machine code for kernel {kernel.name} with config {config}"
+            )
+        found = self._functions.get(code.cubin)
+        if found is None:
+            most = getattr(
+                torch.cuda.get_device_properties(self.where), "shared_memory_per_block_optin", 0
+            )
+            if most and code.shared > most:
+                raise DeviceError(
+                    f"kernel {kernel.name} wants {code.shared} bytes of shared memory a block; "
+                    f"{torch.cuda.get_device_name(self.where)} has {most}"
+                )
+            image = zlib.decompress(base64.b64decode(code.cubin))
+            with self.current():
+                _, function = self._driver.load(image, code.entry, code.shared)
+            found = self._functions[code.cubin] = _Loaded(function, 32 * code.warps, code.shared)
+        return found
+
+    def placed(self, spans: Sequence[Span]) -> None:
+        pass
+
+    def launch(self, launch: Launch) -> None:
+        f = launch.function
+        self._driver.launch(
+            f.function, launch.step.grid, f.threads, f.shared, self.stream(), launch.parameters
+        )
+
+    def call(self, call: AtenCall) -> None:
+        try:
+            call.run()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if "CUDA error" in str(error):
+                raise DeviceError(str(error).split("\n")[0]) from None
+            raise
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        with torch.cuda.device(self.where):
+            self._driver.enter(self._context)
+            yield
+
+    def stream(self) -> int:
+        return torch._C._cuda_getCurrentRawStream(self.where.index)
+
+    def wait_for(self, stream: int) -> None:
+        torch.cuda.current_stream(self.where).wait_stream(
+            torch.cuda.ExternalStream(stream, device=self.where)
+        )
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        before = torch.cuda.current_stream(self.where)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                run()
+        finally:  # a capture that fails leaves its own stream behind
+            torch.cuda.set_stream(before)
+        return graph.replay
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        mark.synchronize()
+
+    def synchronize(self) -> None:
+        try:
+            torch.cuda.synchronize(self.where)
+        except RuntimeError as error:
+            raise DeviceError(str(error).split("\n")[0]) from None
+
+
+def runs_on(arch: int, capability: tuple[int, int]) -> bool:
+    """Whether code for an architecture (80) runs on a device: of the same major version, not older; from
+    9.0 on Triton uses what exactly one version has."""
+    major, minor = divmod(arch, 10)
+    if major >= 9:
+        return capability == (major, minor)
+    return capability[0] == major and capability[1] >= minor
+
+
+_open: weakref.WeakValueDictionary[torch.device, Gpu] = weakref.WeakValueDictionary()
+
+
+def gpu(where: torch.device) -> Gpu:
+    """The device, opened once; its kernels are unloaded with the process."""
+    index = where.index
+    if index is None and torch.cuda.is_available():
+        index = torch.cuda.current_device()
+    key = torch.device("cuda", index) if index is not None else where
+    found = _open.get(key)
+    if found is None:
+        found = _open[key] = Gpu(key)
+    return found

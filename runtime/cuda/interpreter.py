@@ -1,0 +1,211 @@
+"""A device without hardware: kernels run as Python on CPU tensors, by Triton's interpreter.
+
+For tests and debugging: slow. Every address that a kernel reads or writes is checked first.
+
+Triton decides when it is imported whether functions are compiled or interpreted. Here its language is
+made interpretable while a launch runs, and restored after, so that both work in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gflow.dialects.program import DeviceCode, Program, TritonKernel
+
+from ..aten_step import AtenCall
+from .device import DeviceError, Launch, Span
+from .interpreter_repair import repair
+from .recording import Recorder
+
+_lock = threading.RLock()
+
+
+class InterpreterDevice(Recorder):
+    """Interprets Triton kernels."""
+
+    where = torch.device("cpu")
+    captures = checks = True
+
+    def check(self, program: Program) -> None:
+        if not program.target.startswith("cuda"):
+            raise DeviceError(f"{program.name} is compiled for {program.target}, not for CUDA")
+
+    def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
+        return _load(kernel)
+
+    def launch(self, launch: Launch) -> None:
+        self.begin(self._run, launch)
+
+    def _run(self, launch: Launch) -> None:
+        try:
+            with _lock, interpreting():
+                _interpret(launch, self.spans)
+        except Exception as error:
+            reason = "\n".join(dict.fromkeys(_reasons(error)))
+            raise DeviceError(f"{launch.kernel.name}: {reason}") from error
+
+    def call(self, call: AtenCall) -> None:
+        self.begin(AtenCall.run, call)
+
+    def current(self) -> Any:
+        return contextlib.nullcontext()
+
+    def stream(self) -> int:
+        return 0
+
+    def wait_for(self, stream: int) -> None:
+        pass
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def wait(self, mark: float) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+def _reasons(error: BaseException | None) -> Iterator[str]:
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__cause__
+
+
+def _load(kernel: TritonKernel) -> Any:
+    """The kernel's function, from its source."""
+    import triton
+
+    path = f"<{kernel.name}.py>"
+    linecache.cache[path] = (len(kernel.source), None, kernel.source.splitlines(True), path)
+    module = ModuleType(kernel.name)
+    module.__file__ = path
+    before = triton.knobs.runtime.interpret
+    triton.knobs.runtime.interpret = True
+    try:
+        exec(compile(kernel.source, path, "exec"), module.__dict__)
+    finally:
+        triton.knobs.runtime.interpret = before
+    return getattr(module, kernel.name)
+
+
+def _interpret(launch: Launch, spans: Sequence[Span]) -> None:
+    """Run a launch, program by program."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    kernel, step = launch.kernel, launch.step
+    config = kernel.configs[step.config]
+    values: dict[str, Any] = {**kernel.constants, **config.constants}
+    for (name, kind), word in zip(kernel.parameters.items(), launch.words):
+        ty = tl.str_to_ty(kind, None)
+        if kind.startswith("*"):
+            data = np.array([word], dtype=np.int64).view(np.uint64)
+        else:
+            data = np.frombuffer(word.tobytes(), interpreter._get_np_dtype(ty), 1).copy()
+        if name in kernel.multiples and int(word) % 16:
+            raise DeviceError(f"{name} is {int(word)}, which is no multiple of 16 as was promised")
+        values[name] = tl.tensor(interpreter.TensorHandle(data, ty), ty)
+    builder: Any = interpreter.interpreter_builder
+    builder.gflow_regions = _sorted([(s.begin, s.begin + s.size) for s in spans if s.size])
+    builder.set_grid_dim(*step.grid)
+    function = launch.function.rewrite()
+    wanted = {n: v for n, v in values.items() if n in launch.function.arg_names}
+    with np.errstate(all="ignore"):
+        for z in range(step.grid[2]):
+            for y in range(step.grid[1]):
+                for x in range(step.grid[0]):
+                    builder.set_grid_idx(x, y, z)
+                    function(**wanted)
+
+
+def _sorted(regions: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    begin, end = np.array(sorted(regions), dtype=np.uint64).reshape(-1, 2).T
+    return begin, np.maximum.accumulate(end)
+
+
+class _Callable:
+    """A function of Triton's own library, interpreted."""
+
+    def __init__(self, function: Any) -> None:
+        self.fn = function.fn
+        self._rewrite: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        if self._rewrite is None:
+            self._rewrite = InterpretedFunction(self.fn).rewrite()
+        return self._rewrite(*args, **kwargs)
+
+
+_library: list[tuple[ModuleType, str, Any]] = []
+
+
+def _functions() -> list[tuple[ModuleType, str, Any]]:
+    """What is compiled in Triton's own library: module, name, and its interpreted form."""
+    if not _library:
+        import triton.language as tl
+        from triton.language.extra.cuda import libdevice
+        from triton.runtime.interpreter import interpreter_semantic
+        from triton.runtime.jit import JITFunction
+
+        known: dict[int, _Callable] = {}
+        modules = [tl, tl.standard, tl.random, tl.math, tl.core]
+        for module in modules:
+            for name, value in vars(module).items():
+                if isinstance(value, JITFunction):
+                    known.setdefault(id(value), _Callable(value))
+                    _library.append((module, name, known[id(value)]))
+        for name, value in vars(libdevice).items():
+            if tl.core.is_builtin(value):
+                bound = partial(value, _semantic=interpreter_semantic)
+                _library.append((libdevice, name, bound))
+        repair()
+    return _library
+
+
+_depth = 0
+
+
+@contextlib.contextmanager
+def interpreting() -> Iterator[None]:
+    """Triton's language works on numpy arrays in here."""
+    global _depth
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    if _depth:
+        yield
+        return
+    # both names of the language, so that all that is changed is restored
+    everything: Any = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+    library = _functions()
+    replaced = [(m, n, getattr(m, n)) for m, n, _ in library]
+    for module, name, function in library:
+        setattr(module, name, function)
+    scope = interpreter._patch_lang(everything)
+    own_call = interpreter.InterpretedFunction.__call__
+    interpreter.InterpretedFunction.__call__ = lambda f, *a, **k: f.rewrite()(*a, **k)
+    _depth += 1
+    try:
+        yield
+    finally:
+        _depth -= 1
+        interpreter.InterpretedFunction.__call__ = own_call
+        scope.restore()
+        for module, name, value in replaced:
+            setattr(module, name, value)

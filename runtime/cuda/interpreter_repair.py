@@ -1,0 +1,134 @@
+"""What Triton's interpreter lacks, or does wrong; only the interpreter's own classes are changed.
+
+- functions of libdevice: taken from PyTorch;
+- bfloat16: rounded to nearest even, as the hardware does; products of matrices of it;
+- reductions with an own combining function: on whole arrays at a time;
+- accesses outside of the memory that a launch may touch: an error, not a crash.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+_TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod"}
+
+
+def repair() -> None:
+    """Put the interpreter right."""
+    import triton.language as tl
+    from triton.runtime import interpreter as it
+
+    builder: Any = it.InterpreterBuilder
+
+    def extern(self: Any, lib: str, path: str, symbol: str, args: Any, ty: Any, pure: bool) -> Any:
+        arrays = np.broadcast_arrays(*[a.data for a in args])
+        name = symbol.removeprefix("__nv_")
+        if arrays[0].dtype == np.float32:
+            name = name.removesuffix("f")
+        function = getattr(torch, _TORCH_NAMES.get(name, name))
+        result = function(*[torch.from_numpy(np.ascontiguousarray(a)) for a in arrays])
+        return it.TensorHandle(result.numpy(), args[0].dtype.scalar)
+
+    builder.create_extern_elementwise = extern
+
+    def to_bf16(data: np.ndarray) -> np.ndarray:
+        bits = np.ascontiguousarray(data, dtype=np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return np.where(np.isnan(data), 0x7FC0, rounded).astype(np.uint16)
+
+    def from_bf16(data: np.ndarray) -> np.ndarray:
+        return (data.astype(np.uint32) << 16).view(np.float32)
+
+    def convert(self: Any, src: Any, ty: Any, rounding: Any = None) -> Any:
+        source, target = src.dtype.scalar, ty.scalar
+        data = from_bf16(src.data) if source == tl.bfloat16 else src.data
+        if target == tl.bfloat16:
+            return it.TensorHandle(to_bf16(data), target)
+        return it.TensorHandle(data.astype(it._get_np_dtype(ty)), target)
+
+    for name in ("si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc", "fp_to_fp"):
+        setattr(builder, f"create_{name}", convert)
+
+    def dot(self: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+        x, y = (from_bf16(v.data) if v.dtype.scalar == tl.bfloat16 else v.data for v in (a, b))
+        return it.TensorHandle(np.matmul(x, y, dtype=d.data.dtype) + d.data, d.dtype.scalar)
+
+    builder.create_dot = dot
+
+    def reduce(self: Any, given: Any) -> Any:
+        """Neighbours combined, and so on: in order, a logarithm of steps."""
+        whole = self.axis is None
+        arrays = [x.handle.data.flatten() if whole else x.handle.data for x in given]
+        axis = 0 if whole else self.axis
+        kinds = [x.dtype for x in given]
+        combine = self.combine_fn.fn
+
+        def take(array: np.ndarray, which: slice) -> np.ndarray:
+            return array[(slice(None),) * axis + (which,)]
+
+        rank = given[0].handle.data.ndim
+        while arrays[0].shape[axis] > 1:
+            pairs = [
+                [self.to_tensor(np.ascontiguousarray(take(a, slice(k, None, 2))), t)
+                 for a, t in zip(arrays, kinds)]
+                for k in (0, 1)
+            ]  # fmt: skip
+            out = combine(*pairs[0], *pairs[1])
+            arrays = [o.handle.data for o in (out if isinstance(out, tuple) else (out,))]
+        if self.keep_dims:
+            if whole:
+                arrays = [a.reshape((1,) * rank) for a in arrays]
+        else:
+            arrays = [np.squeeze(a, axis) for a in arrays]
+        return [self.to_tensor(a if a.shape else a.item(), t) for a, t in zip(arrays, kinds)]
+
+    it.ReduceOps.generic_reduce = reduce
+    _check_accesses(it)
+
+
+def _check_accesses(it: Any) -> None:
+    """Have loads and stores look at `gflow_regions` of the builder first, if there are any."""
+    builder: Any = it.InterpreterBuilder
+    builder.gflow_regions = None
+
+    def check(self: Any, pointers: Any, mask: Any, what: str) -> None:
+        if self.gflow_regions is None:
+            return
+        begin, end = self.gflow_regions
+        size = np.uint64(max(pointers.get_element_ty().primitive_bitwidth // 8, 1))
+        addresses = pointers.data
+        if mask is not None:
+            addresses, wanted = np.broadcast_arrays(addresses, mask.data)
+            addresses = addresses[wanted.astype(bool)]
+        addresses = addresses.astype(np.uint64).ravel()
+        at = np.searchsorted(begin, addresses, side="right") - 1
+        bad = (at < 0) | (addresses + size > end[at])
+        if bad.any():
+            where = tuple(int(i) for i in self.grid_idx)
+            raise IndexError(
+                f"{what} of {size} bytes at address {int(addresses[bad][0])} in program {where}, which is "
+                "outside of every tensor"
+            )
+
+    def wrapped(name: str, what: str, mask_at: int | None) -> None:
+        own = getattr(builder, name)
+
+        def checked(self: Any, pointers: Any, *rest: Any) -> Any:
+            check(self, pointers, None if mask_at is None else rest[mask_at], what)
+            return own(self, pointers, *rest)
+
+        setattr(builder, name, checked)
+
+    wrapped("create_masked_load", "a load", 0)
+    wrapped("create_masked_store", "a store", 1)
+    own = builder.create_atomic_rmw
+
+    def atomic(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        check(self, pointers, mask, "an atomic update")
+        return own(self, op, pointers, value, mask, *rest)
+
+    builder.create_atomic_rmw = atomic
+    wrapped("create_atomic_cas", "an atomic update", None)

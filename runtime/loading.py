@@ -1,0 +1,59 @@
+"""A program ready to run, on the device that it is for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from gflow.dialects.program import Program
+
+from .arena import Arena
+from .executable import Executable
+
+#: names a stand-in for the GPU: "interpreter"
+DEVICE = "GFLOW_CUDA_DEVICE"
+
+
+def load_program(
+    program: Program,
+    arena: Arena | None = None,
+    *,
+    kept_results: int = 4,
+    where: torch.device | None = None,
+) -> Any:
+    """An executable: `Executable`, or `CudaExecutable` of a program for CUDA.
+
+    Args:
+        arena, kept_results: as an executable takes them.
+        where: of a program for CUDA the GPU; PyTorch's current one without it.
+
+    Raises:
+        DeviceError: there is no such device, or the program is not for it.
+    """
+    if program.target == "cpu":
+        return Executable(program, arena, kept_results=kept_results)
+    from .cuda import CudaExecutable
+
+    return CudaExecutable(program, cuda_device(where), arena, kept_results=kept_results)
+
+
+def cuda_device(where: torch.device | None = None) -> Any:
+    """What programs for CUDA run on: a GPU, or what `$GFLOW_CUDA_DEVICE` puts in its place.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    from .cuda import DeviceError
+
+    stand_in = os.environ.get(DEVICE, "")
+    if stand_in == "interpreter":
+        from .cuda.interpreter import InterpreterDevice
+
+        return InterpreterDevice()
+    if stand_in:
+        raise DeviceError(f"{DEVICE}={stand_in}: 'interpreter' is the one that is known")
+    from .cuda.gpu import gpu
+
+    return gpu(where or torch.device("cuda"))
