@@ -62,9 +62,10 @@ def _unary(
     triton: str | dict[str, str],
     cost: int = 1,
     result: str | None = None,
+    amp: str = "promote",
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("x",), infer=_same(group, result), dtypes=group, cpu=cpu,
-                 triton=_by_class(triton), cost=cost, amp=_amp(name))  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=amp)  # fmt: skip
 
 
 def _binary(
@@ -74,34 +75,22 @@ def _binary(
     cpu: dict[str, str],
     triton: str | dict[str, str],
     cost: int = 1,
+    amp: str = "promote",
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("a", "b"), infer=_same(group), dtypes=group, cpu=cpu,
-                 triton=_by_class(triton), cost=cost, amp=_amp(name))  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=amp)  # fmt: skip
 
 
 def _by_class(triton: str | dict[str, str]) -> dict[str, str]:
     return {"*": triton} if isinstance(triton, str) else triton
 
 
-def _math(name: str, summary: str, triton: str, cost: int = 12) -> OpDef:
+def _math(name: str, summary: str, triton: str, cost: int = 12, amp: str = "promote") -> OpDef:
     """A float function that the CPU generator takes from its vector math library under the same name."""
-    return _unary(name, summary, "float", {"f": f"vmath:{name}"}, triton, cost)
+    return _unary(name, summary, "float", {"f": f"vmath:{name}"}, triton, cost, amp=amp)
 
 
 _LIB = "libdevice."
-
-#: mixed precision: exact in every float type
-_CLEAR = frozenset({"maximum", "minimum", "neg", "abs", "sign", "copysign", "is_nan", "is_inf"})
-#: mixed precision: a half's few digits, or its range, would show (as `torch.autocast` has them on CUDA)
-_DENY = frozenset(
-    {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "pow", "reciprocal", "rsqrt", "tan", "asin", "acos",
-     "sinh", "cosh", "erfinv", "atan2", "remainder", "fmod", "floor", "ceil", "trunc", "round"}
-)  # fmt: skip
-
-
-def _amp(name: str) -> str:
-    return "clear" if name in _CLEAR else "deny" if name in _DENY else "promote"
-
 
 OPS: tuple[OpDef, ...] = (
     # -- arithmetic
@@ -111,18 +100,18 @@ OPS: tuple[OpDef, ...] = (
     _binary("div", "a / b; integers truncate toward zero, and give 0 where b is 0", "number",
             {"f": "arith.divf {0}, {1} : {t}", "s": "int:div", "u": "int:div"}, {"f": "tl.div_rn({0}, {1})", "d": "({0} / {1})", "s": "gf.int_div({0}, {1})", "u": "gf.uint_div({0}, {1})"}, 4),
     _binary("remainder", "a - b * floor(a / b), with b's sign, as `torch.remainder`", "number",
-            {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, {"f": "gf.remainder({0}, {1})", "s": "gf.int_remainder({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8),
+            {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, {"f": "gf.remainder({0}, {1})", "s": "gf.int_remainder({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8, amp="deny"),
     _binary("fmod", "the remainder of the division, with a's sign, as `torch.fmod`", "number",
-            {"f": "vmath:fmod", "s": "int:fmod", "u": "int:fmod"}, {"f": _LIB + "fmod({0}, {1})", "s": "gf.int_fmod({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8),
-    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1})", "u": "gf.uint_pow({0}, {1})"}, 24),
+            {"f": "vmath:fmod", "s": "int:fmod", "u": "int:fmod"}, {"f": _LIB + "fmod({0}, {1})", "s": "gf.int_fmod({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8, amp="deny"),
+    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1})", "u": "gf.uint_pow({0}, {1})"}, 24, amp="deny"),
     _binary("maximum", "the larger; NaN if either is NaN", "any",
             {"f": "arith.maximumf {0}, {1} : {t}", "s": "arith.maxsi {0}, {1} : {t}", "u": "arith.maxui {0}, {1} : {t}",
-             "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}),
+             "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}, amp="clear"),
     _binary("minimum", "the smaller; NaN if either is NaN", "any",
             {"f": "arith.minimumf {0}, {1} : {t}", "s": "arith.minsi {0}, {1} : {t}", "u": "arith.minui {0}, {1} : {t}",
-             "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}),
-    _binary("atan2", "the angle of (b, a)", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24),
-    _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})"),
+             "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}, amp="clear"),
+    _binary("atan2", "the angle of (b, a)", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24, amp="deny"),
+    _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})", amp="clear"),
     # -- bits and logic
     _binary("and", "bitwise and; logical on i1", "bits", {"*": "arith.andi {0}, {1} : {t}"}, "({0} & {1})"),
     _binary("or", "bitwise or; logical on i1", "bits", {"*": "arith.ori {0}, {1} : {t}"}, "({0} | {1})"),
@@ -141,40 +130,40 @@ OPS: tuple[OpDef, ...] = (
           ("x",), {"dtype": Attr("str", "the result's element type")}, infer=_convert, dtypes="any", cpu={"*": "convert"},
           triton={"*": "{0}.to({dtype})"}),
     # -- simple unary
-    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, {"f": "({0} * -1.0)", "*": "(0 - {0})"}),
-    _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, {"u": "{0}", "*": "tl.abs({0})"}),
-    _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, {"u": "tl.minimum({0}, 1)", "*": "gf.sign({0})"}, 3),
-    _unary("floor", "the largest integer not above x", "float", {"f": "vmath:floor"}, "tl.floor({0})"),
-    _unary("ceil", "the smallest integer not below x", "float", {"f": "vmath:ceil"}, "tl.ceil({0})"),
-    _unary("trunc", "x without its fraction", "float", {"f": "vmath:trunc"}, _LIB + "trunc({0})"),
-    _unary("round", "the nearest integer, halves to even", "float", {"f": "vmath:round"}, _LIB + "rint({0})"),
-    _unary("is_nan", "whether x is NaN", "float", {"f": "is_nan"}, "({0} != {0})", result="i1"),
-    _unary("is_inf", "whether x is an infinity", "float", {"f": "is_inf"}, "(tl.abs({0}) == float('inf'))", result="i1"),
+    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, {"f": "({0} * -1.0)", "*": "(0 - {0})"}, amp="clear"),
+    _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, {"u": "{0}", "*": "tl.abs({0})"}, amp="clear"),
+    _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, {"u": "tl.minimum({0}, 1)", "*": "gf.sign({0})"}, 3, amp="clear"),
+    _unary("floor", "the largest integer not above x", "float", {"f": "vmath:floor"}, "tl.floor({0})", amp="deny"),
+    _unary("ceil", "the smallest integer not below x", "float", {"f": "vmath:ceil"}, "tl.ceil({0})", amp="deny"),
+    _unary("trunc", "x without its fraction", "float", {"f": "vmath:trunc"}, _LIB + "trunc({0})", amp="deny"),
+    _unary("round", "the nearest integer, halves to even", "float", {"f": "vmath:round"}, _LIB + "rint({0})", amp="deny"),
+    _unary("is_nan", "whether x is NaN", "float", {"f": "is_nan"}, "({0} != {0})", result="i1", amp="clear"),
+    _unary("is_inf", "whether x is an infinity", "float", {"f": "is_inf"}, "(tl.abs({0}) == float('inf'))", result="i1", amp="clear"),
     # -- functions
     _unary("sqrt", "the square root", "float", {"f": "vmath:sqrt"}, {"f": "tl.sqrt_rn({0})", "d": "tl.sqrt({0})"}, 6),
-    _unary("rsqrt", "1 / sqrt(x)", "float", {"f": "vmath:rsqrt"}, _LIB + "rsqrt({0})", 8),
-    _unary("reciprocal", "1 / x", "float", {"f": "vmath:reciprocal"}, {"f": "tl.div_rn(1.0, {0})", "d": "(1.0 / {0})"}, 4),
-    _math("exp", "e to the x", _LIB + "exp({0})"),
-    _math("exp2", "2 to the x", _LIB + "exp2({0})"),
-    _math("expm1", "e to the x, minus 1, exact near 0", _LIB + "expm1({0})"),
-    _math("log", "the natural logarithm", _LIB + "log({0})"),
-    _math("log2", "the logarithm to base 2", _LIB + "log2({0})"),
-    _math("log10", "the logarithm to base 10", _LIB + "log10({0})"),
-    _math("log1p", "log(1 + x), exact near 0", _LIB + "log1p({0})"),
+    _unary("rsqrt", "1 / sqrt(x)", "float", {"f": "vmath:rsqrt"}, _LIB + "rsqrt({0})", 8, amp="deny"),
+    _unary("reciprocal", "1 / x", "float", {"f": "vmath:reciprocal"}, {"f": "tl.div_rn(1.0, {0})", "d": "(1.0 / {0})"}, 4, amp="deny"),
+    _math("exp", "e to the x", _LIB + "exp({0})", amp="deny"),
+    _math("exp2", "2 to the x", _LIB + "exp2({0})", amp="deny"),
+    _math("expm1", "e to the x, minus 1, exact near 0", _LIB + "expm1({0})", amp="deny"),
+    _math("log", "the natural logarithm", _LIB + "log({0})", amp="deny"),
+    _math("log2", "the logarithm to base 2", _LIB + "log2({0})", amp="deny"),
+    _math("log10", "the logarithm to base 10", _LIB + "log10({0})", amp="deny"),
+    _math("log1p", "log(1 + x), exact near 0", _LIB + "log1p({0})", amp="deny"),
     _math("sin", "the sine", _LIB + "sin({0})", 20),
     _math("cos", "the cosine", _LIB + "cos({0})", 20),
-    _math("tan", "the tangent", _LIB + "tan({0})", 24),
-    _math("asin", "the arc sine", _LIB + "asin({0})", 20),
-    _math("acos", "the arc cosine", _LIB + "acos({0})", 20),
+    _math("tan", "the tangent", _LIB + "tan({0})", 24, amp="deny"),
+    _math("asin", "the arc sine", _LIB + "asin({0})", 20, amp="deny"),
+    _math("acos", "the arc cosine", _LIB + "acos({0})", 20, amp="deny"),
     _math("atan", "the arc tangent", _LIB + "atan({0})", 20),
-    _math("sinh", "the hyperbolic sine", _LIB + "sinh({0})", 20),
-    _math("cosh", "the hyperbolic cosine", _LIB + "cosh({0})", 20),
+    _math("sinh", "the hyperbolic sine", _LIB + "sinh({0})", 20, amp="deny"),
+    _math("cosh", "the hyperbolic cosine", _LIB + "cosh({0})", 20, amp="deny"),
     _math("tanh", "the hyperbolic tangent", _LIB + "tanh({0})", 16),
     _math("asinh", "the inverse hyperbolic sine", _LIB + "asinh({0})", 24),
     _math("acosh", "the inverse hyperbolic cosine", _LIB + "acosh({0})", 24),
     _math("atanh", "the inverse hyperbolic tangent", _LIB + "atanh({0})", 24),
     _math("erf", "the error function", _LIB + "erf({0})", 16),
     _math("erfc", "1 - erf(x), exact for large x", _LIB + "erfc({0})", 20),
-    _math("erfinv", "the inverse of erf", _LIB + "erfinv({0})", 24),
+    _math("erfinv", "the inverse of erf", _LIB + "erfinv({0})", 24, amp="deny"),
     _math("sigmoid", "1 / (1 + exp(-x))", {"f": "tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))", "d": "(1.0 / (1.0 + libdevice.exp({0} * -1.0)))"}, 14),
 )  # fmt: skip
