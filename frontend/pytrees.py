@@ -1,10 +1,12 @@
-"""Nested arguments and results: what PyTorch's pytrees know, and dataclasses."""
+"""Nested arguments and results: what PyTorch's pytrees know, dataclasses, and objects as results."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 
@@ -17,3 +19,53 @@ def learn(leaf: Any) -> bool:
     except ValueError:  # fields that its constructor does not take
         return False
     return True
+
+
+class _Object:
+    """In a result, an object in the form of its class and its attributes."""
+
+    def __init__(self, kind: type, attributes: dict[str, Any]) -> None:
+        self.kind, self.attributes = kind, attributes
+
+
+def opened(result: Any, holds: Callable[[Any], bool], within: tuple[int, ...] = ()) -> Any:
+    """`result` so that pytrees see into its objects, where `holds` says that there are tensors inside.
+
+    Unflattened, they are objects of their classes with the same attributes, made without their
+    constructors; as a model's key and value cache. Objects that keep more than attributes stay leaves.
+    """
+
+    def open_one(leaf: Any) -> Any:
+        if not _is_plain(leaf) or id(leaf) in within or not holds(leaf):
+            return leaf
+        inner = (*within, id(leaf))
+        return _Object(type(leaf), {k: opened(v, holds, inner) for k, v in vars(leaf).items()})
+
+    return pytree.tree_map(open_one, result)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether an object is its class and its attributes, and nothing else."""
+    kind = type(leaf)
+    return (
+        hasattr(leaf, "__dict__")
+        and kind.__new__ is object.__new__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and not isinstance(leaf, (type, torch.nn.Module))
+        and not dataclasses.is_dataclass(leaf)
+    )
+
+
+def _close(values: Any, context: tuple[type, tuple[str, ...]]) -> Any:
+    kind, names = context
+    made = object.__new__(kind)
+    made.__dict__.update(zip(names, values))
+    return made
+
+
+pytree.register_pytree_node(
+    _Object,
+    lambda x: (list(x.attributes.values()), (x.kind, tuple(x.attributes))),
+    _close,
+)

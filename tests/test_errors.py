@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -444,13 +445,19 @@ class _Pair:
     a: Any
 
 
-class _Box:
-    def __init__(self, a: Any) -> None:
-        self.a = a
+class _Callback(functools.partial):
+    """An object that is more than its attributes."""
+
+    def __new__(cls, a: Any) -> _Callback:
+        made = super().__new__(cls, print)
+        made.a = a
+        return made
 
 
 @pytest.mark.parametrize(
-    "wrap", [_Box, lambda x: (i for i in [x]), lambda x: {x}], ids=["object", "generator", "set"]
+    "wrap",
+    [_Callback, lambda x: (i for i in [x]), lambda x: {x}],
+    ids=["object", "generator", "set"],
 )
 def test_outputs_that_hide_tensors(wrap: Any) -> None:
     text = message(Call(lambda x: [3, wrap(x * 2)]), torch.ones(3))

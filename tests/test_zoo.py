@@ -11,7 +11,6 @@ import pytest
 import torch
 from zoo import CASES, Case
 from zoo.harness import Infer, Train, batches, check, make
-from zoo.huggingface import CASES as HUGGING_FACE
 from zoo.randomness import RANDOM
 
 import gflow as flow
@@ -22,7 +21,7 @@ slow = pytest.mark.slow
 
 def _params() -> list[Any]:
     found = []
-    for case in [*CASES, *HUGGING_FACE]:
+    for case in CASES:
         for i, dtype in enumerate(case.dtypes):
             for train in (True, False) if case.infer else (True,):
                 quick = train and not case.slow and i == 0
@@ -36,8 +35,6 @@ def _params() -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("case", "dtype", "train"), _params())
 def test_like_eager(case: Case, dtype: torch.dtype, train: bool) -> None:
-    if case.name.startswith("HF"):
-        pytest.importorskip("transformers")
     verdict, _ = check(case, dtype, train, steps=5 if train else 2)
     assert not verdict.wrong
 

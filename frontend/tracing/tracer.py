@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
-from ..pytrees import learn
+from ..pytrees import learn, opened
 from .dynamo_stub import light_dynamo
 from .gradients import divide, gradient_buffer
 from .library import traceable_library
@@ -172,6 +172,7 @@ class _Session:
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419
             trace.out_leaves, trace.out_spec = tree_flatten(result)
+        trace.out_leaves, trace.out_spec = tree_flatten(opened(result, _holds_tensors))
         outputs = self._results(trace)
         self.partial = self._partial(trace, outputs)
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
@@ -521,7 +522,7 @@ class _Session:
                 raise GraphTraceError(
                     f"{where}build() returns an object of type {type(leaf).__qualname__} "
                     "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
-                    "named tuples, dataclasses and dicts of them."
+                    "named tuples, dataclasses, plain objects and dicts of them."
                 )
         return outputs
 

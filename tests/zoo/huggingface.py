@@ -72,23 +72,36 @@ _VIT = {
     "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
 
+_DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+
+#: the same with dropout of every kind that they have
+RANDOM: list[Case] = [
+    Case("GPT-2", _model("GPT2LMHeadModel", "GPT2Config", **{**_GPT2, "resid_pdrop": 0.2,
+         "embd_pdrop": 0.2, "attn_pdrop": 0.2}), _ids(), _loss, adamw),
+    Case("BERT", _model("BertForMaskedLM", "BertConfig", **{**_TEXT, **_DROPOUT}), _ids(mask=True),
+         _loss, adamw),
+    Case("T5", _model("T5ForConditionalGeneration", "T5Config", **{**_T5, "dropout_rate": 0.2}),
+         _ids(), _loss, adamw),
+    Case("ConvNeXt", _model("ConvNextForImageClassification", "ConvNextConfig", num_labels=3,
+         hidden_sizes=[8, 16], depths=[1, 2], num_stages=2, drop_path_rate=0.5,
+         layer_scale_init_value=1.0), _pixels(batch=8),
+         _loss, adamw),
+]  # fmt: skip
+
 CASES: list[Case] = [
-    Case("HF GPT-2", _model("GPT2LMHeadModel", "GPT2Config", **_GPT2), _ids(), _loss, adamw,
-         slow=True),
+    Case("HF GPT-2", _model("GPT2LMHeadModel", "GPT2Config", **_GPT2), _ids(), _loss, adamw),
     Case("HF BERT", _model("BertForMaskedLM", "BertConfig", **_TEXT), _ids(mask=True), _loss, adamw),
     Case("HF Llama", _model("LlamaForCausalLM", "LlamaConfig", **_LLAMA), _ids(mask=True), _loss,
-         adamw, slow=True),
-    Case("HF T5", _model("T5ForConditionalGeneration", "T5Config", **_T5), _ids(), _loss, adamw,
-         slow=True),
-    Case("HF ViT", _model("ViTForImageClassification", "ViTConfig", **_VIT), _pixels(), _loss, adamw,
-         slow=True),
+         adamw),
+    Case("HF T5", _model("T5ForConditionalGeneration", "T5Config", **_T5), _ids(), _loss, adamw),
+    Case("HF ViT", _model("ViTForImageClassification", "ViTConfig", **_VIT), _pixels(), _loss, adamw),
     Case("HF MobileNetV2", _model("MobileNetV2ForImageClassification", "MobileNetV2Config",
          num_labels=3, depth_multiplier=0.25, image_size=32, classifier_dropout_prob=0.0,
-         tf_padding=False), _pixels(64, 8), _loss, slow=True),
+         output_stride=8), _pixels(32, 4), _loss, adamw),
     Case("HF ResNet", _model("ResNetForImageClassification", "ResNetConfig", num_labels=3,
          embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck"),
-         _pixels(), _loss, slow=True),
+         _pixels(), _loss, adamw),
     Case("HF ConvNeXt", _model("ConvNextForImageClassification", "ConvNextConfig", num_labels=3,
          hidden_sizes=[8, 16], depths=[1, 2], num_stages=2, drop_path_rate=0.0),
-         _pixels(), _loss, slow=True),
+         _pixels(), _loss, adamw),
 ]  # fmt: skip
