@@ -18,6 +18,7 @@ from .. import aten_ops
 from ..placement import arguments, results
 from . import fused, movement
 from .builder import Builder
+from .convolution import convolution
 from .epilogue import Epilogue, split
 from .matmul import matmul
 
@@ -94,6 +95,9 @@ def _without_epilogue(steps: _Contraction) -> Callable[[Builder, Op], None]:
 
 _CONTRACTIONS: Mapping[str, _Contraction] = {
     "matmul": matmul,
+    "convolution": convolution,
+    "convolution_input_grad": convolution,
+    "convolution_weight_grad": convolution,
 }
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
@@ -103,9 +107,6 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "pad": movement.pad,
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
-    "convolution": aten_ops.convolution,
-    "convolution_input_grad": aten_ops.convolution,
-    "convolution_weight_grad": aten_ops.convolution,
     "aten": aten_ops.call,
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,

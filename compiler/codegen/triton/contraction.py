@@ -172,10 +172,10 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
         *(["splits"] if split else []),
     ]
     stem = "_".join([f.stem, *(["partial"] if split else epilogue.ops)])
-    _add(b, stem, params, constexprs, lines, configs, grid, f.constants, epilogue, used)
+    add_kernel(b, stem, params, constexprs, lines, configs, grid, f.constants, epilogue, used)
 
 
-def _add(
+def add_kernel(
     b: Builder,
     stem: str,
     params: Parameters,
@@ -225,6 +225,17 @@ def _short(stem: str) -> str:
 
 # -- sums of partial sums
 
+#: partial sums that are loaded side by side
+_AT_ONCE = 8
+
+
+def _sum(names: list[str]) -> str:
+    """The sum of neighbours, and so on."""
+    if len(names) == 1:
+        return names[0]
+    half = len(names) // 2
+    return f"({_sum(names[:half])} + {_sum(names[half:])})"
+
 
 def total(
     b: Builder, part: TensorType, at: Place, splits: int, result: TensorType, epilogue: Epilogue
@@ -235,7 +246,7 @@ def total(
     params.pointer("partial", part.dtype, at)
     params.number("rows", result.numel // max(width, 1))
     params.number("width", width)
-    far = result.numel * splits >= WIDE
+    far = result.numel * max(splits, _AT_ONCE) >= WIDE
     wide = ".to(tl.int64)" if far else ""
     tile = Tile(
         (Axis(result.numel // max(width, 1), "row", 0), Axis(width, "col", 1)),
@@ -249,13 +260,19 @@ def total(
         "at = (row * width)[:, None] + col[None, :]",
     ]
     if splits > 1:
-        count = params.number("splits", splits)
-        numel = params.number("numel", result.numel)
+        count, numel = params.number("splits", splits), params.number("numel", result.numel)
         lines += [
             f"acc = tl.full((BLOCK_M, BLOCK_N), 0, {acc})",
-            f"for split in range(0, {count}):",
-            *indented(["acc += tl.load(partial + at, mask=inside, other=0)", f"partial += {numel}"]),
-        ]  # fmt: skip
+            f"for split in range(0, {count}, {_AT_ONCE}):",
+        ]
+        for n in range(_AT_ONCE):
+            known = "inside" if n == 0 else f"inside & (split + {n} < {count})"
+            place = "partial + at" if n == 0 else f"partial + (at + {n} * {numel})"
+            lines.append(f"    part{n} = tl.load({place}, mask={known}, other=0)")
+        lines += [
+            f"    acc += {_sum([f'part{n}' for n in range(_AT_ONCE)])}",
+            f"    partial += {_AT_ONCE} * {numel}",
+        ]
     else:
         lines.append(f"acc = tl.load(partial + at, mask=inside, other=0).to({acc})")
     used: set[str] = set()
@@ -267,7 +284,7 @@ def total(
     ]
     grid = ("cdiv(rows, BLOCK_M)", "cdiv(width, BLOCK_N)")
     stem = "_".join(["total", *epilogue.ops])
-    _add(b, stem, params, ["BLOCK_M", "BLOCK_N"], lines, configs, grid, {}, epilogue, used)
+    add_kernel(b, stem, params, ["BLOCK_M", "BLOCK_N"], lines, configs, grid, {}, epilogue, used)
 
 
 def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
@@ -288,7 +305,9 @@ def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
     ]
     configs = [TritonConfig({"BLOCK": 512}, 4, 2)]
     stem = "_".join(["zero", *epilogue.ops])
-    _add(b, stem, params, ["BLOCK"], lines, configs, ["cdiv(numel, BLOCK)"], {}, epilogue, used)
+    add_kernel(
+        b, stem, params, ["BLOCK"], lines, configs, ["cdiv(numel, BLOCK)"], {}, epilogue, used
+    )
 
 
 def through_pytorch(

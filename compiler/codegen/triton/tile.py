@@ -114,7 +114,7 @@ class Positions:
                 continue
             coordinate = self._coordinate(axis, size, of_axis, wide)
             text = self.params.stride(f"{stem}_s{n}", stride)
-            term = coordinate if text == "1" else f"{coordinate} * {text}"
+            term = coordinate if text == "1" else f"{_simple(coordinate)} * {text}"
             by_dim.setdefault(self.tile.axes[axis].dim, []).append(term)
         texts, dims = [], set()
         for dim in sorted(by_dim, key=lambda d: -1 if d is None else d):
