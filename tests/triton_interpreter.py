@@ -101,8 +101,9 @@ def serve() -> None:
             results = interpret(program, tensors)
             fresh = [v if r.alias is None else None for r, v in zip(program.results, results)]
             answer: tuple[str, Any] = ("done", ([m for m, _, _ in given], fresh))
-        except Exception:
-            answer = ("error", traceback.format_exc())
+        except Exception as error:
+            traceback.print_exc(limit=-6)
+            answer = ("error", str(error))
         pickle.dump(answer, answers)
         answers.flush()
 
@@ -164,7 +165,9 @@ def interpret(program: Program, args: Sequence[torch.Tensor]) -> list[torch.Tens
         try:
             launch(functions[step.kernel], kernel, step, memory_of)
         except Exception as error:
-            raise RuntimeError(f"{step.label}\n{kernel.source}") from error
+            where = traceback.extract_tb(error.__traceback__)
+            lines = [f.line for f in where if f.filename == f"<{kernel.name}>"]
+            raise RuntimeError(f"{error!r} at {lines}: {step.label}\n{kernel.source}") from error
         for memory in [arena, *(m for m in raw if m is not None)]:
             edges = torch.cat([memory[:_GUARD], memory[-_GUARD:]])
             if not bool((edges == _GUARD_BYTE).all()):
@@ -214,16 +217,16 @@ def launch(
     builder = interpreter.interpreter_builder
     builder.set_grid_dim(*step.grid)
     fn = function.rewrite()
-    scope = interpreter._patch_lang(fn)
-    try:
-        for z in range(step.grid[2]):
-            for y in range(step.grid[1]):
-                for x in range(step.grid[0]):
-                    builder.set_grid_idx(x, y, z)
-                    fn(**values)
-    finally:
-        scope.restore()
+    if not _patched:
+        _patched.append(interpreter._patch_lang(fn))  # for good: nothing is compiled here
+    for z in range(step.grid[2]):
+        for y in range(step.grid[1]):
+            for x in range(step.grid[0]):
+                builder.set_grid_idx(x, y, z)
+                fn(**values)
 
+
+_patched: list[Any] = []
 
 _TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod"}
 
@@ -306,6 +309,11 @@ def repair() -> None:
         return [self.to_tensor(a if a.shape else a.item(), t) for a, t in zip(arrays, kinds)]
 
     it.ReduceOps.generic_reduce = reduce
+
+    def ones(self: Any, ty: Any) -> Any:
+        return it.TensorHandle(~np.zeros(1, dtype=it._get_np_dtype(ty)), ty.scalar)
+
+    builder.get_all_ones_value = ones
 
 
 if __name__ == "__main__":

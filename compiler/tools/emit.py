@@ -157,10 +157,18 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
 
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
-    """No generator yet."""
-    raise EmitError(
-        "there is no generator of Triton source in this version; --emit=kernels prints the CPU's kernels"
-    )
+    """The sources of the Triton kernels, and the launches."""
+    from ..targets import DEFAULT_ARCH, parse_target
+    from .emit_triton import programs, triton_text
+
+    arch = parse_target(options.target).arch if options.target.startswith("cuda") else DEFAULT_ARCH
+    found = functions(module)
+    for function in found:
+        _planned(function)
+    try:
+        return "\n".join(triton_text(p, _label) for p in programs(found, arch))
+    except ValueError as error:
+        raise EmitError(str(error)) from None
 
 
 # -- plan

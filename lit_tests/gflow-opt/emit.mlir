@@ -7,7 +7,7 @@
 // RUN: %gflow-opt %s --pipeline-for=cpu --emit=dot | FileCheck %s --check-prefix=DOT
 // RUN: not %gflow-opt %s --emit=plan 2>&1 | FileCheck %s --check-prefix=UNPLANNED
 // RUN: not %gflow-opt %s --emit=kernels 2>&1 | FileCheck %s --check-prefix=UNPLANNED
-// RUN: not %gflow-opt %s --emit=triton 2>&1 | FileCheck %s --check-prefix=TRITON
+// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s --check-prefix=TRITON
 // RUN: not %gflow-opt %s --emit=plam 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not %gflow-opt %s --pipeline-for=cpu --emit=kernels --target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 
@@ -35,7 +35,11 @@
 // DOT:      -> {{n[0-9]+}} [label="4x8xf32"];
 
 // UNPLANNED: gflow-opt: error: the function '@step' has no memory plan; run --pipeline-for=cpu, or a pipeline that ends in gflow-plan-memory
-// TRITON:    error: there is no generator of Triton source in this version
+// TRITON:    # @step for cuda:90: 2 steps, 2 kernels, arena 128 bytes
+// TRITON:    #    1  reduce_tanh_sum_{{.*}}(n0=4, in0=arena, s0_0=8, out0=result0)
+// TRITON-NEXT: fused forward:model.fc(model.py:7:0)
+// TRITON:    @triton.jit
+// TRITON-NEXT: def reduce_tanh_sum_
 // UNKNOWN:   gflow-opt: no form 'plam' to emit; did you mean 'plan'? (known: mlir, kernels, llvm-dialect, llvm, plan, dot, triton)
 // TARGET:    error: no kernels for target 'abacus' as MLIR (known: cpu)
 

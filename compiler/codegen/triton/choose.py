@@ -91,7 +91,7 @@ def _transposed(k: Kernel, t: Tiling) -> bool:
 def _cost(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> float:
     """An estimate of the time, in arbitrary units; lower is better."""
     n, height = k.sizes[t.cols], prod(k.sizes[d] for d in t.rows)
-    tiles_c, tiles_r = -(-n // cols), -(-height // rows)
+    tiles_c, tiles_r = max(1, -(-n // cols)), max(1, -(-height // rows))
     outer = prod(k.sizes[d] for d in t.outer)
     threads = warps * _LANES
     per_thread = max(1.0, rows * cols / threads)
@@ -99,7 +99,7 @@ def _cost(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> float:
     item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
     loads = max(1, sum(bool(a.strides[t.cols]) for a in k.loads))
     # programs, and steps that each of them takes one after the other
-    programs, steps = outer, 1
+    programs, steps = max(1, outer), 1
     reduced_rows = bool(t.rows) and t.rows[0] in k.reduced
     if reduced_rows:
         steps *= tiles_r

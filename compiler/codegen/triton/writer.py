@@ -105,7 +105,7 @@ class Writer:
         for scope in self.scopes[: n + 1]:
             if key in scope.names:
                 return scope.names[key]
-        self.line(f"{wanted} = {text}", n)
+        self.line(f"{wanted} = {_bare(text)}", n)
         self.scopes[n].names[key] = wanted
         return wanted
 
@@ -143,7 +143,8 @@ class Writer:
     def masked(self, which: str) -> bool:
         """Whether a tile may reach beyond the axis."""
         total = prod(self.k.sizes[d] for d in self.axis(which))
-        return any(total % c.constants[self.block(which)] for c in self.configs)
+        blocks = [c.constants[self.block(which)] for c in self.configs]
+        return total == 0 or any(total % block for block in blocks)
 
     def shape(self) -> str:
         return "[ROWS, COLS]" if self.t.rows else "[COLS]"
@@ -218,11 +219,12 @@ class Writer:
             self.name("low", "low", f"{piece} * {chunk}", frozenset())
             self.name("high", "high", f"tl.minimum(low + {chunk}, {total})", frozenset())
             low, high = "low", "high"
-        self.line(f"for {which}_start in range({low}, {high}, {block}):")
+        head = f"for {which}_start in range({low}, {high}, {block}):"
         self.scopes.append(Scope(frozenset(self.axis(which)), self.scopes[-1].indent + "    "))
         self.positions(which, f"{which}_start")
         body()
         inner = self.scopes.pop()
+        self.line(head)  # after what it doesn't change
         self.scopes[-1].lines += inner.lines
 
     def loops(self, body: Callable[[], None]) -> None:
@@ -395,6 +397,18 @@ class Writer:
         found = {p for p, kind in self.parameters.items() if kind.startswith("*")}
         found |= {p for p in self.parameters if p.startswith("s") or p in ("chunk", "width")}
         return frozenset(found | {f"n{d}" for d in self.axis("cols")})
+
+
+def _bare(text: str) -> str:
+    """An expression without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and n + 1 < len(text):
+            return text
+    return text[1:-1]
 
 
 def register(node: Node) -> str:
