@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.docs.blocks import blocks_of
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(
     path.name
@@ -47,6 +49,19 @@ def test_main_job(tmp_path: Path) -> None:
     assert first[0] == pytest.approx(first[1], rel=1e-4)
     assert "accuracy on the held-out images" in done.stdout
     assert "func.func" in ir.read_text()
+    unlike = [line for line in done.stdout.splitlines() if not _documented(line)]
+    assert not unlike, f"README.md does not show such lines: {unlike}"
+
+
+def _documented(line: str) -> bool:
+    """Whether the README's listing of the main job has a line like this, but for its numbers."""
+    (block,) = (b for b in blocks_of(ROOT / "README.md") if b.text.startswith("digits ("))
+    return _shape(line) in {_shape(known) for known in block.text.splitlines()}
+
+
+def _shape(line: str) -> str:
+    path = re.sub(r"(IR of the step: ).*", r"\1FILE", line)
+    return re.sub(r"[0-9]+(\.[0-9]+)?", "N", " ".join(path.split()))
 
 
 def cifar_folder(folder: Path, records: int) -> Path:
