@@ -19,6 +19,7 @@ COMMANDS = {
     "scaling": "compile time against depth",
     "passes": "each pass against the number of ops",
     "fusion": "what fusion saves",
+    "dynamic": "one program for a range of batches, beside one for each",
     "memory": "planned memory against eager's",
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",
