@@ -226,7 +226,7 @@ def test_errors_name_the_step(monkeypatch):
     bad = make(TWICE, source=source)
     with pytest.raises(DeviceError) as caught:
         CudaExecutable(bad, InterpreterDevice())([torch.randn(100), factor(1.0)])
-    assert "scale: NameError: name 'nothing' is not defined" in str(caught.value)
+    assert "scale at 'nothing': NameError: name 'nothing' is not defined" in str(caught.value)
     assert "kernel scale, scale at net.py:3" in str(caught.value)
     assert "GFLOW_CUDA_SYNC=1" in str(caught.value)
     monkeypatch.setenv("GFLOW_CUDA_SYNC", "1")

@@ -12,6 +12,7 @@ import contextlib
 import linecache
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -52,7 +53,9 @@ class InterpreterDevice(Recorder):
                 _interpret(launch, self.spans)
         except Exception as error:
             reason = "\n".join(dict.fromkeys(_reasons(error)))
-            raise DeviceError(f"{launch.kernel.name}: {reason}") from error
+            raise DeviceError(
+                f"{launch.kernel.name}{_line(error, launch.kernel)}: {reason}"
+            ) from error
 
     def call(self, call: AtenCall) -> None:
         self.begin(AtenCall.run, call)
@@ -85,11 +88,23 @@ def _reasons(error: BaseException | None) -> Iterator[str]:
         error = error.__cause__
 
 
+def _line(error: BaseException, kernel: TritonKernel) -> str:
+    """The last line of the kernel's source that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename == _path(kernel) and f.lineno]
+    texts = kernel.source.split("\n")
+    return f" at {texts[lines[-1] - 1].strip()!r}" if lines and lines[-1] <= len(texts) else ""
+
+
+def _path(kernel: TritonKernel) -> str:
+    return f"<{kernel.name}.py>"
+
+
 def _load(kernel: TritonKernel) -> Any:
     """The kernel's function, from its source."""
     import triton
 
-    path = f"<{kernel.name}.py>"
+    path = _path(kernel)
     linecache.cache[path] = (len(kernel.source), None, kernel.source.splitlines(True), path)
     module = ModuleType(kernel.name)
     module.__file__ = path

@@ -86,6 +86,11 @@ def repair() -> None:
         return [self.to_tensor(a if a.shape else a.item(), t) for a, t in zip(arrays, kinds)]
 
     it.ReduceOps.generic_reduce = reduce
+
+    def ones(self: Any, ty: Any) -> Any:
+        return it.TensorHandle(~np.zeros(1, dtype=it._get_np_dtype(ty)), ty.scalar)
+
+    builder.get_all_ones_value = ones
     _check_accesses(it)
 
 
