@@ -45,7 +45,8 @@ class Page:
         try:
             kind(block)
         except Exception as error:
-            error.add_note(f"in the block at {block.where}")
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"in the block at {block.where}")
             raise
 
     def _run_python(self, block: Block) -> None:
