@@ -16,7 +16,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
-from . import fused, movement
+from . import attention, fused, movement
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -108,6 +108,8 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
     "aten": aten_ops.call,
+    "attention": attention.attention,
+    "attention_grad": attention.attention_grad,
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": aten_ops.take,

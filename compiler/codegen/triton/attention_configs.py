@@ -1,0 +1,119 @@
+"""Ways to run attention's kernels: blocks of positions, warps and stages, pruned by what a device has.
+
+Registers decide: a block's sums and scores live in them. So ways are listed by kernel and by channels, from the
+largest blocks that do not spill there down; what a bias or dropout adds takes the next smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gflow.dialects.program import TritonConfig
+
+
+class _Way(NamedTuple):
+    """m positions of q, n of k at a time."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+_Table = Mapping[str, Mapping[int, tuple[_Way, ...]]]
+
+#: tensor cores of sm_80: by kernel, by the most channels
+_AMPERE: _Table = {
+    "attention": {
+        64: (_Way(128, 64, 8, 3), _Way(64, 64, 4, 3), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(128, 64, 8, 3), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(32, 32, 8, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(128, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 64, 4, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(32, 64, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(64, 128, 8, 2), _Way(64, 32, 4, 2), _Way(32, 64, 4, 2), _Way(64, 64, 8, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(32, 32, 8, 1)),
+        256: (_Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+}  # fmt: skip
+
+#: of sm_90, whose products read shared memory and so need fewer registers
+_HOPPER: _Table = {
+    "attention": {
+        64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 2), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
+        128: (_Way(128, 128, 8, 2), _Way(64, 64, 8, 2), _Way(128, 64, 8, 3), _Way(64, 32, 4, 2)),
+        256: (_Way(128, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+    },
+    "attention_query_grad": {
+        64: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 64, 4, 2), _Way(64, 32, 4, 2)),
+        128: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(64, 32, 8, 2), _Way(64, 32, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(64, 128, 8, 2), _Way(32, 64, 8, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(32, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(32, 64, 8, 2), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
+    },
+}  # fmt: skip
+
+#: float32 by multiply-adds of single elements
+_SINGLE: _Table = {
+    "attention": {
+        64: (_Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(16, 32, 4, 1)),
+        128: (_Way(32, 32, 8, 2), _Way(16, 32, 4, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(32, 32, 8, 2), _Way(32, 32, 4, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+}  # fmt: skip
+
+#: bytes of shared memory that a block may have
+_SHARED = {
+    75: 64 << 10,
+    80: 163 << 10,
+    87: 163 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    110: 227 << 10,
+}
+_SHARED_ELSE = 99 << 10
+_HOPPERS = (90, 100, 103, 110)
+
+
+def configs(stem: str, dtype: str, sizes: Mapping[str, int], arch: int) -> list[TritonConfig]:
+    """Ways to run a kernel, the model's choice first.
+
+    sizes: the kernel's constants.
+    """
+    item = 4 if dtype == "f32" else 2
+    table: _Table = _SINGLE if item == 4 else _HOPPER if arch in _HOPPERS else _AMPERE
+    channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    ways = table.get(stem, table["attention_query_grad"])[max(64, channels)]
+    extra = bool(sizes["BIAS"] or sizes["DROPOUT"])
+    ways = ways[min(len(ways) - 1, extra + (stem == "attention_bias_grad")) :]
+    most = _SHARED.get(arch, _SHARED_ELSE)
+    fitting = [w for w in ways if _shared(stem, w, sizes, item) <= most] or [_Way(16, 16, 4, 1)]
+    return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
+
+
+def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int) -> int:
+    """Bytes of shared memory: the blocks that stay, those under way, and weights between two products."""
+    d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
+    stays, passes = (way.n, way.m) if stem == "attention_key_grad" else (way.m, way.n)
+    kept = stays * d if stem == "attention" else stays * (d + dv)
+    weights = 0 if stem == "attention" else way.m * way.n
+    return item * (kept + way.stages * passes * (d + dv) + weights)

@@ -1,0 +1,318 @@
+"""The source of attention's kernels: flash style, no matrix of scores in memory, no atomics.
+
+Scores are in base 2. Statistics and sums are float32 whatever the element type.
+"""
+
+from __future__ import annotations
+
+#: how products of float32 are made
+PRECISION = '\nPRECISION = tl.constexpr("{}")\n'
+
+HELPERS = '''
+
+@triton.jit
+def rows_of(
+    x, rows, stride, size, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, CHECK: tl.constexpr
+):
+    """Rows of a matrix of `size` rows; zeros beyond its edges."""
+    channels = tl.arange(0, BLOCK)
+    at = x + rows[:, None] * stride + channels[None, :] * STEP
+    if CHECK and CHANNELS != BLOCK:
+        block = tl.load(at, mask=(rows[:, None] < size) & (channels[None, :] < CHANNELS), other=0.0)
+    elif CHECK:
+        block = tl.load(at, mask=rows[:, None] < size, other=0.0)
+    elif CHANNELS != BLOCK:
+        block = tl.load(at, mask=channels[None, :] < CHANNELS, other=0.0)
+    else:
+        block = tl.load(at)
+    return block
+
+
+@triton.jit
+def put_rows(x, rows, stride, size, block, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHECK: tl.constexpr):
+    """Write rows of a dense matrix of `size` rows."""
+    channels = tl.arange(0, BLOCK)
+    at = x + rows[:, None] * stride + channels[None, :]
+    block = block.to(x.dtype.element_ty)
+    if CHECK or CHANNELS != BLOCK:
+        tl.store(at, block, mask=(rows[:, None] < size) & (channels[None, :] < CHANNELS))
+    else:
+        tl.store(at, block)
+
+
+@triton.jit
+def scores(
+    s, i, j, bias, bias_i, bias_j, rows, columns, scale, CAUSAL: tl.constexpr, BIAS: tl.constexpr, CHECK: tl.constexpr
+):
+    """Scores from products of q and k at positions i and j; -inf where a pair takes no part."""
+    s = s * (scale * 1.4426950408889634)
+    if BIAS != 0:
+        inside = (i < rows) & (j < columns)
+        b = tl.load(bias + i * bias_i + j * bias_j, mask=inside, other=0)
+        if BIAS == 1:
+            s += b.to(tl.float32) * 1.4426950408889634
+        else:
+            s = tl.where(b != 0, s, float("-inf"))
+    if CHECK:
+        s = tl.where(j < columns, s, float("-inf"))
+    if CAUSAL:
+        s = tl.where(j <= i, s, float("-inf"))
+    return s
+'''
+
+#: which weights dropout keeps; four neighbours along k's positions share a block of random words
+KEPT = '''
+
+@triton.jit
+def kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N: tl.constexpr, WHOLE: tl.constexpr):
+    """Whether dropout keeps the weights of positions i (of q) and start + [0, BLOCK_N) (of k)."""
+    seed = tl.load(rng)
+    offset = tl.load(rng + 1)
+    first = (head.to(tl.int64) * rows + i.to(tl.int64)) * columns + start
+    if WHOLE:  # rows begin at a multiple of four
+        block = first[:, None] // 4 + tl.arange(0, BLOCK_N // 4)[None, :]
+        a, b, c, d = gf_philox(block, stream, seed, offset)
+        words = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [block.shape[0], BLOCK_N])
+    else:
+        index = first[:, None] + tl.arange(0, BLOCK_N)[None, :]
+        a, b, c, d = gf_philox(index // 4, stream, seed, offset)
+        lane = index % 4
+        words = tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d))
+    return gf_uniform(words) < keep
+'''
+
+FORWARD = '''
+
+@triton.jit
+def attend(
+    y, m, l, q, k, v, i, lo, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep,
+    D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, K_STEP: tl.constexpr,
+    V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    WHOLE: tl.constexpr, CHECK: tl.constexpr,
+):
+    """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
+    for start in tl.range(lo, hi, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
+        s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, CHECK)
+        largest = tl.maximum(m, tl.max(s, 1))
+        known = tl.where(largest == float("-inf"), 0.0, largest)
+        p = tl.exp2(s - known[:, None])
+        shrink = tl.exp2(m - known)
+        l = l * shrink + tl.sum(p, 1)
+        m = largest
+        if DROPOUT:
+            p = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), p, 0.0)
+        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, CHECK)
+        y = tl.dot(p.to(values.dtype), values, y * shrink[:, None], input_precision=PRECISION)
+    return y, m, l
+
+
+@triton.jit
+def KERNEL(
+    {signature}
+):
+    # one program: BLOCK_M positions of q of one head; the longest first
+    blocks = tl.cdiv(rows, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks
+    batch = (head // heads).to(tl.int64)
+    h = (head % heads).to(tl.int64)
+    q += batch * q_b + h * q_h
+    k += batch * k_b + h // GROUP * k_h
+    v += batch * v_b + h // GROUP * v_h
+    if BIAS != 0:
+        bias += batch * bias_b + h * bias_h
+    i = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
+    y = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    hi = columns
+    whole = columns
+    if CAUSAL:
+        hi = min(columns, block * BLOCK_M + BLOCK_M)
+        whole = min(columns, block * BLOCK_M + 1)
+    whole = whole // BLOCK_N * BLOCK_N  # up to here every pair takes part
+    y, m, l = attend(
+        y, m, l, queries, k, v, i, 0, whole, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale,
+        keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, False, BIAS, DROPOUT, WHOLE, False,
+    )
+    if CAUSAL or EDGE_N:
+        y, m, l = attend(
+            y, m, l, queries, k, v, i, whole, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns,
+            scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, CAUSAL, BIAS, DROPOUT, WHOLE, EDGE_N,
+        )
+    y = y / tl.where(l == 0.0, 1.0, l * keep)[:, None]
+    total = tl.where(l == 0.0, 0.0, m * 0.6931471805599453 + tl.log(l))
+    sums += head.to(tl.int64) * rows
+    tl.store(sums + i, total, mask=i < rows)
+    out += (batch * rows * heads + h) * DV
+    put_rows(out, i, heads * DV, rows, y, DV, BLOCK_DV, EDGE_M)
+'''
+
+#: dq, and for the other kernels delta, the sums of dy times y
+QUERY_GRAD = """
+
+@triton.jit
+def KERNEL(
+    {signature}
+):
+    # one program: BLOCK_M positions of q of one head; the longest first
+    blocks = tl.cdiv(rows, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks
+    batch = (head // heads).to(tl.int64)
+    h = (head % heads).to(tl.int64)
+    dy += batch * dy_b + h * dy_h
+    y += batch * y_b + h * y_h
+    q += batch * q_b + h * q_h
+    k += batch * k_b + h // GROUP * k_h
+    v += batch * v_b + h // GROUP * v_h
+    if BIAS != 0:
+        bias += batch * bias_b + h * bias_h
+    i = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    grads = rows_of(dy, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, EDGE_M)
+    made = rows_of(y, i, y_s, rows, DV, BLOCK_DV, Y_STEP, EDGE_M)
+    own = tl.sum(grads.to(tl.float32) * made.to(tl.float32), 1)
+    delta += head.to(tl.int64) * rows
+    tl.store(delta + i, own, mask=i < rows)
+    sums += head.to(tl.int64) * rows
+    total = tl.load(sums + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
+    queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
+    result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    hi = columns
+    if CAUSAL:
+        hi = min(columns, block * BLOCK_M + BLOCK_M)
+    for start in tl.range(0, hi, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, EDGE_N)
+        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
+        s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, EDGE_N)
+        p = tl.exp2(s - total[:, None])
+        dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+        if DROPOUT:
+            dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
+        ds = p * (dp - own[:, None])
+        result = tl.dot(ds.to(keys.dtype), keys, result, input_precision=PRECISION)
+    dq += (batch * rows * heads + h) * D
+    put_rows(dq, i, heads * D, rows, result * scale, D, BLOCK_D, EDGE_M)
+"""
+
+KEY_GRAD = """
+
+@triton.jit
+def KERNEL(
+    {signature}
+):
+    # one program: BLOCK_N positions of k and v of one of their heads, and all heads of q that share it
+    blocks = tl.cdiv(columns, BLOCK_N)
+    start = tl.program_id(0) % blocks * BLOCK_N
+    shared = tl.program_id(0) // blocks
+    batch = (shared // (heads // GROUP)).to(tl.int64)
+    of_group = (shared % (heads // GROUP)).to(tl.int64)
+    k += batch * k_b + of_group * k_h
+    v += batch * v_b + of_group * v_h
+    j = start + tl.arange(0, BLOCK_N)
+    keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, EDGE_N)
+    values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
+    dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    first = 0
+    if CAUSAL:
+        first = start // BLOCK_M * BLOCK_M
+    for member in range(GROUP):
+        h = of_group * GROUP + member
+        head = batch * heads + h
+        q_head = q + batch * q_b + h * q_h
+        dy_head = dy + batch * dy_b + h * dy_h
+        if BIAS != 0:
+            bias_head = bias + batch * bias_b + h * bias_h
+        else:
+            bias_head = 0
+        for top in tl.range(first, rows, BLOCK_M):
+            i = top + tl.arange(0, BLOCK_M)
+            queries = rows_of(q_head, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
+            grads = rows_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, EDGE_M)
+            if EDGE_M:
+                total = tl.load(sums + head * rows + i, mask=i < rows, other=float("inf"))
+                own = tl.load(delta + head * rows + i, mask=i < rows, other=0.0)
+            else:
+                total = tl.load(sums + head * rows + i)
+                own = tl.load(delta + head * rows + i)
+            s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+            s = scores(s, i[None, :], j[:, None], bias_head, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, False)
+            p = tl.exp2(s - total[None, :] * 1.4426950408889634)
+            dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+            if DROPOUT:
+                keeps = tl.trans(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE))
+                dp = tl.where(keeps, dp / keep, 0.0)
+                weights = tl.where(keeps, p / keep, 0.0)
+            else:
+                weights = p
+            dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+            ds = p * (dp - own[None, :])
+            dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
+    at = batch * columns * (heads // GROUP) + of_group
+    put_rows(dk + at * D, j, heads // GROUP * D, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
+    put_rows(dv + at * DV, j, heads // GROUP * DV, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
+"""
+
+BIAS_GRAD = """
+
+@triton.jit
+def KERNEL(
+    {signature}
+):
+    # one program: a block of the bias; it goes through all batches, heads and positions that share it
+    pid = tl.program_id(0)
+    across = 1 if SUM_J else tl.cdiv(columns, BLOCK_N)
+    down = 1 if SUM_I else tl.cdiv(rows, BLOCK_M)
+    column = pid % across * BLOCK_N
+    row = pid // across % down * BLOCK_M
+    own_head = pid // (across * down) % (1 if SUM_H else heads)
+    own_batch = pid // (across * down) // (1 if SUM_H else heads)
+    result = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for number in range((batches if SUM_B else 1) * (heads if SUM_H else 1)):
+        h = number % heads if SUM_H else own_head
+        n = (number // heads if SUM_H else number) if SUM_B else own_batch
+        batch = n.to(tl.int64) if SUM_B else own_batch.to(tl.int64)
+        head = batch * heads + h
+        h = head - batch * heads
+        q_head = q + batch * q_b + h * q_h
+        dy_head = dy + batch * dy_b + h * dy_h
+        k_head = k + batch * k_b + h // GROUP * k_h
+        v_head = v + batch * v_b + h // GROUP * v_h
+        bias_head = bias + batch * bias_b + h * bias_h
+        for top in range(row, rows if SUM_I else row + 1, BLOCK_M):
+            i = top + tl.arange(0, BLOCK_M)
+            queries = rows_of(q_head, i, q_s, rows, D, BLOCK_D, Q_STEP, True)
+            grads = rows_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, True)
+            total = tl.load(sums + head * rows + i, mask=i < rows, other=float("inf")) * 1.4426950408889634
+            own = tl.load(delta + head * rows + i, mask=i < rows, other=0.0)
+            for start in range(column, columns if SUM_J else column + 1, BLOCK_N):
+                j = start + tl.arange(0, BLOCK_N)
+                keys = rows_of(k_head, j, k_t, columns, D, BLOCK_D, K_STEP, True)
+                values = rows_of(v_head, j, v_t, columns, DV, BLOCK_DV, V_STEP, True)
+                s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+                s = scores(s, i[:, None], j[None, :], bias_head, bias_i, bias_j, rows, columns, scale, CAUSAL, 1, True)
+                p = tl.exp2(s - total[:, None])
+                dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+                if DROPOUT:
+                    keeps = kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE)
+                    dp = tl.where(keeps, dp / keep, 0.0)
+                result += p * (dp - own[:, None])
+    if SUM_I:
+        result = tl.sum(result, 0, keep_dims=True)
+    if SUM_J:
+        result = tl.sum(result, 1, keep_dims=True)
+    i = row + tl.arange(0, 1 if SUM_I else BLOCK_M)
+    j = column + tl.arange(0, 1 if SUM_J else BLOCK_N)
+    high = 1 if SUM_I else rows
+    wide = 1 if SUM_J else columns
+    at = (own_batch * (1 if SUM_H else heads) + own_head).to(tl.int64) * high * wide
+    at = dbias + at + i[:, None] * wide + j[None, :]
+    tl.store(at, result.to(dbias.dtype.element_ty), mask=(i[:, None] < high) & (j[None, :] < wide))
+"""

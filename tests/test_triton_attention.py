@@ -1,0 +1,174 @@
+"""Attention's Triton kernels: under the interpreter against float64, and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ir_interpreter import DTYPES, run_module
+
+from gflow.compiler.codegen.triton.attention_configs import configs
+from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.dialects import builder
+from gflow.dialects.dialect import make_context
+from gflow.dialects.docs import _function
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import LaunchStep, Program
+from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime.cuda.interpreter import InterpreterDevice
+
+Tensor = torch.Tensor
+
+
+def module_text(name: str, types: list[str], attrs: dict[str, Any]) -> str:
+    with make_context():
+        return _function(types, lambda args: builder.build_op(name, args, attrs).results)
+
+
+def compiled(text: str) -> Program:
+    with make_context():
+        return compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+
+
+def run_program(program: Program, args: list[Tensor]) -> list[Tensor]:
+    """What a program gives, by Triton's interpreter."""
+    return CudaExecutable(program, InterpreterDevice())(args)
+
+
+def oracle(text: str, args: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """What the op's definition gives, computed in `dtype`."""
+    with make_context():
+        wide = {torch.float64: "f64", torch.float32: "f32"}[dtype]
+        for half in ("xf32", "xf16", "xbf16"):
+            text = text.replace(half, f"x{wide}")
+        given = [a.to(dtype) if a.is_floating_point() else a for a in args]
+        return [r.contiguous() for r in run_module(ir.Module.parse(text), given)]
+
+
+def _type(shape: tuple[int, ...], dtype: str) -> str:
+    return "x".join([*map(str, shape), dtype])
+
+
+PLAIN = {"scale": 0.4, "causal": False}
+CAUSAL = {"scale": 0.3, "causal": True}
+DROPOUT = {"scale": 0.3, "causal": True, "dropout": 0.3, "stream": 5}
+
+#: q, k, v, attributes, bias
+CASES: dict[str, tuple[Any, ...]] = {
+    "grouped": ((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 8), PLAIN, None),
+    "causal, odd sizes": ((1, 35, 1, 20), (1, 37, 1, 20), (1, 37, 1, 24), CAUSAL, None),
+    "causal, few keys": ((1, 40, 1, 16), (1, 18, 1, 16), (1, 18, 1, 16), CAUSAL, None),
+    "dropout": ((1, 20, 1, 16), (1, 36, 1, 16), (1, 36, 1, 16), DROPOUT, None),
+    "dropout, odd": ((1, 10, 2, 16), (1, 37, 1, 16), (1, 37, 1, 16), DROPOUT, None),
+    "mask": ((2, 5, 2, 16), (2, 37, 2, 16), (2, 37, 2, 16), PLAIN, ((2, 1, 1, 37), "i1")),
+    "bias": ((1, 33, 1, 16), (1, 37, 1, 16), (1, 37, 1, 16), PLAIN, ((1, 1, 33, 37), "f32")),
+    "broadcast bias": ((2, 18, 2, 16), (2, 20, 1, 16), (2, 20, 1, 16), PLAIN, ((1, 1, 1, 20), "f32")),
+}  # fmt: skip
+
+
+def _inputs(case: tuple[Any, ...], dtype: str) -> tuple[list[str], list[Tensor], list[Tensor]]:
+    """Types of the operands, then q, k, v, then the optional operands."""
+    q, k, v, attrs, bias = case
+    types = [_type(shape, dtype) for shape in (q, k, v)]
+    tensors = [torch.randn(shape).to(DTYPES[dtype]) for shape in (q, k, v)]
+    extra = []
+    if bias is not None:
+        shape, kind = bias
+        kind = dtype if kind != "i1" else kind
+        types.append(_type(shape, kind))
+        extra.append(
+            torch.rand(shape) > 0.4 if kind == "i1" else torch.randn(shape).to(DTYPES[kind])
+        )
+        if kind == "i1":
+            extra[0][0] = False  # nobody takes part
+    if "dropout" in attrs:
+        types.append("2xi64")
+        extra.append(torch.tensor([0x123456789AB, 3]))
+    return types, tensors, extra
+
+
+_LIMITS = {"f32": 3e-6, "f16": 2e-3, "bf16": 1.5e-2}
+
+
+def _near(ours: Tensor, wanted: Tensor, dtype: str) -> None:
+    limit = _LIMITS[dtype] * max(float(wanted.abs().max()), 0.1)
+    assert float((ours.double() - wanted).abs().max()) <= limit
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "f32") for name in CASES), ("grouped", "f16"), ("dropout", "bf16"), ("bias", "bf16")],
+)
+def test_numerics(name: str, dtype: str) -> None:
+    """Forward and backward; a bias's gradient, too."""
+    case = CASES[name]
+    q, _, v, attrs, bias = case
+    types, tensors, extra = _inputs(case, dtype)
+    text = module_text("attention", types, attrs)
+    wanted = oracle(text, [*tensors, *extra])
+    ours = run_program(compiled(text), [*tensors, *extra])
+    _near(ours[0], wanted[0], dtype)
+    _near(ours[1], wanted[1], "f32" if dtype == "f32" else dtype)
+
+    grad_attrs = dict(attrs)
+    if bias is not None and bias[1] != "i1":
+        grad_attrs["bias_grad"] = True
+    shape = (*q[:3], v[3])
+    y = _type(shape, dtype)
+    types = [y, *types[:3], y, _type((q[0], q[2], q[1]), "f32"), *types[3:]]
+    dy = torch.randn(shape).to(DTYPES[dtype])
+    text = module_text("attention_grad", types, grad_attrs)
+    wanted = oracle(text, [dy, *tensors, wanted[0], wanted[1], *extra])
+    found = run_program(compiled(text), [dy, *tensors, *ours, *extra])
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted):
+        _near(a, b, dtype)
+
+
+def test_layouts() -> None:
+    """q, k and v as slices of one projection: read where they lie, written as the next one reads."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        one, parts = [1] * 5, []
+        for i in range(3):
+            attrs = {"starts": [0, 0, i, 0, 0], "limits": [2, 9, i + 1, 2, 16], "strides": one}
+            part = builder.build("slice", [args[0]], attrs)
+            parts.append(builder.reshape(part, (2, 9, 2, 16)))
+        y = builder.build_op("attention", parts, {"causal": True, "scale": 0.25}).results[0]
+        return [builder.reshape(y, (2, 9, 32))]
+
+    with make_context():
+        text = _function(["2x9x3x2x16xf32"], body)
+    x = torch.randn(2, 9, 3, 2, 16)
+    program = compiled(text)
+    with make_context():
+        (wanted,) = run_module(ir.Module.parse(text), [x])
+    torch.testing.assert_close(run_program(program, [x])[0], wanted)
+    launches = [s for s in program.steps if isinstance(s, LaunchStep)]
+    assert "attention" in launches[0].kernel
+
+
+def test_layers_share_a_kernel() -> None:
+    """Sizes and scales are no part of a kernel; what its text decides is."""
+
+    def kernel(*case: Any) -> set[str]:
+        types, _, _ = _inputs((*case, None), "bf16")
+        return set(compiled(module_text("attention", types, case[3])).triton)
+
+    one = kernel((2, 256, 4, 64), (2, 256, 4, 64), (2, 256, 4, 64), {"scale": 0.1, "causal": True})
+    two = kernel((8, 512, 8, 64), (8, 512, 8, 64), (8, 512, 8, 64), {"scale": 0.3, "causal": True})
+    three = kernel((2, 256, 4, 64), (2, 256, 4, 64), (2, 256, 4, 64), PLAIN)
+    assert one == two
+    assert one != three
+
+
+@pytest.mark.parametrize("arch", [75, 80, 86, 90, 120])
+@pytest.mark.parametrize("channels", [16, 64, 128, 256])
+def test_every_device_gets_a_config(arch: int, channels: int) -> None:
+    sizes = {"BLOCK_D": channels, "BLOCK_DV": channels, "BIAS": 1, "DROPOUT": 1}
+    for stem in ("attention", "attention_query_grad", "attention_key_grad", "attention_bias_grad"):
+        for dtype in ("f32", "bf16"):
+            found = configs(stem, dtype, sizes, arch)
+            assert found
+            assert all(min(c.constants.values()) >= 16 for c in found)
