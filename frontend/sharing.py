@@ -20,7 +20,11 @@ class Sharing:
 
     def share_from(self, shared_graph: Any) -> None:
         """Run in the memory of `shared_graph`: one arena, as large as the larger of both needs. Graphs
-        over the same modules share parameters and buffers anyway."""
+        over the same modules share parameters and buffers anyway.
+
+        Raises:
+            GraphError: it is no graph, or one that called `enable_shared(False)`.
+        """
         state: Any = self._checked()  # type: ignore[attr-defined]
         file, line = user_frame(2)
         if not isinstance(shared_graph, Sharing):

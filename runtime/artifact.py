@@ -424,7 +424,11 @@ class LoadedGraph:
         return {name: tensor.item() for name, tensor in self._numbers.items()}
 
     def set_number(self, name: str, value: float) -> None:
-        """Set one of `numbers`, e.g. `optimizer.0.group0.lr`."""
+        """Set one of `numbers`, e.g. `optimizer.0.group0.lr`.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
         if name not in self._numbers:
             known = ", ".join(self._numbers) or "none"
             raise KeyError(f"{self.name} has no number {name!r}; known: {known}")

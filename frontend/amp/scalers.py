@@ -45,10 +45,13 @@ class StaticGradScaler:
         self.scale_factor = float(scale_factor)
 
     def get_scale(self) -> float:
+        """The constant."""
         return self.scale_factor
 
     def state_dict(self) -> dict[str, Any]:
+        """`{"scale_factor": …}`."""
         return {"scale_factor": self.scale_factor}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the constant from what `state_dict()` gave."""
         self.scale_factor = float(state_dict["scale_factor"])

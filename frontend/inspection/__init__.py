@@ -106,7 +106,12 @@ class Inspection:
         """Call the graph `rounds` times with these inputs, kernel by kernel, and say where the time
         went. The calls are real ones, and so is one before them to warm up: a training graph makes
         `rounds + 1` steps. With gradient accumulation the kernels are those of the last
-        micro-batch."""
+        micro-batch.
+
+        Raises:
+            GraphError: `rounds` is no number from 1 on.
+            GraphInputError: the graph cannot take these inputs.
+        """
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:

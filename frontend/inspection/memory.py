@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gflow.compiler.planned import PlannedValue, PlanReading, read_plan
+from gflow.runtime.sizes import fixed_type
 from gflow.compiler.tables import ratio, table
 from gflow.compiler.visual.memory import memory_page
 from gflow.compiler.visual.page import byte_text
@@ -43,10 +44,12 @@ class MemorySummary:
 
     @property
     def parameters(self) -> int:
+        """Bytes of parameters."""
         return self.arguments.get("parameter", 0)
 
     @property
     def optimizer_state(self) -> int:
+        """Bytes of the optimizers' state."""
         return self.arguments.get("optimizer_state", 0)
 
     @property
@@ -93,15 +96,16 @@ def memory(plan: Plan) -> MemorySummary:
     module, function = planned(plan)
     with module.context:
         reading = read_plan(function)
+    most = program.size.most if program.size is not None else 0
     arguments: dict[str, int] = {}
     for a in program.arguments:
-        arguments[a.role] = arguments.get(a.role, 0) + a.type.nbytes
+        arguments[a.role] = arguments.get(a.role, 0) + fixed_type(a.type, most).nbytes
     return MemorySummary(
         program.name,
         program.arena_bytes,
         reading.lower_bound,
         arguments,
         sum(map(len, program.constants)),
-        sum(r.type.nbytes for r in program.results if r.alias is None),
+        sum(fixed_type(r.type, most).nbytes for r in program.results if r.alias is None),
         reading,
     )
