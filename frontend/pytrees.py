@@ -46,7 +46,7 @@ def opened(result: Any, holds: Callable[[Any], bool], within: tuple[int, ...] = 
 
 def _is_plain(leaf: Any) -> bool:
     """Whether an object is its class and its attributes, and nothing else."""
-    kind = type(leaf)
+    kind: Any = type(leaf)
     return (
         hasattr(leaf, "__dict__")
         and kind.__new__ is object.__new__
@@ -59,7 +59,7 @@ def _is_plain(leaf: Any) -> bool:
 
 def _close(values: Any, context: tuple[type, tuple[str, ...]]) -> Any:
     kind, names = context
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     made.__dict__.update(zip(names, values))
     return made
 

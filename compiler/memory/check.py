@@ -14,7 +14,8 @@ from gflow.dialects.mlir import func, ir
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
 from .in_place import reads_where_it_writes
-from .liveness import ALIGN, in_order, last_uses
+from .liveness import ALIGN, last_uses
+from .results import in_order, owners
 
 #: what is wrong, and the op at which it is seen
 Problem = tuple[str, ir.Operation]
@@ -153,7 +154,7 @@ def _returned(
 ) -> Iterator[Problem]:
     """Returned values are where the caller looks; no old value is read after its update."""
     due: dict[int, tuple[str, int]] = {}
-    for n, (v, alias) in enumerate(zip(body.returned, target)):
+    for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
         if alias is not None and v == body.arguments[alias]:
             continue
         due[v] = ("result", n) if alias is None else ("arg", alias)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from gflow.dialects.mlir import func
-from gflow.dialects.types import row_major_strides
 
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
 from .in_place import reads_where_it_writes
+from .results import in_order, owners
 
 #: buffers start at multiples of this: a cache line, and the widest vector
 ALIGN = 64
@@ -67,7 +67,7 @@ class Lives:
     """What of a function lies where, and when.
 
     body, at: the function, and how its values lie. making: the ops that write memory of their own.
-    place: returned value → `result:<n>` or `arg:<n>`, where the op that makes it writes it.
+    place: returned value, or what it shows → `result:<n>` or `arg:<n>`, where the op that makes it writes it.
     buffers: of all other values. buffer_of: value → number of the buffer that it lies in.
     taken: value → the operand whose buffer it took over. takes_over: which may; None: none.
     """
@@ -102,10 +102,11 @@ def lives_of(function: func.FuncOp, *, take_over: bool = True) -> Lives:
         take_over: let a kernel's result take over the buffer of an operand that dies in it.
     """
     body = read_body(function)
+    at, target = layouts(function, body), aliases(function, body)
     place: dict[int, str] = {}
-    for n, (v, alias) in enumerate(zip(body.returned, aliases(function, body))):
+    for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
         place[v] = f"result:{n}" if alias is None else f"arg:{alias}"
-    return lives_in(body, layouts(function, body), place, TakesOver() if take_over else None)
+    return lives_in(body, at, place, TakesOver() if take_over else None)
 
 
 def lives_in(
@@ -166,9 +167,3 @@ def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
         if lives.takes_over(o, number, n):
             return base
     return None
-
-
-def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
-    dense = zip(shape, layout.strides, row_major_strides(shape))
-    return layout.offset == 0 and all(size == 1 or a == b for size, a, b in dense)

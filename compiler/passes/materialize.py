@@ -1,8 +1,8 @@
 """Insert the copies that memory needs, as kernels of their own.
 
-After this pass every reshape is a view, contractions read operands that a GEMM can take, and
-every returned value is written by an op of its own: into the result's buffer, or into the storage
-of the argument that it updates.
+After this pass every reshape is a view, contractions read operands that a GEMM can take, and every
+returned value (or what it is a reshape of) is written by an op of its own: into the result's buffer,
+or into the storage of the argument that it updates.
 
 Before, where `%1` cannot be a view of `%0`, which is one of `%x`:
 
@@ -33,6 +33,7 @@ from gflow.dialects.types import row_major_strides
 
 from ..contractions import root_of, root_operands
 from ..memory.in_place import reads_where_it_writes
+from ..memory.results import owners
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
 from .base import NoOptions, Pass
@@ -114,7 +115,7 @@ def _fix_results(body: Body, at: list[Layout], target: list[int | None]) -> None
     written: set[int] = set()
     copies: list[tuple[int, ir.Value]] = []
     with ir.InsertionPoint(body.terminator):
-        for n, v in enumerate(body.returned):
+        for n, v in enumerate(owners(body, at, target)):
             alias = target[n]
             argument = -1 if alias is None else body.arguments[alias]
             if v == argument:
@@ -128,7 +129,7 @@ def _fix_results(body: Body, at: list[Layout], target: list[int | None]) -> None
             if own:
                 written.add(v)
                 continue
-            value = body.values[v]
+            value = body.values[body.returned[n]]
             if argument >= 0 and at[v].base in updated:
                 with _location(value):
                     value = copy_of(value)

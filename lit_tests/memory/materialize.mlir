@@ -1,17 +1,33 @@
 // RUN: %gflow-opt %s --gflow-fuse --gflow-materialize | FileCheck %s
 
-// A reshape of a transposed value needs a copy, and so does every returned view.
+// A reshape of a transposed value needs a copy, and so does a returned view of an argument. The reshape of
+// the copy is a result itself.
 // CHECK-LABEL: func.func @views(
 // CHECK:         %[[T:.+]] = "gflow.transpose"(%arg0)
 // CHECK:         %[[C:.+]] = "gflow.fused"(%[[T]]) ({
 // CHECK-NEXT:    ^bb0(%[[X:.+]]: tensor<16x8xf32>):
 // CHECK-NEXT:      "gflow.yield"(%[[X]])
 // CHECK:         %[[R:.+]] = "gflow.reshape"(%[[C]])
-// CHECK:         "gflow.fused"(%[[R]])
+// CHECK:         %[[V:.+]] = "gflow.fused"(%[[T]]) ({
+// CHECK:         return %[[V]], %[[R]]
 func.func @views(%x: tensor<8x16xf32>) -> (tensor<16x8xf32>, tensor<128xf32>) {
   %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<8x16xf32>) -> tensor<16x8xf32>
   %1 = "gflow.reshape"(%0) {shape = array<i64: 128>} : (tensor<16x8xf32>) -> tensor<128xf32>
   return %0, %1 : tensor<16x8xf32>, tensor<128xf32>
+}
+
+// A product is written where the result of another shape lies; returned twice, the second is a copy.
+// CHECK-LABEL: func.func @reshaped(
+// CHECK:         %[[P:.+]] = "gflow.matmul"(%arg0, %arg1)
+// CHECK-DAG:     %[[A:.+]] = "gflow.reshape"(%[[P]]) {shape = array<i64: 2, 4, 8>}
+// CHECK-DAG:     %[[B:.+]] = "gflow.reshape"(%[[P]]) {shape = array<i64: 64>}
+// CHECK:         %[[C:.+]] = "gflow.fused"(%[[B]]) ({
+// CHECK:         return %[[A]], %[[C]]
+func.func @reshaped(%x: tensor<8x4xf32>, %w: tensor<4x8xf32>) -> (tensor<2x4x8xf32>, tensor<64xf32>) {
+  %0 = "gflow.matmul"(%x, %w) : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 4, 8>} : (tensor<8x8xf32>) -> tensor<2x4x8xf32>
+  %2 = "gflow.reshape"(%0) {shape = array<i64: 64>} : (tensor<8x8xf32>) -> tensor<64xf32>
+  return %1, %2 : tensor<2x4x8xf32>, tensor<64xf32>
 }
 
 // An update that nothing prevents is made in place: no copy.

@@ -1,0 +1,43 @@
+"""Whose memory is a result of the function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.dialects.types import row_major_strides
+
+from ..ssa import Body
+from ..views import Layout, is_view
+
+
+def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
+    dense = zip(shape, layout.strides, row_major_strides(shape))
+    return layout.offset == 0 and all(size == 1 or a == b for size, a, b in dense)
+
+
+def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> list[int]:
+    """For each returned value, the value whose op is to write it where the caller gets it.
+
+    That is the value itself, or what it is a view of: all of it, in its order (a reshape of a product).
+
+    Args:
+        target: for each returned value, the argument that it updates, if any.
+    """
+    taken = set(body.returned)
+    found = []
+    for v, alias in zip(body.returned, target):
+        base = at[v].base
+        if alias is None and base not in taken and _shows_all(body, at, v, base):
+            taken.add(base)
+            v = base
+        found.append(v)
+    return found
+
+
+def _shows_all(body: Body, at: Sequence[Layout], view: int, base: int) -> bool:
+    producer = body.producer[base]
+    if producer < 0 or body.ops[producer].name == "constant" or is_view(body.ops[producer], at):
+        return False
+    shape = body.types[view].shape
+    return body.types[view].numel == body.types[base].numel and in_order(at[view], shape)
