@@ -39,7 +39,7 @@
 // TRITON:    #    1  reduce_tanh_sum_{{.*}}(n0=4, in0=arena, s0_0=8, out0=result0)
 // TRITON-NEXT: fused forward:model.fc(model.py:7:0)
 // TRITON:    @triton.jit
-// TRITON-NEXT: def reduce_tanh_sum_
+// TRITON:    def reduce_tanh_sum_
 // UNKNOWN:   gflow-opt: no form 'plam' to emit; did you mean 'plan'? (known: mlir, kernels, llvm-dialect, llvm, plan, dot, triton)
 // TARGET:    error: no kernels for target 'abacus' as MLIR (known: cpu)
 

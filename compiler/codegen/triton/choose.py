@@ -1,31 +1,33 @@
 """Block sizes and warps of generated kernels, by a model of the device.
 
-A kernel that moves data is as fast as enough bytes are on their way: enough programs for all
-multiprocessors, enough bytes in each thread, few registers. The model's choice is the first config; the others
-are its neighbours, for whoever can measure.
+A kernel that moves data is as fast as enough bytes are on their way: programs for all multiprocessors, a few wide
+accesses in each thread, registers for as many threads as fit. That leaves little to choose, and few choices are
+wanted: each one is a kernel to compile. The first config is the model's choice; the others are its
+neighbours, for whoever can measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
 from ..kernel import Kernel
+from .grid import cdiv
 from .tiling import Tiling
 
-#: multiprocessors, of the smallest device that matters; warps in one, threads in a warp
-_PROCESSORS, _WARPS, _LANES = 108, 64, 32
+#: programs that keep a device busy: two for each multiprocessor
+_BUSY = 216
 
-#: bytes that a multiprocessor must have on their way to use its share of the memory's bandwidth
-_IN_FLIGHT = 32768
+#: elements of a tile: of a kernel with enough of them, and of a small one
+_LARGE, _SMALL = 1024, 256
 
-#: registers of a multiprocessor, most of a thread
-_REGISTERS, _MOST_REGISTERS = 65536, 255
+#: values of a tile that live at once, above which a tile is halved to keep registers
+_ALIVE = 8
 
-_CANDIDATES = 3
+#: most elements of a tile that is a whole row
+_ROW = 2048
 
 
 def power_of_two(n: int) -> int:
@@ -34,50 +36,78 @@ def power_of_two(n: int) -> int:
 
 
 def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
-    """Ways to run a kernel, the best by the model first."""
+    """Ways to run a kernel, the model's choice first."""
     if t.cols < 0:
         return (TritonConfig({}, 1, 1),)
-    scored = sorted(dict.fromkeys(_blocks(k, t)), key=lambda c: _cost(k, t, *c))
-    return tuple(_config(t, *c) for c in scored[:_CANDIDATES])
+    if t.cols in k.reduced and not t.loop_cols:
+        return _whole_rows(k, t)
+    if t.loop_cols and not t.loop_rows:
+        return _configs(t, [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)])
+    elements = _tile(k, t)
+    warps = max(1, elements // 256)
+    if not t.rows:
+        return _configs(
+            t, [(1, elements, warps), (1, 2 * elements, 2 * warps), (1, 2 * elements, warps)]
+        )
+    cols = _width(k, t)
+    if _transposed(k, t):
+        return _configs(t, [(32, 32, 4), (64, 32, 8), (64, 64, 8)])
+    rows = elements // cols
+    return _configs(t, [(rows, cols, warps), (2 * rows, cols, 2 * warps), (2 * rows, cols, warps)])
 
 
-def _config(t: Tiling, rows: int, cols: int, warps: int) -> TritonConfig:
-    blocks = {"COLS": cols}
-    if t.rows:
-        blocks["ROWS"] = rows
-    return TritonConfig(blocks, warps, 1)
+def _configs(t: Tiling, choices: list[tuple[int, int, int]]) -> tuple[TritonConfig, ...]:
+    found = []
+    for rows, cols, warps in choices:
+        blocks = {"ROWS": rows, "COLS": cols} if t.rows else {"COLS": cols}
+        found.append(TritonConfig(blocks, warps, 1))
+    return tuple(found)
 
 
-def _blocks(k: Kernel, t: Tiling) -> Iterator[tuple[int, int, int]]:
-    """Candidates: rows and columns of a tile, warps."""
-    n, rows = k.sizes[t.cols], prod(k.sizes[d] for d in t.rows)
-    whole = t.cols in k.reduced and not t.loop_cols
-    transposed = _transposed(k, t)
-    if whole:
-        widths = [power_of_two(n)]
-    elif transposed:
-        widths = [32, 64]
-    elif t.loop_cols and not t.loop_rows:
-        widths = [512, 1024, 2048, 4096]
-    elif t.rows:
-        widths = [w for w in (16, 32, 64, 128, 256) if w < 2 * n] or [16]
-        if not t.loop_rows:
-            widths = [max(widths, key=lambda w: (n / (-(-n // w) * w) > 0.85, w))]
-    else:
-        widths = [w for w in (128, 256, 512, 1024, 2048, 4096) if w < 2 * n] or [128]
-    if transposed:
-        rows = max(rows, 64)
-    for cols in widths:
-        for tile in (128, 256, 512, 1024, 2048, 4096, 8192):
-            height = max(1, min(tile // cols, power_of_two(rows))) if t.rows else 1
-            if transposed and height not in (16, 32, 64):
-                continue
-            if not t.rows and cols != tile and not whole:
-                continue
-            for warps in (1, 2, 4, 8, 16):
-                per_thread = height * cols / (warps * _LANES)
-                if 1 <= per_thread <= 32 or (warps == 1 and per_thread < 1):
-                    yield height, cols, warps
+def _whole_rows(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
+    """Rows that fit a tile: several short ones in one, or one with warps enough for it."""
+    cols = power_of_two(k.sizes[t.cols])
+    count = prod(k.sizes[d] for d in t.rows)
+    rows = max(1, _LARGE // cols)
+    if cdiv(count, rows) < _BUSY:
+        rows = max(1, _SMALL // cols)
+    choices = []
+    for height in (rows, 2 * rows):
+        if t.rows or height == 1:
+            choices.append((height, cols, _warps(height * cols)))
+    if rows * cols >= _LARGE:
+        choices.append((rows, cols, 2 * _warps(rows * cols)))
+    return _configs(t, choices or [(1, cols, _warps(cols))])
+
+
+def _warps(elements: int) -> int:
+    """Warps for a tile: eight elements a thread, sixteen in long rows."""
+    return min(16, max(1, elements // 256 if elements <= _ROW else elements // 512))
+
+
+def _tile(k: Kernel, t: Tiling) -> int:
+    """Elements of a tile."""
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
+    narrow = all(TensorType((), a.dtype).itemsize <= 2 for a in full) and bool(full)
+    tile = 2 * _LARGE if narrow else _LARGE
+    if len(full) > _ALIVE:
+        tile //= 2
+    if any(n.op == "reduce" for n in k.nodes):
+        return tile  # pieces are as many as are needed
+    return tile if cdiv(k.numel, tile) >= _BUSY else _SMALL
+
+
+def _covers(k: Kernel, strides: tuple[int, ...]) -> bool:
+    return 2 * prod(n for n, s in zip(k.sizes, strides) if s) > k.numel
+
+
+def _width(k: Kernel, t: Tiling) -> int:
+    """Columns of a tile that has rows: whole cache lines, and not many more than there are."""
+    n = k.sizes[t.cols]
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and _covers(k, a.strides)]
+    item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
+    line = max(16, min(128 // item, 128))
+    return 16 if n <= 16 else line
 
 
 def _transposed(k: Kernel, t: Tiling) -> bool:
@@ -85,56 +115,5 @@ def _transposed(k: Kernel, t: Tiling) -> bool:
     if len(t.rows) != 1 or t.loop_rows or t.cols in k.reduced:
         return False
     (r,) = t.rows
-    return any(a.strides[r] == 1 and a.strides[t.cols] not in (0, 1) for a in (*k.loads, *k.stores))
-
-
-def _cost(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> float:
-    """An estimate of the time, in arbitrary units; lower is better."""
-    n, height = k.sizes[t.cols], prod(k.sizes[d] for d in t.rows)
-    tiles_c, tiles_r = max(1, -(-n // cols)), max(1, -(-height // rows))
-    outer = prod(k.sizes[d] for d in t.outer)
-    threads = warps * _LANES
-    per_thread = max(1.0, rows * cols / threads)
-    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols]]
-    item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
-    loads = max(1, sum(bool(a.strides[t.cols]) for a in k.loads))
-    # programs, and steps that each of them takes one after the other
-    programs, steps = max(1, outer), 1
-    reduced_rows = bool(t.rows) and t.rows[0] in k.reduced
-    if reduced_rows:
-        steps *= tiles_r
-    else:
-        programs *= tiles_r
-    if t.cols in k.reduced:
-        steps *= tiles_c
-    else:
-        programs *= tiles_c
-    if t.split or reduced_rows or t.loop_cols:  # pieces come as needed
-        pieces = min(steps, max(1, 4 * _PROCESSORS // max(1, programs)))
-        programs, steps = programs * pieces, -(-steps // pieces)
-    # registers: every value of the tile that lives at once, and addresses
-    alive = min(loads + 2, 8) + (sum(nd.op == "reduce" for nd in k.nodes) if steps > 1 else 0)
-    registers = 24 + per_thread * (alive * max(4, item) / 4 * 0.75 + 1)
-    spill = max(0.0, registers - 128) / 64
-    resident = min(
-        _WARPS // warps, 32, int(_REGISTERS / (min(registers, _MOST_REGISTERS) * threads))
-    )
-    resident = max(1, min(resident, -(-programs // _PROCESSORS)))
-    flying = resident * threads * min(per_thread, 16) * item * loads
-    speed = min(1.0, flying / _IN_FLIGHT) * min(1.0, programs / _PROCESSORS)
-    # 16 bytes a thread and access are the widest there are
-    contiguous = max(1.0, min(16 / item, per_thread, cols / 4))
-    narrow = 1 + 0.15 * (16 / item - contiguous) / (16 / item)
-    waste = (tiles_c * cols / max(1, n)) * (tiles_r * rows / max(1, height))
-    short = 1 + 0.2 * max(0.0, 32 / (cols * item) - 1)
-    overhead = 1 + 40 / max(1.0, per_thread * item * loads * steps)
-    cross = 1 + (0.02 * warps if reduced_rows or t.cols in k.reduced else 0.005 * warps)
-    return (
-        (1 / max(speed, 1e-3))
-        * narrow
-        * (0.5 + 0.5 * waste)
-        * short
-        * overhead
-        * cross
-        * (1 + spill)
-    )
+    accesses = (*k.loads, *k.stores)
+    return any(a.strides[r] == 1 and a.strides[t.cols] not in (0, 1) for a in accesses)

@@ -37,7 +37,7 @@ _PLACES = re.compile(
 
 def readable(op: ir.Operation) -> str:
     """An op's text without what only the bindings need."""
-    text = _PLACES.sub("", str(op))
+    text = _PLACES.sub("", op.get_asm(assume_verified=True, use_local_scope=True))
     return re.sub(r",? ?(?<!\()\{\}(?!\))| ?\{, *\}", "", text)
 
 
