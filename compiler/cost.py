@@ -15,6 +15,7 @@ from math import prod
 
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most, roughly
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import kernel_dims
@@ -77,11 +78,11 @@ def cost_of(op: ir.Operation) -> Cost:
     moved = sum(t.nbytes for t in results) + _loaded(op)
     if name in _CONTRACTIONS:
         flops = _CONTRACTIONS[name](op, operands, results)
-        return Cost(moved, flops, True, operands[0].dtype)
+        return Cost(moved, roughly(flops), True, operands[0].dtype)
     if name == "fused":
         return _fused(op, moved)
     if name == "aten" and (flops := _attention(op, operands)):
-        return Cost(moved, flops, True, operands[0].dtype)
+        return Cost(moved, roughly(flops), True, operands[0].dtype)
     return Cost(moved, arithmetic(op, name, operands, results))
 
 
@@ -91,7 +92,7 @@ def arithmetic(
     """Operations of an op that is no contraction, by the `cost` of its declaration."""
     if OPS[name].category in ("shape", "structure") or name in ("constant", "iota"):
         return 0
-    return OPS[name].cost * max((t.numel for t in [*operands, *results]), default=0)
+    return OPS[name].cost * max((at_most(t.numel) for t in [*operands, *results]), default=0)
 
 
 def _loaded(op: ir.Operation) -> int:

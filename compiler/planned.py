@@ -14,6 +14,7 @@ from gflow.dialects.mlir import func, ir
 
 from .memory.check import problems
 from .memory.liveness import last_uses
+from .sizes import sized
 from .sources import Source, source_of
 from .ssa import Op, read_body
 from .views import is_view, layouts
@@ -76,6 +77,11 @@ def read_plan(function: func.FuncOp) -> PlanReading:
     Raises:
         NotPlanned: there is none.
     """
+    with sized(function.operation):
+        return _read_plan(function)
+
+
+def _read_plan(function: func.FuncOp) -> PlanReading:
     name = ir.StringAttr(function.attributes["sym_name"]).value
     attributes = function.operation.attributes
     if "gflow.arena_size" not in attributes or "gflow.lower_bound" not in attributes:

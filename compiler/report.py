@@ -15,6 +15,7 @@ from gflow.dialects.mlir import func, ir
 from .cost import DEVICES, Device, cost_of
 from .pipeline_text import nearest
 from .planned import label
+from .sizes import sized
 from .sources import Source, source_of
 from .ssa import Op
 from .tables import count_text, ratio, table, time_text
@@ -169,7 +170,8 @@ def measure(module: ir.Module | ir.Operation, device: Device | str) -> Measure:
             for block in region:
                 for view in block.operations:
                     if isinstance(view.operation.opview, func.FuncOp):
-                        _measure_function(view.operation, device, found)
+                        with sized(view.operation):
+                            _measure_function(view.operation, device, found)
     return found
 
 

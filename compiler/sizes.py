@@ -10,10 +10,12 @@ no pass and no code generator can turn a size into a constant unseen.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from gflow.dialects.extents import Extent, Piece, Symbol, evaluate
+from gflow.dialects.extents import Extent, Piece, Symbol, evaluate, size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Program, Size
 
@@ -22,6 +24,13 @@ ROLE = "size"
 
 class SizeError(ValueError):
     """Something depends on the size of a program in a way that its code cannot follow."""
+
+
+@contextmanager
+def sized(root: ir.Operation) -> Iterator[None]:
+    """Inside, integers are those of this module or function, with its size."""
+    with size_of_program(symbol_of(root)):
+        yield
 
 
 def symbol_of(root: ir.Operation) -> Symbol | None:

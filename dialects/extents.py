@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, log
 
 #: the stand-in that modules have, and the one that programs are checked with
 STAND_INS = (1_000_000_007, 1_000_900_009)
@@ -146,6 +146,16 @@ def formula(coefficients: Sequence[int], name: str) -> str:
             variable if variable and c == 1 else "*".join(filter(None, (str(c), variable)))
         )
     return " + ".join(terms).replace("+ -", "- ") or "0"
+
+
+def roughly(value: int) -> int:
+    """About what an integer becomes at most: for costs, whose coefficients are too large to be told
+    apart."""
+    symbol = _symbol.get()
+    if -_LARGE < value < _LARGE or symbol is None:
+        return value
+    degree = max(1, round(log(value, symbol.stand_in) - 0.4))
+    return int(value * (symbol.most / symbol.stand_in) ** degree)
 
 
 _symbol: ContextVar[Symbol | None] = ContextVar("symbol", default=None)

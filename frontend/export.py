@@ -20,6 +20,7 @@ from gflow.runtime.numbers import name_of
 from .errors import GraphError
 from .plan import Plan, unflatten
 from .state_dict import state_dict
+from .targets import programs_for
 from .tracing.numbers import Leaf, Number
 from .tracing.optimizer import NumberSource
 from .tracing.trace import Trace
@@ -30,14 +31,11 @@ def export(graph: Any, path: Path, target: str | None) -> None:
 
     Raises:
         GraphError: the graph was not called yet, or holds what no file can.
-        NotImplementedError: there is no code generator for the target.
+        ValueError: the target isn't known.
     """
     from gflow.compiler.targets import parse_target
 
-    if target is not None and parse_target(target).kind != "cpu":
-        raise NotImplementedError(
-            f"target {target!r}: gflow has no code generator that an artifact could carry for it yet"
-        )
+    wanted = None if target is None else str(parse_target(target))
     state = graph._checked()
     plans = _plans(state)
     if not plans:
@@ -52,12 +50,12 @@ def export(graph: Any, path: Path, target: str | None) -> None:
         entry = saved.describe(plan)
         entry["program"] = len(programs)
         described.append(entry)
-        programs += _programs(plan)
+        programs += _programs(plan, wanted)
     files = artifact.program_files(programs)
     manifest: dict[str, Any] = {
         "name": state.name,
         "training": bool(state.optimizers),
-        "target": target or "cpu",
+        "target": programs[0].target,
         "versions": {name: _version(name) for name in ("gflow", "torch", "triton")},
         "programs": described,
         "schedulers": _schedulers(state),
@@ -78,7 +76,11 @@ def export(graph: Any, path: Path, target: str | None) -> None:
     write_bundle(path, Bundle(manifest, files), writers)
 
 
-def _programs(plan: Plan) -> list[Program]:
+def _programs(plan: Plan, target: str | None) -> list[Program]:
+    """What a plan runs; for another target what its trace comes to there."""
+    made_for = plan.compiled.program.target
+    if target not in (None, made_for):
+        return programs_for(plan.trace, plan.compiled.options, target or made_for)
     run = plan.compiled.run
     if isinstance(run, MicroBatches):
         parts: list[Any] = run.executables
@@ -161,6 +163,11 @@ class _Saved:
         """A plan's entry in the manifest."""
         trace, call = plan.trace, plan.record
         assert call is not None
+        if trace.size is not None:
+            raise GraphError(
+                f"{trace.name} cannot be saved: it has a dimension marked with dynamic_dim(), which artifacts "
+                "do not carry yet; save a graph that was called without marks"
+            )
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
         arguments: list[list[Any]] = []
@@ -193,8 +200,6 @@ class _Saved:
         }
 
     def _place(self, name: str, tensor: torch.Tensor) -> list[Any]:
-        if tensor.device.type != "cpu":
-            raise GraphError(f"{self.state.name} cannot be saved: {name} is on {tensor.device}")
         found = self.places.get(_identity(tensor)) if tensor.numel() else None
         if found is None:
             unique, n = name, 1

@@ -101,6 +101,8 @@ def graph_text(
         operators = operator_lines(name, trace, names.values(), calls.places)
     listed = _Listed(names, calls.modules, operators)
     lines = [config_line(training, switches)]
+    if trace is not None and trace.size is not None:
+        lines.append(f"(SIZE:{trace.size})")
     lines += tensor_lines("INPUT", name, given)
     for path, module in roots.items():
         lines += _module_lines(path, module, listed)
@@ -151,6 +153,7 @@ def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
 
 def _info(value: TraceValue, count: int, lazy: bool = False) -> TensorInfo:
     """count: how many micro-batches make the whole."""
-    rows, rest = value.shape[:1], value.shape[1:]
-    shape = (*(count * size for size in rows), *rest)
+    shape = value.shape
+    if count > 1:
+        shape = (*(count * size for size in shape[:1]), *shape[1:])
     return TensorInfo(shape, value.dtype, value.device, lazy=lazy)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gflow.compiler.planned import PlannedValue, PlanReading, read_plan
-from gflow.runtime.sizes import fixed_type
 from gflow.compiler.tables import ratio, table
 from gflow.compiler.visual.memory import memory_page
 from gflow.compiler.visual.page import byte_text
+from gflow.runtime.sizes import fixed_type
 
 from ..plan import Plan
 from .stage import planned

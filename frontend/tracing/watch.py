@@ -40,7 +40,10 @@ class TensorInfo:
 def tensor_info(tensor: torch.Tensor, lazy: bool = False) -> TensorInfo:
     """What a tensor is like."""
     grad = tensor.requires_grad and not lazy
-    return TensorInfo(tuple(tensor.shape), tensor.dtype, tensor.device, grad, lazy)
+    shape = tuple(
+        [s.node.shape_env.concrete(s) if isinstance(s, torch.SymInt) else s for s in tensor.shape]
+    )
+    return TensorInfo(shape, tensor.dtype, tensor.device, grad, lazy)
 
 
 Infos = Sequence[TensorInfo]
@@ -119,6 +122,11 @@ _NOBODY = Watcher()
 def current() -> Watcher:
     """Who watches the graph that is being built."""
     return _current.get() or _NOBODY
+
+
+def is_watched() -> bool:
+    """Whether a graph is being built."""
+    return _current.get() is not None
 
 
 @contextmanager
