@@ -40,10 +40,16 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 
 | attribute of an argument or result | meaning |
 |---|---|
-| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `gradient`, `scalar`, `constant` or `rng` |
+| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `gradient`, `scalar`, `constant`, `rng` or `size` |
 | `gflow.name` | the dotted name |
 | `gflow.alias` | on a result: the argument whose storage gets the value |
 | `gflow.strides` | on an argument: strides of a storage that is not dense and row-major |
+| `gflow.min`, `gflow.max`, `gflow.stand_in` | on an argument of role `size`: its range, and the prime that stands for it in shapes |
+
+A dimension may vary from call to call with one number n, an `i64` argument of role `size`. In types and attributes an
+integer that depends on n is its value at a stand-in, a large prime that the argument states: with 1000000007,
+`tensor<3000000021x8xf32>` is 3n x 8. Sums and products of such integers are polynomials in n, which one value at so large a
+number tells apart; nothing but bytes of memory and costs, which are taken at the greatest n, need know of it.
 
 """  # noqa: E501
 
