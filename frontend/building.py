@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,15 @@ from .debug import DebugPrinter, DebugSettings
 from .printing import CallRecorder, Calls
 from .progress import ProgressBar, progress_wanted
 from .tracing.modules import ModuleTable
-from .tracing.watch import Watcher, Watchers, watched_by
+from .tracing.watch import Watcher, Watchers, is_watched, watched_by
+
+#: traces exchange what modules hold, so one graph is built at a time, whatever the number of threads
+one_at_a_time = threading.RLock()
+
+
+def is_building() -> bool:
+    """Whether this is called while a graph is built, from its `build()`."""
+    return is_watched()
 
 
 @contextmanager

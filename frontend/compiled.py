@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from .building import is_building
 from .captured import captured
 from .errors import GraphError
 from .nn.graph import Graph
@@ -88,7 +89,7 @@ class _Runner:
         self._differentiable: Callable[..., Any] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling():  # part of a larger program
+        if torch.compiler.is_compiling() or is_building():  # part of a larger program
             return self.target(*args, **kwargs)
         if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
             return self._with_gradients()(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
-from .building import building
+from .building import building, is_building, one_at_a_time
 from .call_record import record_call
 from .config import GraphConfig
 from .debug import DebugSettings
@@ -261,7 +261,7 @@ class Graph(Inspection, Sharing):
         if state is None or state.table is None:
             state = self._first_call()
         assert state.table is not None
-        if state.building or _is_traced(args) or _is_traced(tuple(kwargs.values())):
+        if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
             raise GraphError(
                 f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
                 "Call its modules there instead, or call one graph after the other."
@@ -271,12 +271,13 @@ class Graph(Inspection, Sharing):
         if call is not None:
             key = call.key
         if not state.table.is_current():
-            self._forget()
+            self._collect(state)
         key = (key, *_modes(state))
         plan = state.plans.find(key)
         if plan is None:
             try:
-                plan = self._compile(key, args, kwargs, call.dynamic if call else None)
+                with one_at_a_time:
+                    plan = self._compile(key, args, kwargs, call.dynamic if call else None)
             except StepSkipped as skipped:
                 self._after_step()
                 return skipped.outputs
@@ -313,6 +314,19 @@ class Graph(Inspection, Sharing):
             )
         load_state_dict(state, self._roots(), state_dict, strict, _here())
 
+    @staticmethod
+    def trace(func: Callable[..., Any]) -> Graph:
+        """A decorator: the function as a graph. For more than that (training, saving), write a class."""
+
+        class Traced(Graph):
+            def build(self, *args: Any, **kwargs: Any) -> Any:
+                return func(*args, **kwargs)
+
+        if not callable(func) or isinstance(func, (type, torch.nn.Module)):
+            raise GraphError(f"{_here()}: Graph.trace takes a function, got {type(func).__name__}")
+        Traced.__name__ = Traced.__qualname__ = f"{getattr(func, '__name__', 'function')}_graph"
+        return Traced()
+
     # the slow path
 
     def _checked(self) -> _State:
@@ -332,7 +346,7 @@ class Graph(Inspection, Sharing):
                 f"{_here()}: {type(self).__name__} does not define build(); define "
                 "`def build(self, ...)` with the program to compile, and call the graph itself."
             )
-        state.table = collect_modules(self._roots())
+        self._collect(state)
         return state
 
     def _roots(self) -> dict[str, torch.nn.Module]:
@@ -342,11 +356,12 @@ class Graph(Inspection, Sharing):
             roots.update(_modules_in(name, state.modules.get(name, others.get(name))))
         return roots
 
-    def _forget(self) -> None:
-        """Modules changed (a parameter was replaced, ...): start over."""
-        state = self._checked()
-        state.table, state.marks = collect_modules(self._roots()), None
-        state.plans.clear()
+    def _collect(self, state: _State) -> None:
+        """Find the modules. If they changed (a parameter was replaced, ...): start over."""
+        with one_at_a_time:  # while another graph is traced, modules hold its tensors
+            if state.table is None or not state.table.is_current():
+                state.table, state.marks = collect_modules(self._roots()), None
+                state.plans.clear()
 
     def _compile(
         self,

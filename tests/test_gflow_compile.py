@@ -148,3 +148,15 @@ def test_errors() -> None:
     choose = flow.compile(lambda x: x if x.sum() > 0 else -x)
     with torch.no_grad(), pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
         choose(torch.ones(2))
+
+
+def test_part_of_a_graph() -> None:
+    """In `build()` of a graph it is a part of its program."""
+    doubled, linear = flow.compile(lambda x: x * 2), flow.compile(nn.Linear(3, 3))
+
+    class Outer(flow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return doubled(x) + linear(x)
+
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(Outer()(x), x * 2 + linear(x))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import threading
 from typing import Any
 
 import pytest
@@ -345,3 +347,58 @@ def test_config_that_changes_compiles_again() -> None:
         graph.config.enable_ampp = True
     with pytest.raises(flow.GraphError, match="takes True or False"):
         graph.config.allow_fuse_cast_scale(1)  # type: ignore[arg-type]
+
+
+def test_a_function_as_a_graph() -> None:
+    @flow.nn.Graph.trace
+    def doubled(x: torch.Tensor, offset: float = 0.0) -> torch.Tensor:
+        return 2 * x + offset
+
+    assert isinstance(doubled, flow.nn.Graph)
+    assert re.fullmatch(r"doubled_graph_\d+", doubled.name)
+    assert doubled(torch.ones(2), offset=1.0).tolist() == [3, 3]
+    with pytest.raises(flow.GraphError, match=r"test_graph.py:\d+: Graph.trace takes a function"):
+        flow.nn.Graph.trace(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_a_graph_in_build_without_tensors() -> None:
+    """There is no traced argument to tell by."""
+
+    class Ones(flow.nn.Graph):
+        def build(self) -> torch.Tensor:
+            return torch.ones(3)
+
+    class Outer(flow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return Ones()() + x
+
+    with pytest.raises(flow.GraphError, match="graphs don't nest"):
+        Outer()(torch.ones(3))
+
+
+def test_graphs_over_one_model_in_several_threads() -> None:
+    """A build exchanges what modules hold, so one is built at a time."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    x = torch.ones(2, 3)
+    expected = model(x)
+
+    class Scaled(flow.nn.Graph):
+        def __init__(self, factor: int) -> None:
+            super().__init__()
+            self.model, self.factor = model, factor
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x) * self.factor
+
+    results: dict[int, torch.Tensor] = {}
+
+    def run(factor: int) -> None:
+        results[factor] = Scaled(factor)(x)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for factor in range(4):
+        torch.testing.assert_close(results[factor], expected * factor)
