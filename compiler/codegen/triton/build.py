@@ -16,7 +16,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
-from . import attention, fused, movement
+from . import attention, fused, indexing, movement
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -111,7 +111,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
     "reduce": aten_ops.position,
-    "gather": aten_ops.gather,
-    "take": aten_ops.take,
-    "index_add": aten_ops.index_add,
+    "gather": indexing.gather,
+    "take": indexing.take,
+    "index_add": indexing.index_add,
 }

@@ -1,0 +1,52 @@
+"""How flat positions become addresses: lines of Triton that take a number apart into coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .parameters import Parameters, term, total
+
+
+def merged(
+    sizes: Sequence[int], walks: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """The sizes without ones, neighbours merged that every walk goes through as one; the walks' strides."""
+    found: list[int] = []
+    strides: list[list[int]] = [[] for _ in walks]
+    for d, size in enumerate(sizes):
+        if size == 1:
+            continue
+        own = [w[d] for w in walks]
+        if found and all(s[-1] == o * size for s, o in zip(strides, own)):
+            found[-1] *= size
+            for s, o in zip(strides, own):
+                s[-1] = o
+            continue
+        found.append(size)
+        for s, o in zip(strides, own):
+            s.append(o)
+    return found, strides
+
+
+def offsets(
+    p: Parameters, stem: str, position: str, sizes: Sequence[int], walks: Sequence[Sequence[int]],
+    lines: list[str],
+) -> list[str]:  # fmt: skip
+    """Append the lines that take `position` (row-major in `sizes`) apart; for each walk its offset there."""
+    own, strides = merged(sizes, walks)
+    names: list[str] = []
+    rest = position
+    for d in range(len(own) - 1, -1, -1):
+        if d == 0:
+            names.append(rest)
+            break
+        size = p.number(f"{stem}_size{d}", own[d])
+        lines.append(f"{stem}{d} = {rest} % {size}")
+        lines.append(f"{stem}_rest{d} = {rest} // {size}")
+        names.append(f"{stem}{d}")
+        rest = f"{stem}_rest{d}"
+    names.reverse()
+    return [
+        total(term(n, p.stride(f"{stem}_walk{w}_{d}", s)) for d, (n, s) in enumerate(zip(names, walk)))
+        for w, walk in enumerate(strides)
+    ]  # fmt: skip

@@ -1,0 +1,127 @@
+"""Look-ups by index and sums that go back, as Triton kernels, under the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ir_interpreter import DTYPES, run_module
+
+from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.dialects import builder
+from gflow.dialects.dialect import make_context
+from gflow.dialects.docs import _function
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import AtenStep
+from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime.cuda.interpreter import InterpreterDevice
+
+Tensor = torch.Tensor
+
+
+def check(types: list[str], body: Any, args: list[Tensor], native: bool = True) -> Tensor:
+    """Against the reference; the first result."""
+    with make_context():
+        text = _function(types, body)
+        wanted = run_module(ir.Module.parse(text), args)
+        program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+    if native:
+        assert not any(isinstance(s, AtenStep) for s in program.steps)
+    ours = CudaExecutable(program, InterpreterDevice())([a.clone() for a in args])
+    for a, w in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(a, w, rtol=1e-5, atol=1e-5, check_stride=False)
+    return ours[0]
+
+
+def op(name: str, **attrs: Any) -> Any:
+    return lambda args: builder.build_op(name, args, attrs).results
+
+
+def numbers(shape: tuple[int, ...], dtype: str) -> Tensor:
+    if dtype == "i1":
+        return torch.rand(shape) > 0.5
+    return (torch.randn(shape) * 5).to(DTYPES[dtype])
+
+
+def _type(shape: tuple[int, ...], dtype: str) -> str:
+    return "x".join([*map(str, shape), dtype])
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "dim", "dtype"),
+    [
+        ((11, 37), (2, 5), 0, "f32"), ((5, 7, 3), (9,), 1, "bf16"), ((4, 6), (13,), 1, "i64"), ((9,), (3, 2), 0, "f16"),
+        ((3, 0), (2,), 0, "f32"), ((4, 5), (0,), 0, "f32"), ((6, 3), (4,), 0, "i1"),
+    ],
+)  # fmt: skip
+def test_take(shape: tuple[int, ...], index: tuple[int, ...], dim: int, dtype: str) -> None:
+    args = [numbers(shape, dtype), torch.randint(shape[dim], index)]
+    check([_type(shape, dtype), _type(index, "i64")], op("take", dim=dim), args)
+
+
+def test_take_of_views() -> None:
+    """x and the index where they lie."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        x = builder.transpose(args[0], (1, 2, 0))
+        attrs = {"starts": [1], "limits": [8], "strides": [2]}
+        index = builder.build("slice", [args[1]], attrs)
+        return [builder.build("take", [x, index], {"dim": 1})]
+
+    args = [torch.randn(3, 4, 5), torch.randint(5, (9,), dtype=torch.int32)]
+    check(["3x4x5xf32", "9xi32"], body, args)
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "dim"),
+    [((5, 7), (5, 1), 1), ((5, 7), (9, 7), 0), ((3, 4, 6), (2, 5, 6), 1), ((8,), (3,), 0)],
+)
+def test_gather(shape: tuple[int, ...], index: tuple[int, ...], dim: int) -> None:
+    args = [torch.randn(shape), torch.randint(shape[dim], index)]
+    check([_type(shape, "f32"), _type(index, "i64")], op("gather", dim=dim), args)
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "dim", "dtype"),
+    [
+        ((11, 37), (2, 50), 0, "f32"), ((5, 7, 3), (20,), 1, "f32"), ((4, 6), (13,), 1, "i64"), ((9,), (30,), 0, "f32"),
+        ((40, 4), (300,), 0, "f16"), ((6, 4), (0,), 0, "f32"), ((6, 4), (1,), 0, "bf16"),
+    ],
+)  # fmt: skip
+def test_index_add(shape: tuple[int, ...], index: tuple[int, ...], dim: int, dtype: str) -> None:
+    source = (*shape[:dim], *index, *shape[dim + 1 :])
+    small = numbers(source, dtype) / (8 if dtype != "i64" else 1)
+    args = [numbers(shape, dtype), torch.randint(shape[dim], index), small.to(DTYPES[dtype])]
+    types = [_type(shape, dtype), _type(index, "i64"), _type(source, dtype)]
+    if dtype in ("f16", "bf16"):  # rounded once here, after every addition there
+        with make_context():
+            text = _function(types, op("index_add", dim=dim))
+            program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
+        (found,) = CudaExecutable(program, InterpreterDevice())(args)
+        exact = args[0].double().index_add(dim, args[1], args[2].double())
+        limit = {"f16": 2**-10, "bf16": 2**-7}[dtype] * float(exact.abs().max())
+        assert float((found.double() - exact).abs().max()) <= limit
+    else:
+        check(types, op("index_add", dim=dim), args)
+
+
+def test_embedding_gradient() -> None:
+    """To a table of zeros, with many equal indices: always the same bits."""
+
+    def body(args: list[ir.Value]) -> list[ir.Value]:
+        zeros = builder.splat(0.0, builder.type_of(args[2]))
+        return [builder.build("index_add", [zeros, args[0], args[1]], {"dim": 0})]
+
+    index = torch.cat([torch.zeros(40, dtype=torch.int64), torch.randint(10, (24,))])
+    args = [index[torch.randperm(64)].reshape(4, 16), torch.randn(4, 16, 8), torch.zeros(10, 8)]
+    types = ["4x16xi64", "4x16x8xf32", "10x8xf32"]
+    assert torch.equal(check(types, body, args), check(types, body, args))
+
+
+def test_many_indices_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By PyTorch, where comparing each with each takes longer."""
+    monkeypatch.setattr("gflow.compiler.codegen.triton.indexing._COMPARED", 16)
+    args = [torch.randn(7, 5), torch.randint(7, (40,)), torch.randn(40, 5)]
+    types = ["7x5xf32", "40xi64", "40x5xf32"]
+    check(types, op("index_add", dim=0), args, native=False)
