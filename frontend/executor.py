@@ -13,6 +13,7 @@ import torch
 
 from gflow.dialects.extents import STAND_INS
 
+from .targets import add_code, for_tensors, gpu_of
 from .tracing.trace import Trace
 from .tracing.watch import current
 
@@ -43,7 +44,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     from .lowering import lower
 
     watcher = current()
-    options = replace(options or CompileOptions(), on_phase=watcher.phase)
+    gpu = gpu_of(trace)
+    options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
     watcher.traced(trace)
     watcher.phase("lower")
     start = time.perf_counter()
@@ -51,13 +53,21 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options, trace)
+    add_code(program, options)
     compiled = time.perf_counter()
     watcher.phase("JIT")
-    executable = load_program(program, kept_results=options.kept_results)
+    executable = load_program(program, kept_results=options.kept_results, where=gpu)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None)
     return Compiled(executable, takes_rng, program.ir, timings, options, program)
+
+
+def program_of(trace: Trace, options: Any) -> Any:
+    """The program of a trace, without machine code for a GPU."""
+    from .lowering import lower
+
+    return _compile(lower(trace), options, trace)
 
 
 def _compile(module: Any, options: Any, trace: Trace) -> Any:

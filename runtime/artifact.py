@@ -3,7 +3,8 @@
     manifest.json        versions, signatures, which tensor is which argument, checksums of all files
     model.mlir           the planned module; model.1.mlir, … of further signatures
     programs/0.json      the table of steps that the module came to
-    kernels/NAME.mlir    each kernel's text; kernels/cpu.o their machine code
+    kernels/NAME.mlir    each kernel's text; kernels/cpu.o their machine code. Of a graph for CUDA
+                         NAME.py and NAME.0.cubin
     weights.safetensors  parameters, buffers, optimizer state, constants
 
 Neither the model's code nor gflow's tracing and compiler are needed to load one. Its kernels are
@@ -30,7 +31,8 @@ from . import checkpoint, jit, machine, table
 from .arena import Arena
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
-from .executable import Executable
+from .device_files import device_files, read_device
+from .loading import cuda_device, load_program
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
@@ -74,6 +76,10 @@ def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
         }
         values |= {"kernels": list(program.kernels), "arena_bytes": program.arena_bytes}
         values["max_threads"] = program.max_threads
+        if program.target != "cpu":
+            more, code = device_files(program)
+            values |= more
+            files |= code
         files[f"programs/{n}.json"] = json.dumps(values).encode()
         for name, text in program.kernels.items():
             files[f"kernels/{name}.mlir"] = text.encode()
@@ -81,7 +87,10 @@ def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
 
 
 def machine_code(programs: Sequence[Program]) -> bytes | None:
-    """An object file with the kernels of all programs, for machines like this one."""
+    """An object file with the kernels of all programs, for machines like this one; None where there are
+    none for the CPU, or it cannot be made."""
+    if any(program.target != "cpu" for program in programs):
+        return None
     return jit.object_file(*_all_kernels(programs))
 
 
@@ -91,10 +100,12 @@ def _ir_name(n: int) -> str:
 
 def _read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> Program:
     found = json.loads(bundle.files[f"programs/{n}.json"])
+    device = read_device(found, bundle.files)
     values = {name: decode(value) for name, value in found.items() if name != "kernels"}
     kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in found["kernels"]}
     return Program(
         **values,
+        **device,
         ir=bundle.files[_ir_name(n)].decode(),
         kernels=kernels,
         constants=[c.numpy().tobytes() for c in constants],
@@ -181,9 +192,9 @@ class _Variant:
                 found[position] = argument
         return found
 
-    def prepare(self, arena: Arena) -> None:
+    def prepare(self, arena: Arena, where: torch.device) -> None:
         """Make it ready to run."""
-        ready = [Executable(program, arena) for program in self.programs]
+        ready = [load_program(program, arena, where=where) for program in self.programs]
         if self.split is None:
             self.run = ready[0]
             return
@@ -214,9 +225,8 @@ class LoadedGraph:
 
     def __init__(self, bundle: Bundle, weights: dict[str, Any]) -> None:
         manifest = bundle.manifest
-        target = manifest["target"]
-        if target.split(":")[0] != "cpu":
-            raise ArtifactError(f"it was saved for {target}, which this gflow cannot run")
+        self.target: str = manifest["target"]
+        self.device = _device(self.target)
         self._bundle, self._weights = bundle, weights
         self._lock = threading.Lock()
         self.name: str = manifest["name"]
@@ -224,6 +234,11 @@ class LoadedGraph:
         self.versions: dict[str, Any] = manifest["versions"]
         described = manifest["programs"]
         programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
+        for program in programs:
+            if program.target != self.target:
+                raise ArtifactError(
+                    f"it was saved for {self.target}, and has a program for {program.target}"
+                )
         firsts = [d.get("program", n) for n, d in enumerate(described)]
         if len(programs) != sum(2 if d.get("split") else 1 for d in described):
             raise ArtifactError("the manifest and the weights are not of one graph")
@@ -246,10 +261,12 @@ class LoadedGraph:
         self._adopt(programs)
         arena = Arena()  # one runs at a time
         for variant in self._variants:
-            variant.prepare(arena)
+            variant.prepare(arena, self.device)
 
     def _adopt(self, programs: Sequence[Program]) -> None:
         """Use the machine code if it is for this machine; kernels are compiled from text if not."""
+        if self.target != "cpu":
+            return
         described = self._bundle.manifest.get("object")
         data = self._bundle.files.get(OBJECT)
         if data is None or described is None or not machine.runs(described, runner_text()):
@@ -281,14 +298,21 @@ class LoadedGraph:
             if kind == "number":
                 tensor = self._numbers[where]
             elif kind == "gradient":
-                blank = torch.empty_strided(shape, argument.strides, dtype=dtype).zero_()
+                blank = torch.empty_strided(
+                    shape, argument.strides, dtype=dtype, device=self.device
+                ).zero_()
                 tensor = self._gradients.setdefault(where, blank)
             else:
                 tensor = _at(self._weights, where)
+                if tensor.device != self.device:
+                    tensor = tensor.to(self.device)
+                    _put(self._weights, where, tensor)
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
                 raise ArtifactError(f"the weights do not fit the program at {argument.name}")
             if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
-                tensor = torch.empty_strided(shape, argument.strides, dtype=dtype).copy_(tensor)
+                tensor = torch.empty_strided(
+                    shape, argument.strides, dtype=dtype, device=tensor.device
+                ).copy_(tensor)
                 _put(self._weights, where, tensor)
             variant.arguments.append(tensor)
 
@@ -326,7 +350,7 @@ class LoadedGraph:
         """
         problems = []
         for variant in self._variants:
-            problem = _unfit(variant, given)
+            problem = _unfit(variant, given, self.device)
             if problem is None and self._guards_hold(variant):
                 results = self._run(variant, [given[i.name] for i in variant.inputs])
                 return {name: results[n] for n, name in result_names(variant.outputs).items()}
@@ -359,7 +383,7 @@ class LoadedGraph:
                 )
                 continue
             named = {i.name: t for i, t in zip(variant.inputs, tensors)}
-            problem = _unfit(variant, named)
+            problem = _unfit(variant, named, self.device)
             if problem is None and self._guards_hold(variant):
                 return variant, tensors
             close.append(problem or _moved_on(variant))
@@ -379,7 +403,9 @@ class LoadedGraph:
                 continue
             tensor, strides = tensors[where], variant.inputs[where].strides
             if tensor.numel() > 1 and tensor.stride() != tuple(strides):
-                dense = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+                dense = torch.empty_strided(
+                    tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+                )
                 dense.copy_(tensor.detach())
                 if at in variant.written:
                     copied.append((tensor, dense))
@@ -433,6 +459,11 @@ class LoadedGraph:
             known = ", ".join(self._numbers) or "none"
             raise KeyError(f"{self.name} has no number {name!r}; known: {known}")
         self._numbers[name].fill_(value)
+
+    def synchronize(self) -> None:
+        """Wait until all calls have run; on the CPU they have."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """The state as `Graph.state_dict()` gives it, to go on with in a graph of the same kind."""
@@ -495,7 +526,25 @@ def _put(tree: Any, path: Sequence[Any], value: Any) -> None:
         _at(tree, path[:-1])[path[-1]] = value
 
 
-def _unfit(variant: _Variant, given: Mapping[str, torch.Tensor]) -> str | None:
+def _device(target: str) -> torch.device:
+    """Where a graph for a target runs.
+
+    Raises:
+        ArtifactError: it is not here.
+    """
+    if target == "cpu":
+        return torch.device("cpu")
+    from .cuda import DeviceError
+
+    try:
+        return cuda_device().where
+    except DeviceError as error:
+        raise ArtifactError(f"it was saved for {target}: {error}") from None
+
+
+def _unfit(
+    variant: _Variant, given: Mapping[str, torch.Tensor], device: torch.device
+) -> str | None:
     """Why a program does not take these tensors."""
     for info in variant.inputs:
         if info.name not in given:
@@ -507,15 +556,20 @@ def _unfit(variant: _Variant, given: Mapping[str, torch.Tensor]) -> str | None:
             )
         if tensor.dtype != info.dtype:
             return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        if tensor.device != device or tensor.layout != torch.strided:
             return (
-                f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on CPU expected"
+                f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on "
+                f"{_device_name(device)} expected"
             )
     names = [i.name for i in variant.inputs]
     unknown = next((name for name in given if name not in names), None)
     if unknown is None:
         return None
     return f"there is no input {unknown!r}; known: {', '.join(names)}"
+
+
+def _device_name(device: torch.device) -> str:
+    return "CPU" if device.type == "cpu" else str(device)
 
 
 def _moved_on(variant: _Variant) -> str:

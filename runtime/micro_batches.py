@@ -116,12 +116,14 @@ class Joined:
             return
         self.rows = first.shape[0] if first.ndim else 0
         if first.ndim:
-            self.whole = torch.empty((self.rows * count, *first.shape[1:]), dtype=first.dtype)
+            self.whole = torch.empty(
+                (self.rows * count, *first.shape[1:]), dtype=first.dtype, device=first.device
+            )
         else:
             wide = torch.int64
             if first.is_floating_point() or first.is_complex():
                 wide = torch.promote_types(first.dtype, torch.float64)
-            self.whole = torch.zeros((), dtype=wide)
+            self.whole = torch.zeros((), dtype=wide, device=first.device)
 
     def add(self, part: torch.Tensor, k: int) -> None:
         if self.count == 1:

@@ -63,7 +63,7 @@ def run(graph: LoadedGraph, options: Any) -> None:
         torch.set_num_threads(options.threads)
     paths = _named(options.input, [i.name for i in graph.inputs], "input")
     targets = _named(options.output, [o.name for o in graph.outputs], "output")
-    inputs = {name: _read(Path(path)) for name, path in paths.items()}
+    inputs = {name: _read(Path(path)).to(graph.device) for name, path in paths.items()}
     try:
         results = graph.run_named(inputs)
         for name, path in targets.items():
@@ -115,7 +115,7 @@ def _read(path: Path) -> torch.Tensor:
 
 
 def _write(path: Path, name: str, tensor: torch.Tensor) -> None:
-    plain = tensor.detach()
+    plain = tensor.detach().cpu()
     if plain.dtype == torch.bfloat16:  # numpy has none; float32 holds its values
         plain = plain.float()
     with atomic.new_file(path) as temporary, temporary.open("wb") as file:
@@ -127,6 +127,7 @@ def _measure(graph: LoadedGraph, inputs: dict[str, torch.Tensor], repeat: int) -
     for _ in range(repeat):
         start = time.perf_counter()
         graph.run_named(inputs)
+        graph.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
     times.sort()
     median = statistics.median(times)

@@ -175,3 +175,25 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
                     optimizer.state[p] = _copy(entry)
             return True
     return False
+
+
+def state_to_devices(optimizer: torch.optim.Optimizer) -> None:
+    """Bring step counters to the GPU that their parameters are on.
+
+    PyTorch keeps them on the CPU unless it is told that a step is captured (`capturable=True`); a compiled
+    step would have to wait for the GPU to bring each back.
+    """
+    for parameter, entry in optimizer.state.items():
+        if not isinstance(parameter, torch.Tensor) or parameter.device.type != "cuda":
+            continue
+        for key, value in _small(entry):
+            entry[key] = value.to(parameter.device)
+
+
+def _small(entry: Any) -> list[tuple[Any, torch.Tensor]]:
+    items = entry.items() if isinstance(entry, dict) else ()
+    return [
+        (key, value)
+        for key, value in items
+        if isinstance(value, torch.Tensor) and value.ndim == 0 and value.device.type == "cpu"
+    ]

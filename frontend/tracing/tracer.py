@@ -32,7 +32,7 @@ from .scaler import LossScale, prepare
 from .shared import Shared, base_of, conflicts, storage_of, view_in
 from .sizes import Dynamic
 from .sparse import SparseStep, run_step
-from .state import prepare_state
+from .state import prepare_state, state_to_devices
 from .trace import (
     OutputRef,
     Trace,
@@ -168,6 +168,7 @@ class _Session:
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
+        self._check_memory()
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419
@@ -178,6 +179,8 @@ class _Session:
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
+        for optimizer in self.optimizers:
+            state_to_devices(optimizer)
         first = self._one_micro_batch(trace, outputs) if self.micro_batches > 1 else None
         steps = self._steps()
         kept = self._keep_gradients(trace)

@@ -1,0 +1,75 @@
+"""The device that a graph is compiled for: where its tensors are, or another one that is asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from gflow.runtime.loading import DEVICE
+
+from .tracing.trace import Trace
+from .tracing.watch import current
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
+    from gflow.dialects.program import Program
+
+
+def gpu_of(trace: Trace) -> torch.device | None:
+    """The GPU that a trace's tensors are on, if they are on one."""
+    for entry in trace.inputs:
+        device = entry.value.device if entry.tensor is None else entry.tensor.device
+        if device.type == "cuda":
+            return device
+    return None
+
+
+def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOptions:
+    """The options for tensors on a GPU, or on the CPU: of a GPU its compute capability, unless they
+    name one themselves."""
+    if gpu is None or options.target != "cpu":
+        return options
+    major, minor = torch.cuda.get_device_capability(gpu)
+    return replace(options, target=f"cuda:{major}{minor}")
+
+
+def add_code(program: Program, options: CompileOptions, always: bool = False) -> None:
+    """Compile the Triton kernels of a program for CUDA, or take them from the disk cache; unless
+    `always`, not where something else than a GPU is to run it.
+
+    Raises:
+        KernelError: a kernel does not compile.
+    """
+    if program.target == "cpu" or (os.environ.get(DEVICE) and not always):
+        return
+    from gflow.compiler.codegen.triton.compile import add_device_code
+    from gflow.runtime import cache
+
+    store = None if cache.directory() is None else (cache.read, cache.write)
+    tell = options.on_phase or current().phase
+    add_device_code(program, store=store, tell=tell, timing=options.timing)
+
+
+def programs_for(
+    trace: Trace, options: CompileOptions, target: str, code: bool = True
+) -> list[Program]:
+    """The programs of a trace for another target than it was compiled for; those of a step in
+    micro-batches are two. code: with machine code.
+
+    Raises:
+        ValueError: the target isn't known.
+        KernelError: a kernel does not compile.
+    """
+    from .executor import program_of
+
+    options = replace(options, target=target, timing={})
+    found = []
+    for part in trace.parts or (trace,):
+        program = program_of(part, options)
+        if code:
+            add_code(program, options, always=True)
+        found.append(program)
+    return found

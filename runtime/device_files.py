@@ -1,0 +1,50 @@
+"""What a program for CUDA adds to an artifact: the source of each Triton kernel, and machine code.
+
+kernels/NAME.py          the source, to be read; not used
+kernels/NAME.0.cubin     the machine code of its config 0
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from gflow.dialects.program import Program
+
+from .program_io import decode, encode
+
+
+def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Values for the program's JSON, and files."""
+    files = {f"kernels/{name}.py": k.source.encode() for name, k in program.triton.items()}
+    code = {}
+    for key, value in program.device_code.items():
+        files[_cubin(key)] = zlib.decompress(base64.b64decode(value.cubin))
+        code[key] = encode(replace(value, cubin=""))
+    kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
+    return {"target": program.target, "triton": kernels, "device_code": code}, files
+
+
+def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The fields of a `Program` that `device_files` wrote; they are taken from `values`."""
+    triton, code = values.pop("triton", {}), values.pop("device_code", {})
+    return {
+        "target": values.pop("target", "cpu"),
+        "triton": {
+            name: replace(decode(k), source=files[f"kernels/{name}.py"].decode())
+            for name, k in triton.items()
+        },
+        "device_code": {
+            key: replace(
+                decode(value), cubin=base64.b64encode(zlib.compress(files[_cubin(key)], 1)).decode()
+            )
+            for key, value in code.items()
+        },
+    }
+
+
+def _cubin(key: str) -> str:
+    return f"kernels/{key.replace('/', '.')}.cubin"

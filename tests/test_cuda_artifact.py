@@ -1,0 +1,106 @@
+"""Graphs saved for a GPU from a machine without one, and run with the interpreter in its place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import gflow
+from gflow.runtime.artifact import ArtifactError, load_graph
+from gflow.runtime.run import main as gflow_run
+
+pytest.importorskip("triton")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = (torch.nn.Parameter(torch.randn(20)) for _ in range(2))
+
+    def forward(self, x):
+        return torch.softmax(torch.tanh(x * self.weight + self.bias), -1)
+
+
+class Train(gflow.nn.Graph):
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+
+    def build(self, x):
+        loss = (self.model(x) ** 2).sum()
+        loss.backward()
+        return {"loss": loss}
+
+
+class Infer(gflow.nn.Graph):
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model = model
+
+    def build(self, x):
+        return self.model(x)
+
+
+def test_a_graph_saved_for_a_gpu_runs_there(tmp_path, monkeypatch):
+    model = Net()
+    graph, x = Train(model), torch.randn(6, 20)
+    graph(x)
+    gflow.save(graph, tmp_path / "net", target="cuda:90")
+    files = sorted(p.name for p in (tmp_path / "net" / "kernels").iterdir())
+    sources = [f for f in files if f.endswith(".py")]
+    assert sources
+    assert len([f for f in files if f.endswith(".cubin")]) == len(sources)
+    assert "@triton.jit" in (tmp_path / "net" / "kernels" / sources[0]).read_text()
+    cubin = next(tmp_path.glob("net/kernels/*.cubin")).read_bytes()
+    assert cubin[:4] == b"\x7fELF"
+    assert json.loads((tmp_path / "net" / "manifest.json").read_text())["target"] == "cuda:90"
+    if not torch.cuda.is_available():
+        with pytest.raises(ArtifactError, match=r"saved for cuda:90: .*(driver|GPU)"):
+            gflow.load(tmp_path / "net")
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    loaded = gflow.load(tmp_path / "net")
+    for _ in range(3):
+        x = torch.randn(6, 20)
+        torch.testing.assert_close(loaded(x)["loss"], graph(x)["loss"])
+    # it is saved again as it came
+    gflow.save(loaded, tmp_path / "again")
+    other = load_graph(tmp_path / "again")
+    assert other.target == "cuda:90"
+    torch.testing.assert_close(other(x)["loss"], graph(x)["loss"])
+
+
+def test_it_runs_without_the_compiler_and_from_the_command_line(tmp_path, monkeypatch, capsys):
+    graph, x = Infer(Net()), torch.randn(6, 20)
+    want = graph(x)
+    gflow.save(graph, tmp_path / "net", target="cuda:80")
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    np.save(tmp_path / "x.npy", x.numpy())
+    argv = [str(tmp_path / "net"), "--input", str(tmp_path / "x.npy")]
+    assert gflow_run([*argv, "--output", str(tmp_path / "y.npy"), "--repeat", "2"]) == 0
+    assert "2 runs: median" in capsys.readouterr().out
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), want)
+    code = (
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from gflow.runtime.artifact import load_graph\n"
+        "load_graph(Path(sys.argv[1]))\n"
+        "bad = [m for m in sys.modules if m.split('.')[0] in ('triton', 'torch_mlir')\n"
+        "       or m.startswith(('gflow.compiler', 'gflow.tracing', 'gflow.graph'))]\n"
+        "assert not [m for m in bad if not m.startswith('triton')], bad"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "net")], check=True)
+
+
+def test_targets_that_are_not_there(tmp_path):
+    graph = Infer(Net())
+    graph(torch.randn(6, 20))
+    with pytest.raises(ValueError, match="one of 75, 80"):
+        gflow.save(graph, tmp_path / "net", target="cuda:91")
+    with pytest.raises(ValueError, match="unknown target 'tpu'"):
+        gflow.save(graph, tmp_path / "net", target="tpu")
