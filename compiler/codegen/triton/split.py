@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _WANTED = 512
 #: with this many kept tiles a device is busy enough
 _ENOUGH = 96
+#: elements that each piece should have at least
+_PIECE = 4096
 #: elements below which sharing isn't worth a second launch
 _LEAST = 16384
 
@@ -52,18 +54,19 @@ def pieces_of(k: Kernel, t: Tiling) -> int:
     """How many programs should share each reduction; 1 if there are programs enough."""
     if not t.axis or k.numel < _LEAST:
         return 1
-    length = prod(k.sizes[d] for d in _looped(t))
-    chunk = _chunk(k, t, 1)
     tiles = prod(k.sizes[d] for d in t.outer)
     width = configs_of(k, t)[0].constants
+    across = (
+        width["COLS"] if t.loop_rows else 1
+    )  # elements of a step, besides those along the looped axis
     if t.cols not in k.reduced:
         tiles *= cdiv(k.sizes[t.cols], width["COLS"])
     elif t.rows and t.rows[0] not in k.reduced:
         tiles *= cdiv(prod(k.sizes[d] for d in t.rows), width["ROWS"])
     if tiles >= _ENOUGH:
         return 1
-    # a piece should have a few steps, and some thousand elements
-    least = max(chunk, 2048 // max(1, width["COLS"] if t.loop_rows else 1))
+    length = prod(k.sizes[d] for d in _looped(t))
+    least = max(_block(k, t), _PIECE // across)
     return min(cdiv(length, least), max(1, _WANTED // max(1, tiles)))
 
 
@@ -74,8 +77,13 @@ def _looped(t: Tiling) -> tuple[int, ...]:
 def _chunk(k: Kernel, t: Tiling, pieces: int) -> int:
     """The length of a piece: whole tiles, whatever the config."""
     length = prod(k.sizes[d] for d in _looped(t))
-    block = max(c.constants[t.axis.upper()] for c in configs_of(k, t))
+    block = _block(k, t)
     return cdiv(cdiv(length, pieces), block) * block
+
+
+def _block(k: Kernel, t: Tiling) -> int:
+    """The longest tile along the looped axis, of all configs."""
+    return max(c.constants[t.axis.upper()] for c in configs_of(k, t))
 
 
 class Scratch:
