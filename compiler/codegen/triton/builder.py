@@ -11,6 +11,7 @@ from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
 
 from ..placement import Placement
 from .grid import grid_of
+from .tiles import Tile
 
 #: stands for the kernel's name in a source
 NAME = "KERNEL"
@@ -42,12 +43,14 @@ class Builder(Placement):
 
     arch: the device's compute capability, 90 for 9.0.
     triton: kernels so far, by name.
+    tiles: those that contractions are computed in, by their text.
     """
 
     def __init__(self, function: func.FuncOp, arch: int) -> None:
         super().__init__(function)
         self.arch = arch
         self.triton: dict[str, TritonKernel] = {}
+        self.tiles: dict[str, list[Tile]] = {}
 
     def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
         """Add a launch, with the source's first config.

@@ -25,7 +25,7 @@ from .expressions import register_dtype, triton_type
 from .library import source
 from .parameters import WIDE, Parameters, indented
 from .tile import Axis, Tile
-from .tiles import Problem, best_splits, ordered
+from .tiles import Problem, best_splits, ordered, whole_terms
 
 #: element types whose products are made here, and what they are added up in
 SUMS = {
@@ -43,7 +43,8 @@ class Frame:
     setup: lines after `rows` and `cols` (index vectors of the tile), before the loop.
     count: how many steps the loop has: an expression. load: lines of one `step` that define `x` and `y`.
     cols_tiles: how many tiles across, if not cdiv(cols, BLOCK_N).
-    constants: structure that the text knows as `tl.constexpr`.
+    constants: structure that the text knows as `tl.constexpr`; TERMS_MULTIPLE, a number that divides the terms of a
+        run, is there, too. unhinted: sizes of which nothing follows for how memory is read.
     """
 
     stem: str
@@ -61,6 +62,7 @@ class Frame:
     load: list[str]
     cols_tiles: str = "tl.cdiv({cols}, BLOCK_N)"
     constants: dict[str, int] = field(default_factory=dict)
+    unhinted: frozenset[str] = frozenset()
     precision: Literal["ieee", "tf32"] = "ieee"
 
 
@@ -164,15 +166,20 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
         *(["acc = tl.sum(acc, axis=1)"] if sums else []),
         *after,
     ]  # fmt: skip
-    tiles = ordered(p, splits, b.arch)
-    constexprs = ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", *f.constants]
+    used_tiles = b.tiles.setdefault("\n".join([f.stem, *params.types, *lines]), [])
+    tiles = ordered(p, splits, b.arch, used_tiles)
+    used_tiles.append(tiles[0])
+    constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
+    constexprs = ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", *constants]
     configs = tuple(t.config(GROUP_M=8) for t in tiles)
     grid = [
         f"cdiv({f.rows}, BLOCK_M) * {cols_tiles.replace('tl.', '')} * {f.batch}",
         *(["splits"] if split else []),
     ]
     stem = "_".join([f.stem, *(["partial"] if split else epilogue.ops)])
-    add_kernel(b, stem, params, constexprs, lines, configs, grid, f.constants, epilogue, used)
+    add_kernel(
+        b, stem, params, constexprs, lines, configs, grid, constants, epilogue, used, f.unhinted
+    )
 
 
 def add_kernel(
@@ -186,11 +193,12 @@ def add_kernel(
     constants: dict[str, int],
     epilogue: Epilogue,
     used: set[str],
+    unhinted: frozenset[str] = frozenset(),
 ) -> None:
     """Add the launch of a kernel. names: of its `tl.constexpr` parameters. lines: its body."""
     head = [*params.types, *(f"{n}: tl.constexpr" for n in names)]
     text = "\n".join([f"def {NAME}(", *indented([f"{h}," for h in head]), "):", *indented(lines)])
-    hints = frozenset(n for n in params.types if not _UNHINTED.match(n))
+    hints = frozenset(n for n in params.types if not _UNHINTED.match(n) and n not in unhinted)
     made = Source(
         _short(stem), source(text + "\n", used), params.types, tuple(configs), tuple(grid), constants, hints,
         epilogue.comment,
@@ -200,7 +208,7 @@ def add_kernel(
 
 #: numbers of which nothing follows for how memory is read
 _UNHINTED = re.compile(
-    r"batches|splits|numel|phases|image_size|(size|y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
+    r"batches|splits|numel|phases|image_size|rows|(size|y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
 )
 
 

@@ -234,7 +234,6 @@ class _Convolution:
                 f"mask={and_masks('(t < ' + k + ')[:, None]', w_mask)}, other=0.0)",
             ]  # fmt: skip
             problem = self._problem(g.n * prod(g.outputs), g.og, g.cg * g.taps, 1, g.groups)
-            constants = self.walk.constants()
         else:
             setup.append(f"blocks = tl.cdiv({c}, BLOCK_K)")
             count = " * ".join([*names, "blocks"])
@@ -249,7 +248,7 @@ class _Convolution:
             load = [
                 "c = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", names),
                 *inside, *([f"inside = {self.walk.bounds()}"] if inside else []),
-                "if C_MULTIPLE % BLOCK_K == 0:",
+                "if TERMS_MULTIPLE % BLOCK_K == 0:",
                 f"    x = tl.load({x_at}{masked(near)})",
                 f"    y = tl.load({y_at}{masked(w_mask)})",
                 "else:",
@@ -257,12 +256,11 @@ class _Convolution:
                 f"    y = tl.load({y_at}{masked(w_mask, f'(c < {c})[:, None]')})",
             ]  # fmt: skip
             problem = self._problem(g.n * prod(g.outputs), g.og, g.cg, g.taps, g.groups)
-            constants = {**self.walk.constants(), "C_MULTIPLE": _multiple(g.cg)}
         self._add(
             Frame(
                 f"convolution_{g.rank}d", p, problem, x.dtype, self.result, rows, n, self._batches(1),
                 self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), setup, count, load,
-                constants=constants, precision=self._precision(),
+                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
         )  # fmt: skip
 
@@ -387,7 +385,7 @@ class _Convolution:
         load = [
             "o = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", taps, "m"), *load,
             f"inside = {' & '.join(near)}",
-            "if C_MULTIPLE % BLOCK_K == 0:",
+            "if TERMS_MULTIPLE % BLOCK_K == 0:",
             f"    x = tl.load({x_at}{masked('inside[:, None]')})",
             f"    y = tl.load({y_at}{masked(w_mask)})",
             "else:",
@@ -401,7 +399,7 @@ class _Convolution:
                 f"convolution_{g.rank}d_input_grad", p, problem, y.dtype, self.result, rows, n,
                 self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), setup,
                 " * ".join([*taps, "blocks"]), load,
-                constants={**self.walk.constants(), "C_MULTIPLE": _multiple(g.og)}, precision=self._precision(),
+                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
         )  # fmt: skip
 
@@ -489,6 +487,7 @@ class _Convolution:
             f"convolution_{g.rank}d_weight_grad", p, problem, x.dtype, self.result, rows, n, self._batches(1),
             self._weight_axes(flat), (f"rows < {rows}", col_ok), setup, f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),
+            unhinted=frozenset({"K"}),
         )  # fmt: skip
         self._add(frame)
 
@@ -498,10 +497,3 @@ class _Convolution:
         if g.last:
             return (channel, Axis(g.cg * g.taps, "column", 1))
         return (channel, Axis(g.cg, "c", 1), Axis(g.taps, "tap", 1 if flat else None))
-
-
-def _multiple(c: int) -> int:
-    for size in (128, 64, 32, 16):
-        if c % size == 0:
-            return size
-    return 1

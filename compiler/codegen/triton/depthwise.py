@@ -122,7 +122,8 @@ def _activation(
     stem = "_".join(["depthwise", *([] if forward else ["input_grad"]), *after.ops])
     add_kernel(
         b, stem, p, ["BLOCK_P", "BLOCK_C", *walk.constants()], lines,
-        _configs(g.c, source.channel == 1), ["cdiv(M, BLOCK_P) * cdiv(C, BLOCK_C)"], walk.constants(), after, used,
+        _configs(g.c, source.channel == 1), ["cdiv(M, BLOCK_P) * cdiv(C, BLOCK_C)"], walk.constants(), after,
+        used, frozenset({"M"}),
     )  # fmt: skip
 
 
@@ -236,7 +237,7 @@ def _weight_grad(
         lines.append(f"tl.store(at + {t}, tl.sum(acc{t}, axis=0), mask={ok})")
     add_kernel(
         b, "depthwise_weight_grad_partial", p, ["BLOCK_P", "BLOCK_C", *walk.constants()], lines, configs,
-        [f"cdiv(C, BLOCK_C) * {chunks}", "splits"], walk.constants(), after, set(),
+        [f"cdiv(C, BLOCK_C) * {chunks}", "splits"], walk.constants(), after, set(), frozenset({"M"}),
     )  # fmt: skip
     total(b, part, scratch, splits, result, after)
 

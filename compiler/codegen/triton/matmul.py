@@ -108,7 +108,6 @@ def product(
     else:
         setup.append("b_cols = tl.minimum(cols, N - 1)")
         y_cols = "b_cols"
-    even = _multiple(k)
     setup += [f"{p} += {total(at)}" for p, at in ((a, x_at), (w, y_at)) if at]
     x_left, x_right = term(wide(x_rows, x_wide), am), term(wide("terms", x_wide), ak)
     y_left, y_right = term(wide("terms", y_wide), bk), term(wide(y_cols, y_wide), bn)
@@ -122,7 +121,7 @@ def product(
         for far, s in ((x_wide, ak), (y_wide, bk))
     )
     load += [
-        "if K_MULTIPLE % BLOCK_K == 0:",
+        "if TERMS_MULTIPLE % BLOCK_K == 0:",
         f"    x = tl.load(a_at{x_step}{_masked(x_mask)})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask)})",
         "else:",
@@ -135,7 +134,8 @@ def product(
     frame = Frame(
         "matmul", params, Problem(m, n, k, count, item, kind, moved), x.dtype, result, "M", "N",
         _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"), setup,
-        "tl.cdiv(K, BLOCK_K)", load, constants={"K_MULTIPLE": even}, precision="tf32" if tf32 else "ieee",
+        "tl.cdiv(K, BLOCK_K)", load, precision="tf32" if tf32 else "ieee",
+        unhinted=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
     add(b, frame, after, splits)
 
@@ -152,14 +152,6 @@ def _count(params: Parameters, count: int) -> str:
 def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
     rows = (Axis(m, "rows", 0), Axis(n, "cols", 1))
     return (Axis(count, "batch", None), *rows) if count > 1 else rows
-
-
-def _multiple(k: int) -> int:
-    """The largest power of two, up to 128, that divides k; 1 if none that a block may have does."""
-    for size in (128, 64, 32, 16):
-        if k % size == 0:
-            return size
-    return 1
 
 
 def _rows_joined(

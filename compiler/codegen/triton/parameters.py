@@ -10,9 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gflow.dialects.program import Place
+from gflow.dialects.types import FLOATS, INTEGERS
 
 from ..placement import Placement
-from .expressions import pointer_type
+from .expressions import pointer_type, triton_type
+
+#: element types in Triton's language
+TYPES = {t: triton_type(t) for t in (*FLOATS, *INTEGERS, "i1")}
 
 #: numbers from here on need 64 bits
 WIDE = 1 << 31

@@ -6,7 +6,9 @@ loads from the second-level cache, all tiles together not less than the tensors 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from math import log2
 
 from gflow.dialects.program import TritonConfig
 
@@ -159,10 +161,36 @@ def best_splits(p: Problem, arch: int) -> int:
     return min(options, key=lambda s: (min(seconds(p, t, s, arch) for t in tiles), s))
 
 
-def ordered(p: Problem, splits: int, arch: int) -> list[Tile]:
-    """The model's choice, then others worth a try, in an order that sizes don't change."""
-    tiles = candidates(p, arch)
-    first = min(tiles, key=lambda t: seconds(p, t, splits, arch))
-    limit = 3 * seconds(p, first, splits, arch)
-    rest = [t for t in tiles if t != first and seconds(p, t, splits, arch) <= limit]
-    return [first, *rest]
+def ordered(p: Problem, splits: int, arch: int, used: Collection[Tile] = ()) -> list[Tile]:
+    """The model's choice, then others worth a try. What follows the choice depends on it alone, so that products of
+    other sizes share the kernel.
+
+    used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
+    """
+    found = [(seconds(p, t, splits, arch), n, t) for n, t in enumerate(candidates(p, arch))]
+    best = min(found)
+    again = [f for f in found if f[2] in used and f[0] <= _HARDLY * best[0]]
+    choice = min(again)[2] if again else best[2]
+    return [choice, *_neighbours(choice, p, arch)]
+
+
+#: how much longer a tile may take to be used again
+_HARDLY = 1.25
+#: tiles to try beside the choice
+_TRIED = 5
+
+
+def _neighbours(choice: Tile, p: Problem, arch: int) -> list[Tile]:
+    """The tiles most like the choice."""
+    large = replace(p, m=1 << 20, n=1 << 20)
+    others = [t for t in candidates(large if p.kind != "sums" else p, arch) if t != choice]
+
+    def unlike(t: Tile) -> float:
+        return abs(log2(t.m / choice.m)) + abs(log2(t.n / choice.n)) + (t.k != choice.k) / 2
+
+    return sorted(others, key=unlike)[:_TRIED]
+
+
+def whole_terms(p: Problem, tile: Tile) -> int:
+    """The tile's block of terms if they divide into such; else 1."""
+    return tile.k if p.span % tile.k == 0 else 1
