@@ -314,6 +314,12 @@ class Graph(Inspection, Sharing):
             )
         load_state_dict(state, self._roots(), state_dict, strict, _here())
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise GraphError(
+            f"{_here()}: a graph cannot be copied or pickled. Make another over copy.deepcopy(model), or "
+            "save it with gflow.save()."
+        )
+
     @staticmethod
     def trace(func: Callable[..., Any]) -> Graph:
         """A decorator: the function as a graph. For more than that (training, saving), write a class."""

@@ -556,6 +556,13 @@ def _unfit(
             )
         if tensor.dtype != info.dtype:
             return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
+        expanded = any(step == 0 for step, n in zip(info.strides, info.shape) if n > 1)
+        if expanded and tensor.stride() != info.strides:
+            return (
+                f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for an "
+                f"expanded tensor of strides {list(info.strides)}; save a graph that was called with a "
+                "dense one"
+            )
         if tensor.device != device or tensor.layout != torch.strided:
             return (
                 f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on "

@@ -474,3 +474,21 @@ def test_training_in_micro_batches_goes_on(tmp_path: Path) -> None:
     assert two.state_dict()["graph.step"] == 6
     with pytest.raises(ValueError, match=r"input 'x' has shape \[4, 6\], \[8, 6\] expected"):
         two(batches[0][0][:4], y=batches[0][1])
+
+
+def test_expanded_inputs(tmp_path: Path) -> None:
+    class Twice(flow.nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            return 2 * x
+
+    graph, x = Twice(), torch.randn(1, 4).expand(3, 4)
+    graph(x)
+    flow.save(graph, tmp_path / "expanded")
+    loaded = flow.load(tmp_path / "expanded")
+    assert torch.equal(loaded(x), 2 * x)
+    with pytest.raises(ValueError, match=r"'x' has strides \[4, 1\], .* strides \[0, 1\]; save a"):
+        loaded(torch.randn(3, 4))
+    graph(torch.randn(3, 4))
+    flow.save(graph, tmp_path / "both")
+    y = torch.randn(3, 4)
+    assert torch.equal(flow.load(tmp_path / "both")(y), 2 * y)

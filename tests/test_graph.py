@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 import threading
 from typing import Any
@@ -402,3 +403,12 @@ def test_graphs_over_one_model_in_several_threads() -> None:
         thread.join()
     for factor in range(4):
         torch.testing.assert_close(results[factor], expected * factor)
+
+
+def test_copies_are_refused() -> None:
+    graph = Call(lambda x: x)
+    for way in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(
+            flow.GraphError, match=r"cannot be copied or pickled. Make another over"
+        ):
+            way(graph)
