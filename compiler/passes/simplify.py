@@ -21,13 +21,25 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func
 
-from ..simplify import arithmetic, choices, constants, conversions, reductions, shapes, slices
+from ..simplify import (
+    arithmetic,
+    choices,
+    constants,
+    conversions,
+    padding,
+    reductions,
+    shapes,
+    slices,
+)
 from ..simplify.rewriter import Rewriter
 from ..simplify.rules import joined
 from .base import NoOptions, Pass
 
 RULES = joined(
-    *(m.RULES for m in (constants, arithmetic, choices, conversions, reductions, shapes, slices))
+    *(
+        m.RULES
+        for m in (constants, arithmetic, choices, conversions, reductions, shapes, slices, padding)
+    )
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType
 
 from ...ssa import Op
 from ..kernel import Node
@@ -23,14 +24,21 @@ def iota(b: Builder, o: Op) -> None:
 
 
 def pad(b: Builder, o: Op) -> None:
-    """The padding value everywhere, then the operand inside."""
+    """The padding value around, dimension by dimension, and the operand inside."""
     x, value = o.operands
     (r,) = o.results
-    low = read(OPS["pad"], o.op.attributes)["low"]
+    attrs = read(OPS["pad"], o.op.attributes)
     ty, strides, place, label = b.body.types[r], b.strides(r), b.place(r), b.label(o)
-    b.copy(b.place(value), (0,) * ty.rank, place, strides, ty, label)
-    inner = shifted(place, sum(a * s for a, s in zip(low, strides)), ty)
-    b.copy(b.place(x), b.strides(x), inner, strides, b.body.types[x], label)
+    inner = list(ty.shape)
+    for d, (low, high) in enumerate(zip(attrs["low"], attrs["high"])):
+        for start, size in ((0, low), (ty.shape[d] - high, high)):
+            if size > 0:
+                part = TensorType((*inner[:d], size, *inner[d + 1 :]), ty.dtype)
+                at = shifted(place, start * strides[d], ty)
+                b.copy(b.place(value), (0,) * ty.rank, at, strides, part, label)
+        place = shifted(place, low * strides[d], ty)
+        inner[d] -= low + high
+    b.copy(b.place(x), b.strides(x), place, strides, b.body.types[x], label)
 
 
 def concatenate(b: Builder, o: Op) -> None:
