@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
 
+from ...ssa import Op
 from ..placement import Placement
 from .grid import grid_of
 from .tiles import Tile
@@ -44,6 +46,7 @@ class Builder(Placement):
     arch: the device's compute capability, 90 for 9.0.
     triton: kernels so far, by name.
     tiles: those that contractions are computed in, by their text.
+    units: the ops that steps are of: ops, the first step, the one behind the last.
     """
 
     def __init__(self, function: func.FuncOp, arch: int) -> None:
@@ -51,6 +54,15 @@ class Builder(Placement):
         self.arch = arch
         self.triton: dict[str, TritonKernel] = {}
         self.tiles: dict[str, list[Tile]] = {}
+        self.units: list[tuple[tuple[Op, ...], int, int]] = []
+
+    @contextmanager
+    def unit(self, ops: Sequence[Op]) -> Iterator[None]:
+        """What is added in here is of these ops."""
+        begin = len(self.steps)
+        yield
+        if len(self.steps) > begin:
+            self.units.append((tuple(ops), begin, len(self.steps)))
 
     def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
         """Add a launch, with the source's first config.
