@@ -2,30 +2,304 @@
 
 from __future__ import annotations
 
-from codegen_harness import Arg, b, make, reduce, spread
-from triton_harness import run_cases
+import itertools
+from collections.abc import Callable
+
+import pytest
+import test_codegen_elementwise as elementwise
+import test_codegen_random as random_regions
+import test_codegen_reductions as reductions
+import torch
+from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, spread
+from triton_harness import compile_case, run_cases
+
+from gflow.compiler.codegen.triton import split, tiling
+from gflow.dialects import builder
+from gflow.dialects.mlir import ir
 
 
-def test_pointwise() -> None:
-    def body(x, y):
-        return [b("mul", b("add", x, y), y), b("exp", x)]
-
-    run_cases([make(f"{s}", [Arg(s), Arg(s)], body) for s in [(7,), (3, 5, 67), (), (0,), (4001,)]])
-
-
-def test_softmax() -> None:
-    def body(x):
-        s = x.type.shape
-        m = spread(reduce("max", x, 1), s, 0)
-        e = b("exp", b("sub", x, m))
-        return [b("div", e, spread(reduce("sum", e, 1), s, 0))]
-
-    run_cases([make(f"{s}", [Arg(s)], body) for s in [(5, 7), (64, 128), (3, 1000), (2, 9001)]])
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are long, and reductions worth sharing, at sizes that the interpreter can do."""
+    monkeypatch.setattr(tiling, "MOST_PERSISTENT", 64)
+    monkeypatch.setattr(split, "_LEAST", 64)
+    monkeypatch.setattr(split, "_PIECE", 64)
 
 
-def test_sums() -> None:
-    def body(x):
-        return [reduce("sum", x, 0), reduce("max", x, 0)]
+def kernels(case: Case) -> int:
+    return len(compile_case(case).triton)
 
-    shapes = [(5, 7), (1000, 30), (3, 64), (4096, 16)]
-    run_cases([make(f"{s}", [Arg(s)], body) for s in shapes])
+
+# -- elementwise
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "i1"])
+def test_every_op(dtype: str) -> None:
+    def body(x: ir.Value, y: ir.Value) -> list[ir.Value]:
+        out = [b(name, x) for name in elementwise._ops(dtype, 1)]
+        return out + [b(name, x, y) for name in elementwise._ops(dtype, 2)]
+
+    tolerance = elementwise._tolerance(dtype)
+    shapes = [(), (0,), (3, 5, 67)]
+    run_cases([make(f"{s}", [Arg(s, dtype), Arg(s, dtype)], body, **tolerance) for s in shapes])
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "i1"])
+def test_converts_compares_selects(dtype: str) -> None:
+    predicates = ("eq", "ne", "lt", "le", "gt", "ge")
+
+    def body(x: ir.Value, y: ir.Value, p: ir.Value) -> list[ir.Value]:
+        magnitude = b("abs", x) if dtype in FLOATS else x
+        out = [b("convert", magnitude, dtype=d) for d in (*FLOATS, *INTEGERS, "i1") if d != dtype]
+        out += [b("compare", x, other, predicate=q) for q in predicates for other in (x, y)]
+        return [*out, b("select", p, x, y), b("select", p, full(1, x), x)]
+
+    args = [Arg((300,), dtype), Arg((300,), dtype), Arg((300,), "i1")]
+    run_cases([make(dtype, args, body)])
+
+
+def _in_triton(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
+    """The cases of a test of the CPU's kernels, run here."""
+    monkeypatch.setattr(module, "run_cases", lambda cases, **given: run_cases(cases))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_values(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, elementwise)
+    elementwise.test_nan_and_infinity(dtype)
+    elementwise.test_float_powers(dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_edges(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, elementwise)
+    elementwise.test_integer_edges(dtype)
+    elementwise.test_integer_powers(dtype)
+
+
+def _mixed(x: ir.Value, y: ir.Value) -> list[ir.Value]:
+    return [b("sub", b("mul", x, y), y), b("maximum", x, y)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_strides(dtype: str) -> None:
+    cases = []
+    for shape in [(5, 67), (70, 33), (2, 33, 5, 7)]:
+        layouts = elementwise._strides(shape)
+        for s, t in [*itertools.product(layouts[:1], layouts), (layouts[1], layouts[2])]:
+            cases.append(make(f"{s} {t}", [Arg(shape, dtype, s), Arg(shape, dtype, t)], _mixed))
+    run_cases(cases if dtype == "f32" else cases[::3])
+
+
+def test_views_into_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, elementwise)
+    elementwise.test_views_into_kernels()
+
+
+# -- reductions
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "i1"])
+def test_every_kind(dtype: str) -> None:
+    shapes = [(1,), (4, 19), (3, 5, 37), (2, 3, 4, 18)] if dtype == "f32" else [(3, 5, 37)]
+    subsets = [(s, d) for s in shapes for d in reductions._subsets(len(s))]
+    run_cases([reductions._case("small", s, dtype, d) for s, d in subsets])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32", "i1"])
+@pytest.mark.usefixtures("small_tiles")
+def test_shared_by_programs(dtype: str) -> None:
+    shapes = [(6003,), (7, 301), (301, 7), (2, 203, 3)]
+    subsets = [(s, d) for s in shapes for d in reductions._subsets(len(s))]
+    run_cases([reductions._case("long", s, dtype, d) for s, d in subsets])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "i1"])
+def test_over_nothing(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, reductions)
+    reductions.test_over_nothing(dtype)
+
+
+@pytest.mark.parametrize("shape", [(3, 21), (40, 40)])
+def test_nan_wins(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, reductions)
+    reductions.test_nan_wins(shape)
+
+
+# -- regions of networks
+
+
+def _regions() -> list[Case]:
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    cases = []
+    for shape in [(1, 1), (3, 7), (2, 3, 4, 33), (2, 300)]:
+        for dtype in FLOATS:
+            rtol = {"f32": 1e-5, "f64": 1e-9}.get(dtype, 3e-2)
+            cases += [
+                make(
+                    f"softmax {dtype} {shape}",
+                    [Arg(shape, dtype)],
+                    lambda x, log=log: [reductions._softmax(x, log)],
+                    rtol=rtol,
+                    atol=rtol,
+                )
+                for log in (False, True)
+            ]
+        args = [Arg(shape), Arg(shape[-1:]), Arg(shape[-1:]), Arg(shape)]
+        cases.append(make(f"layer norm {shape}", args, reductions._layer_norm, **close))
+    shape = (3, 33, 4, 17)
+    for channel, strides in itertools.product((1, 3), (None, (33 * 4 * 17, 1, 33 * 17, 33))):
+        c = (shape[channel],)
+        args = [Arg(shape, strides=strides), Arg(c), Arg(c), Arg(shape, strides=strides)]
+        name = f"batch norm {channel} {strides}"
+        cases.append(make(name, args, reductions._batch_norm(channel), alias={1: 2}, **close))
+    return cases
+
+
+def test_norms_and_softmax() -> None:
+    run_cases(_regions())
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_norms_and_softmax_in_pieces() -> None:
+    """Two levels of reductions, each of them shared."""
+    run_cases(_regions())
+
+
+@pytest.mark.parametrize("classes", [2, 100])
+def test_cross_entropy(classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, reductions)
+    reductions.test_cross_entropy(classes)
+
+
+def test_mixed_types_around_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_triton(monkeypatch, reductions)
+    reductions.test_mixed_types_around_a_reduction()
+
+
+def _region_cases(first: int, last: int) -> list[Case]:
+    small = [s for s in random_regions.SPACES if torch.Size(s).numel() < 10000]
+    cases = []
+    for seed in range(first, last):
+        grower = random_regions._Grower(seed, small[seed % len(small)])
+        name = f"seed {seed} {grower.space} over {grower.reduced}"
+        case = make(name, grower.arguments(), grower.body, seed=seed, rtol=1e-2, atol=2e-2)
+        cases.append(case)
+    return cases
+
+
+def test_random_regions() -> None:
+    run_cases(_region_cases(0, 30))
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_random_regions_in_pieces() -> None:
+    run_cases(_region_cases(30, 60))
+
+
+# -- random numbers
+
+
+def _draws(shape: tuple[int, ...], kind: str, dtype: str) -> Callable[..., list[ir.Value]]:
+    def body(state: ir.Value, x: ir.Value) -> list[ir.Value]:
+        given = b("random", state, kind=kind, stream=3, shape=shape, dtype=dtype)
+        turned = b("transpose", given, permutation=tuple(reversed(range(len(shape)))))
+        other = b("random", state, kind=kind, stream=1 << 20, shape=shape, dtype=dtype)
+        if kind == "bits":
+            return [given, turned, b("xor", given, other)]
+        return [given, turned, b("add", b("convert", other, dtype="f32"), x)]
+
+    return body
+
+
+STATE = Arg((2,), "i64", values=torch.tensor([0x123456789ABCDEF, 7]))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal", "bits"])
+def test_random_numbers(kind: str) -> None:
+    """In fours where neighbours lie in a row, one by one elsewhere; the numbers are the same."""
+    cases = []
+    types = ("i64", "i32", "ui8") if kind == "bits" else ("f32", "f16", "f64")
+    close = {} if kind != "normal" else {"rtol": 1e-4, "atol": 1e-5}
+    for shape, dtype in itertools.product([(), (7,), (1000,), (5, 64), (33, 7), (3, 4, 12)], types):
+        args = [STATE, Arg(shape)]
+        cases.append(make(f"{kind} {dtype} {shape}", args, _draws(shape, kind, dtype), **close))
+    run_cases(cases)
+
+
+def test_dropout_in_a_row_kernel() -> None:
+    """A mask drawn where a softmax is computed, and again where its gradient is."""
+
+    def body(state: ir.Value, x: ir.Value, g: ir.Value) -> list[ir.Value]:
+        shape = builder.type_of(x).shape
+        u = b("random", state, kind="uniform", stream=5, shape=shape, dtype="f32")
+        keep = b("compare", u, full(0.3, u), predicate="ge")
+        y = reductions._softmax(x, False)
+        dropped = b("select", keep, b("mul", y, full(1 / 0.7, y)), full(0, y))
+        back = b("select", keep, g, full(0, g))
+        inner = reduce("sum", b("mul", back, y), len(shape) - 1)
+        return [dropped, b("mul", y, b("sub", back, spread(inner, shape, *range(len(shape) - 1))))]
+
+    run_cases(
+        [
+            make(f"{s}", [STATE, Arg(s), Arg(s)], body, rtol=1e-5, atol=1e-6)
+            for s in [(6, 64), (3, 37)]
+        ]
+    )
+
+
+# -- movement
+
+
+def test_movement() -> None:
+    def body(x: ir.Value, y: ir.Value, zero: ir.Value) -> list[ir.Value]:
+        n, m = builder.type_of(x).shape
+        return [
+            b("pad", x, zero, low=(1, 2), high=(0, 3)),
+            b("concatenate", x, y, dim=1),
+            b("reverse", x, dims=(0, 1)),
+            b("iota", shape=(n, m), dim=1, dtype="f32"),
+            b("iota", shape=(n, m), dim=0, dtype="i64"),
+            b("transpose", x, permutation=(1, 0)),
+        ]
+
+    for dtype in ("f32", "i8", "i1"):
+        shapes = [((5, 67), (5, 3)), ((64, 64), (64, 32)), ((0, 4), (0, 2))]
+        run_cases(
+            [make(f"{s}", [Arg(s, dtype), Arg(t, dtype), Arg((), dtype)], body) for s, t in shapes]
+        )
+
+
+# -- what is shared
+
+
+def test_layers_share_kernels() -> None:
+    """Sizes, strides and constants are no part of a kernel."""
+
+    def body(*args: ir.Value) -> list[ir.Value]:
+        out = []
+        for i, x in enumerate(args):
+            y = b("mul", x, full(0.1 * (i + 3), x))
+            out += [b("tanh", y), reduce("sum", x, 0)]
+        return out
+
+    case = make("layers", [Arg((1024, 64 * n)) for n in (1, 2, 3, 5)], body)
+    names = {name.rsplit("_", 1)[0] for name in compile_case(case).triton}
+    assert kernels(case) <= len(names) + 2, list(compile_case(case).triton)
+
+
+def test_updates_in_place() -> None:
+    """An optimizer's update writes over what it reads."""
+
+    def body(w: ir.Value, m: ir.Value, g: ir.Value, rate: ir.Value) -> list[ir.Value]:
+        momentum = b("add", b("mul", m, full(0.9, m)), g)
+        step = b(
+            "broadcast", b("convert", rate, dtype="f32"), shape=builder.type_of(w).shape, dims=()
+        )
+        return [b("sub", w, b("mul", momentum, step)), momentum]
+
+    cases = []
+    for shape in [(3, 5), (1000,), (4, 33, 2)]:
+        args = [Arg(shape), Arg(shape), Arg(shape), Arg((), "f64")]
+        cases.append(make(f"{shape}", args, body, alias={0: 0, 1: 1}))
+    run_cases(cases)
