@@ -5,7 +5,8 @@
 Inference is `model(**batch)` without gradients. Training is a step with the model's own loss from its
 `labels` and AdamW; `torch.compile` gets the forward and, as a function of its own, the optimizer's step.
 A row measures each first call in a fresh process with empty caches, then all peers in one process in
-turns. `--json` is read first where it exists: rows that are measured again replace those in it.
+turns. `--json` is read first where it exists: what is measured again replaces what stands in it.
+`--no-first-call` takes the caches as they are, `--no-steps` stops after the first calls.
 """
 
 from __future__ import annotations
@@ -166,32 +167,35 @@ CHILD_MODES = {"first_call": first_call, "steps": steps}
 # -- the parent
 
 
-def measure(name: str, mode: str, args: argparse.Namespace) -> dict[str, Any]:
-    row: dict[str, Any] = {"model": name, "mode": mode, "description": MODELS[name].description}
+def measure(row: dict[str, Any], args: argparse.Namespace) -> None:
+    """Add to a row what was asked for; the rest of it stays."""
+    name, mode, peers = row["model"], row["mode"], args.peers.split(",")
     base = {
         "item": name,
         "training": mode == "training",
         "quick": args.quick,
         "rounds": args.rounds,
     }
-    peers = args.peers.split(",")
-    with empty_caches() as environment:
 
-        def attempt(child: str, asked: list[str]) -> dict[str, Any]:
-            note(f"  {name}: {mode}, {child} {', '.join(asked)}")
-            request = {**base, "mode": child, "peers": asked}
-            return ask(request, environment, args.timeout, "benchmarks.transformers")
+    def attempt(child: str, asked: list[str], environment: dict[str, str]) -> dict[str, Any]:
+        note(f"  {name}: {mode}, {child} {', '.join(asked)}")
+        request = {**base, "mode": child, "peers": asked}
+        return ask(request, environment, args.timeout, "benchmarks.transformers")
 
-        try:
-            if args.first_call:
-                row["first_call_s"] = {
-                    peer: attempt("first_call", [peer])["seconds"] for peer in peers
-                }
-            row.update(attempt("steps", peers))
-        except ChildError as error:
-            row["error"] = str(error)
-            note(f"  {error}")
-    return row
+    row.pop("error", None)
+    try:
+        if not args.first_call:  # with the caches at hand
+            row.update(attempt("steps", peers, {}))
+            return
+        with empty_caches() as environment:
+            first = row.setdefault("first_call_s", {})
+            for peer in peers:
+                first[peer] = attempt("first_call", [peer], environment)["seconds"]
+            if args.steps:
+                row.update(attempt("steps", peers, environment))
+    except ChildError as error:
+        row["error"] = str(error)
+        note(f"  {error}")
 
 
 HEAD = (
@@ -203,24 +207,24 @@ HEAD = (
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     if "error" in row:
         return (row["model"], row["mode"], row["error"], *["-"] * (len(HEAD) - 3))
-    ms, first = row["ms"], row.get("first_call_s", {})
+    ms, first = row.get("ms", {}), row.get("first_call_s", {})
 
     def number(value: float | None, digits: int) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
     def ratio(peer: str) -> str:
-        return number(ms["gflow"] / ms[peer] if peer in ms else None, 2)
+        return number(ms["gflow"] / ms[peer] if {peer, "gflow"} <= {*ms} else None, 2)
 
     calls = (
         f"{name.removesuffix('.default')} ×{found['calls']} {found['share']:.0%}"
-        for name, found in sorted(row["aten"].items(), key=lambda item: -item[1]["share"])
+        for name, found in sorted(row.get("aten", {}).items(), key=lambda item: -item[1]["share"])
     )
     return (
         row["model"], row["mode"], ", ".join(calls) or "none",
-        number(ms["gflow"], 1), number(ms.get("eager"), 1), number(ms.get("compile"), 1),
+        number(ms.get("gflow"), 1), number(ms.get("eager"), 1), number(ms.get("compile"), 1),
         ratio("eager"), ratio("compile"),
         number(first.get("gflow"), 1), number(first.get("compile"), 1),
-        f"{row['difference']['gflow']:.0e}",
+        f"{row['difference']['gflow']:.0e}" if "difference" in row else "-",
     )  # fmt: skip
 
 
@@ -241,6 +245,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="tiny models: does it run?")
     parser.add_argument("--no-first-call", dest="first_call", action="store_false")
+    parser.add_argument("--no-steps", dest="steps", action="store_false")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one process")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path)
@@ -253,7 +258,8 @@ def main(argv: list[str]) -> int:
     known = {(row["model"], row["mode"]): row for row in result["rows"]}
     for name in args.models.split(",") if args.models else []:
         for mode in args.modes.split(","):
-            known[name, mode] = measure(name, mode, args)
+            start = {"model": name, "mode": mode, "description": MODELS[name].description}
+            measure(known.setdefault((name, mode), start), args)
             result["rows"] = [
                 known[name, mode] for name in MODELS for mode in MODES if (name, mode) in known
             ]
