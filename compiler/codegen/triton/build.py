@@ -16,7 +16,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
-from . import attention, fused, indexing, movement
+from . import attention, fused, indexing, merge, movement
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -32,9 +32,28 @@ def build_program(function: func.FuncOp, *, arch: int) -> Program:
     Raises:
         ValueError: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
-    b = Builder(function, arch)
+    return build_with(Builder(function, arch))
+
+
+def build_with(b: Builder) -> Program:
+    """The program of a builder's function; `b.units` then says which steps are whose."""
+    function = b.function
+    window = merge.Window(b)
     for o in b.body.ops:
-        add_op(b, o)
+        if is_view(o, b.at) or o.name == "constant":
+            add_op(b, o)
+            continue
+        if merge.candidate(b, o):
+            b.assign(o)
+            if window.take(o):
+                continue
+            window.flush()
+            if window.take(o):
+                continue
+        window.flush()
+        with b.unit([o]):
+            add_op(b, o)
+    window.flush()
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",
@@ -45,7 +64,7 @@ def build_program(function: func.FuncOp, *, arch: int) -> Program:
         declarations={},
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
-        target=f"cuda:{arch}",
+        target=f"cuda:{b.arch}",
         triton=b.triton,
     )
 
