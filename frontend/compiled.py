@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,10 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from .building import is_building
 from .captured import captured
-from .errors import GraphError
+from .errors import GraphError, GraphInputError
+from .joint import Undivided
+from .lowering.dtypes import LoweringError
 from .nn.graph import Graph
 from .tracing.location import user_frame
 from .views import unwrapped
+
+_log = logging.getLogger("gflow")
 
 
 def compile(target: Any = None, /, **options: Any) -> Any:
@@ -86,13 +91,14 @@ class _Runner:
     def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
         self.target = target
         self.program = _Program(target, options)
-        self._differentiable: Callable[..., Any] | None = None
+        self._pairs: Any = None
+        self._by_dynamo: Callable[..., Any] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
             return self.target(*args, **kwargs)
         if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
-            return self._with_gradients()(*args, **kwargs)
+            return self._with_gradients(args, kwargs)
         # A new seed at every call, as eager does: torch.manual_seed() repeats what comes after it.
         self.program.__dict__["_state"].rng = None
         return self.program(*args, **kwargs)
@@ -110,14 +116,38 @@ class _Runner:
             elif isinstance(part, torch.Tensor):
                 yield part
 
-    def _with_gradients(self) -> Callable[..., Any]:
-        if self._differentiable is None:
-            from .dynamo import gflow
+    def _with_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._by_dynamo is not None:
+            return self._by_dynamo(*args, **kwargs)
+        try:
+            return self._gradients()(*args, **kwargs)
+        except (GraphError, Undivided, LoweringError) as error:
+            problem = error
+        _log.info("compile(): left to TorchDynamo, since two programs cannot hold %s", problem)
+        dynamo = self._dynamo()
+        try:
+            result = dynamo(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise (error if isinstance(problem, Undivided) else problem) from error
+        if not isinstance(problem, GraphInputError):  # other arguments may do
+            self._by_dynamo = dynamo
+        return result
 
-            options = self.program.config.compile_options
-            backend = functools.partial(gflow, options=options)
-            self._differentiable = torch.compile(self.target, backend=backend, fullgraph=True)
-        return self._differentiable
+    def _gradients(self) -> Any:
+        from .differentiable import Differentiable
+
+        if self._pairs is None:
+            self._pairs = pairs = Differentiable(self.target, self.program.target)
+            state, config = self.program.__dict__["_state"], self.program.config
+            pairs.config.set_cache_size(state.plans.size)
+            pairs.config.compile_options = config.compile_options
+        return self._pairs
+
+    def _dynamo(self) -> Callable[..., Any]:
+        from .dynamo import gflow
+
+        backend = functools.partial(gflow, options=self.program.config.compile_options)
+        return torch.compile(self.target, backend=backend, fullgraph=True)  # type: ignore[no-any-return]
 
 
 def _modules(target: Any) -> Iterator[tuple[str, torch.nn.Module]]:

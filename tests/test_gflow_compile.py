@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 import gflow as flow
 
@@ -160,3 +161,106 @@ def test_part_of_a_graph() -> None:
 
     x = torch.randn(2, 3)
     torch.testing.assert_close(Outer()(x), x * 2 + linear(x))
+
+
+def gradients_of(run: Any, tensors: Any, *args: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Results, and the gradients of some tensors of the sum of all that requires them."""
+    out = run(*args)
+    loss = sum(x.square().sum() for x in tree_leaves(out) if torch.is_tensor(x) and x.requires_grad)
+    return out, list(torch.autograd.grad(loss, tensors, allow_unused=True))
+
+
+def assert_same_gradients(target: Any, tensors: Any, *args: Any) -> Any:
+    """A compiled target is as the target itself, by two programs."""
+    fast = flow.compile(target)
+    mine, theirs = (gradients_of(run, tensors, *args) for run in (fast, target))
+    torch.testing.assert_close(tree_leaves(mine[0]), tree_leaves(theirs[0]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mine[1], theirs[1], rtol=1e-4, atol=1e-5)
+    if isinstance(target, nn.Module):
+        assert fast._runner._by_dynamo is None
+    return fast
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> dict[str, Any]:
+        y = nn.functional.relu6(self.norm(self.conv(x)))
+        z = self.attention(y.flatten(2).mT) * weight
+        return {"z": z, "best": z.argmax(-1), "rest": (None, 3, y.detach(), x)}
+
+
+def test_gradients_of_a_model() -> None:
+    model = Blocks()
+    x, weight = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    fast = assert_same_gradients(model, [*model.parameters(), x, weight], x, weight)
+    out = fast(x, weight)
+    assert not out["best"].requires_grad
+    assert not out["rest"][2].requires_grad
+    assert out["rest"][:2] == (None, 3)
+    model.conv.requires_grad_(False)
+    model.eval()
+    assert_same_gradients(model, [model.attention.linear1.weight, weight], x.detach(), weight)
+
+
+def test_backwards_that_come_later() -> None:
+    """What they need is kept, by each call for itself, and checked."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 2))
+    fast = flow.compile(model, cache_size=1)
+    model.eval()
+    batches = [torch.randn(n, 4) for n in (3, 3, 5, 3, 3, 3, 3)]
+    losses = [fast(x).square().sum() for x in batches]
+    losses[0].backward(retain_graph=True)
+    for loss in losses:
+        loss.backward()
+    found = [p.grad.clone() for p in model.parameters()]  # type: ignore[union-attr]
+    model.zero_grad()
+    for x in (batches[0], *batches):
+        model(x).square().sum().backward()
+    torch.testing.assert_close(found, [p.grad for p in model.parameters()])
+    model.train()
+    x = torch.ones(64, 4, requires_grad=True)
+    wide = flow.compile(nn.Dropout(0.5))
+    kept = wide(x)
+    kept.sum().backward()
+    assert torch.equal(x.grad, kept)  # the same mask
+    loss = fast(batches[0]).sum()
+    with torch.no_grad():
+        model[3].weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_marked_modules_keep_nothing() -> None:
+    model = nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 4))
+
+    def kept(fast: Any) -> list[tuple[int, ...]]:
+        (pair,) = fast._runner._pairs._state.plans
+        results = pair.compiled.program.results[pair.divided.results :]
+        return [r.type.shape for r in results if r.alias is None]
+
+    x = torch.randn(3, 4)
+    assert kept(assert_same_gradients(model, [*model.parameters()], x)) == [(3, 64)]
+    model.to(flow.nn.graph.GraphModule).activation_checkpointing = True
+    assert kept(assert_same_gradients(model, [*model.parameters()], x)) == []
+
+
+def test_what_is_left_to_dynamo() -> None:
+    model = nn.Linear(3, 3)
+
+    @flow.compile
+    def updates(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return model(x)
+
+    x = torch.zeros(2, 3)
+    updates(x).sum().backward()
+    assert x[0, 0] == 1
+    torch.testing.assert_close(model.weight.grad, torch.full((3, 3), 2.0))
+    choose = flow.compile(lambda x: model(x) if x.sum() > 0 else -model(x))
+    with pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
+        choose(torch.ones(2, 3))
