@@ -28,7 +28,7 @@ from .conv_text import Walk, and_masks, masked
 from .depthwise import depthwise, is_depthwise
 from .epilogue import Epilogue, plain
 from .fused import launch
-from .matmul import Operand, product
+from .matmul import Operand, product, vectorized
 from .parameters import WIDE, Parameters, addresses, term, total
 from .tile import Axis
 from .tiles import Problem
@@ -184,7 +184,27 @@ class _Convolution:
         item = TensorType((), self.x.dtype).itemsize
         moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
         kind = kind_of_product(self.x.dtype, m, n, self.tf32)
-        return Problem(m, n, run * runs, batch, item, kind, moved, run)
+        return Problem(
+            m,
+            n,
+            run * runs,
+            batch,
+            item,
+            kind,
+            moved,
+            run,
+            gather=not self._vectorized(),
+            heavy=True,
+        )
+
+    def _vectorized(self) -> bool:
+        """Whether channels of the activations are loaded several at a time."""
+        g, item = self.g, TensorType((), self.x.dtype).itemsize
+        channels = (g.cg, g.og) if g.groups > 1 else (g.cg,)
+        even = all(c * item % 16 == 0 for c in channels)
+        return even and all(
+            vectorized((t.channel,), (t.outer, *t.spatial), item) for t in (self.x, self.y)
+        )
 
     def _precision(self) -> Literal["ieee", "tf32"]:
         return "tf32" if self.tf32 and self.x.dtype == "f32" else "ieee"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gflow.dialects import builder as ops
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, TensorType, row_major_strides
 
@@ -32,6 +33,10 @@ _UNTOLD = frozenset(
 )
 
 
+#: an op that costs more, and so many values, fill registers
+_COSTLY, _MANY = 4, 10
+
+
 @dataclass
 class Epilogue:
     """kernels: each reads the result as operand number `operands`, and stores.
@@ -47,6 +52,19 @@ class Epilogue:
     label: str
     comment: Callable[[], str] | None = None
     ops: tuple[str, ...] = ()
+
+    def heavy(self) -> bool:
+        """Whether it needs many registers: large expressions, or accesses of single elements."""
+        nodes = sum(len(k.nodes) for k in self.kernels)
+        costly = any(
+            n.op in OPS and OPS[n.op].cost > _COSTLY for k in self.kernels for n in k.nodes
+        )
+        if costly or nodes > _MANY or any(n.op == "random" for k in self.kernels for n in k.nodes):
+            return True
+        walks = [a for k in self.kernels for a in (*k.loads, *k.stores)]
+        return any(s > 1 and s % 8 for a in walks for s in a.strides) or any(
+            a.strides and a.strides[-1] > 1 for a in walks
+        )
 
     def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
         """The lines that compute and store.

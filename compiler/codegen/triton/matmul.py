@@ -131,13 +131,23 @@ def product(
     kind = kind_of_product(x.dtype, m, n, tf32)
     item = TensorType((), x.dtype).itemsize
     moved = item * count * (m * k + k * n + m * n)
+    even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
+    problem = Problem(m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy())
     frame = Frame(
-        "matmul", params, Problem(m, n, k, count, item, kind, moved), x.dtype, result, "M", "N",
+        "matmul", params, problem, x.dtype, result, "M", "N",
         _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"), setup,
         "tl.cdiv(K, BLOCK_K)", load, precision="tf32" if tf32 else "ieee",
         unhinted=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
     add(b, frame, after, splits)
+
+
+def vectorized(matrix: Sequence[int], others: Sequence[int], item: int) -> bool:
+    """Whether 16 bytes can be loaded at a time: one stride of a matrix is 1, all others are multiples of so many."""
+    if 1 not in matrix:
+        return False
+    rest = [s for s in matrix if s != 1]
+    return all(s * item % 16 == 0 for s in (*rest, *others))
 
 
 def _masked(*masks: str | None) -> str:

@@ -91,6 +91,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 class Problem:
     """A product: sizes, how many of them, bytes of an element of the operands.
 
+    gather: the operands are loaded element by element. heavy: what follows needs many registers.
     run: terms that a block may span, if not all: a convolution's channels.
     kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
     0 if nothing but the product counts.
@@ -104,6 +105,8 @@ class Problem:
     kind: str
     bytes: int = 0
     run: int = 0
+    gather: bool = False
+    heavy: bool = False
 
     @property
     def span(self) -> int:
@@ -120,6 +123,11 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
     fitting = []
     for t in whole:
         k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16) if p.kind == "cores" else t.k
+        if p.gather:
+            k = min(k, 32)
+            t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
+        if t.m * t.n > (_GATHERED if p.gather else _HEAVY if p.heavy else t.m * t.n):
+            continue
         t = Tile(t.m, t.n, k, t.warps, t.stages)
         if _shared(t, p.item) > d.shared:
             t = Tile(t.m, t.n, t.k, t.warps, 2)
@@ -127,6 +135,10 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
         if _shared(t, p.item) <= d.shared and not too_large and t not in fitting:
             fitting.append(t)
     return fitting or [Tile(16, 16, 32, 4, 2)]
+
+
+#: elements of the largest tile whose operands are loaded one by one, and of one with much to do afterwards
+_GATHERED, _HEAVY = 128 * 64, 128 * 128
 
 
 def _shared(t: Tile, item: int) -> int:
