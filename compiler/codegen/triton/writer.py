@@ -85,6 +85,7 @@ class Writer:
         self.scopes: list[Scope] = []
         self.starts: dict[str, str] = {}
         self.walks: dict[tuple[int, ...], int] = {}
+        self.numbered: dict[tuple[Any, ...], str] = {}
 
     # -- text
 
@@ -124,6 +125,10 @@ class Writer:
 
     def product(self, dims: Sequence[int]) -> str:
         return " * ".join(self.size(d) for d in dims) or "1"
+
+    def count(self, kind: str) -> int:
+        """How many parameters of a kind have a number: in the order in which they are met, whatever the op's."""
+        return sum(key[0] == kind for key in self.numbered)
 
     # -- where the program stands
 
@@ -291,9 +296,8 @@ class Writer:
     def load(self, slot: int) -> str:
         """Load `slot`, as an expression of the register's type."""
         a = self.k.loads[slot]
-        name = f"in{a.operand}"
-        if self.parameters.get(name, pointer_type(a.dtype)) != pointer_type(a.dtype):
-            name = f"in{a.operand}_{a.dtype}"
+        key = ("in", a.operand, a.dtype)
+        name = self.numbered.setdefault(key, f"in{self.count('in')}")
         pointer = self.pointer(name, a, self.loads[a.operand])
         mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
         text = f"tl.load({pointer}, mask={mask})" if mask else f"tl.load({pointer})"
@@ -301,7 +305,7 @@ class Writer:
 
     def store(self, n: int, value: str) -> None:
         a = self.k.stores[n]
-        pointer = self.pointer(f"out{a.operand}", a, self.stores[a.operand])
+        pointer = self.pointer(f"out{n}", a, self.stores[a.operand])
         if n in self.pieces:
             kept = prod(s for d, s in enumerate(self.k.sizes) if d not in self.k.reduced)
             width = self.number("width", kept)
@@ -342,7 +346,9 @@ class Writer:
                 else self.name(i, f"const_{i}", text, frozenset())
             )
         number = float(given) if dtype in FLOATS else int(given)
-        return self.parameter(f"const_{i}", scalar_type(dtype), number)
+        key = ("const", number, dtype)
+        name = self.numbered.setdefault(key, f"const{self.count('const')}")
+        return self.parameter(name, scalar_type(dtype), number)
 
     def expression(self, i: int, node: Node) -> str:
         match node.op:
