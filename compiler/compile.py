@@ -103,11 +103,12 @@ def compile_module(
         raise ValueError(f"the module has a size, {symbol}, so it is compiled with a twin")
     options = options or CompileOptions()
     program = _compile(module, options)
-    check = _compile(twin, replace(options, reproducer_dir="", on_phase=None))
+    quiet = replace(options, reproducer_dir="", on_phase=None)
+    check = _compile(twin, quiet, verify=False)  # the same passes have just done well
     return join(program, check, (symbol, other))
 
 
-def _compile(module: ir.Module, options: CompileOptions | None) -> Program:
+def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Program:
     options = options or CompileOptions()
     resolved = resolve(options)
     entry = entry_function(module)
@@ -120,7 +121,12 @@ def _compile(module: ir.Module, options: CompileOptions | None) -> Program:
             tell("passes", name)
 
     run_pipeline(
-        module, resolved.pipeline, timing=options.timing, reproducer=writer, instrument=instrument
+        module,
+        resolved.pipeline,
+        verify=verify,
+        timing=options.timing,
+        reproducer=writer,
+        instrument=instrument,
     )
     tell("codegen", "")
     start = time.perf_counter()

@@ -290,6 +290,7 @@ def run_pipeline(
     module: ir.Module | ir.Operation,
     pipeline: str,
     *,
+    verify: bool = True,
     verify_each: bool = False,
     timing: dict[str, float] | None = None,
     instrument: Instrument | None = None,
@@ -304,5 +305,10 @@ def run_pipeline(
     with module.operation.context:
         parsed = Pipeline(pipeline)
     parsed.run(
-        module, verify_each=verify_each, timing=timing, instrument=instrument, reproducer=reproducer
+        module,
+        verify=verify,
+        verify_each=verify_each,
+        timing=timing,
+        instrument=instrument,
+        reproducer=reproducer,
     )

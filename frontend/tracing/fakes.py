@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from .shape_rules import RULES, Metadata
+from .shape_rules import RULES, Metadata, plain, plain_size
 
 _LIMIT = 200_000
-_metadata_ids: dict[Metadata, int] = {}
+_metadata_ids: dict[tuple[Any, ...], int] = {}
 _known: dict[Any, tuple[type | None, list[Metadata | None]]] = {}
 _view_ops: dict[Any, bool] = {}
 
@@ -32,7 +32,7 @@ def tag(fake: FakeTensor) -> int:
     """A number for the metadata of a fake tensor, equal for equal metadata."""
     found: int | None = fake.__dict__.get("_gflow_metadata")
     if found is None:
-        key = _metadata(fake)
+        key = _metadata(fake) if fake.fake_mode.shape_env is None else plain(fake)
         found = _metadata_ids.setdefault(key, len(_metadata_ids))
         fake._gflow_metadata = found  # type: ignore[attr-defined]
     return found
@@ -46,7 +46,9 @@ def _key(arg: Any) -> Any:
         return (FakeTensor, tag(arg))
     if kind is list or kind is tuple:
         return tuple([_key(a) for a in arg])
-    if isinstance(arg, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(arg, torch.SymInt):
+        return (torch.SymInt, arg.node.expr)
+    if isinstance(arg, (torch.Tensor, torch.SymFloat, torch.SymBool)):
         raise _Unknown
     return (kind, arg)
 
@@ -62,23 +64,25 @@ def fake_call(
     mode: FakeTensorMode, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """The result of `func` on fake tensors: new fake tensors."""
+    env = mode.shape_env
+    calls = _known if env is None else env.known  # type: ignore[attr-defined]
     try:
         words = tuple([(k, _key(v)) for k, v in kwargs.items()]) if kwargs else ()
         key = (func, torch.get_default_dtype(), _key(args), words)
-        known = _known.get(key)
+        known = calls.get(key)
     except (_Unknown, TypeError):
         return mode.dispatch(func, types, args, kwargs)
     if known is None and (rule := RULES.get(func)) is not None:
         items = rule[1](args, kwargs)
         if items is not None:
-            known = _known[key] = (rule[0], items)
+            known = calls[key] = (rule[0], items)
     if known is None:
         out = mode.dispatch(func, types, args, kwargs)
         described = _describe(func, args, out)
         if described is not None:
-            if len(_known) > _LIMIT:
-                _known.clear()
-            _known[key] = described
+            if len(calls) > _LIMIT:
+                calls.clear()
+            calls[key] = described
         return out
     container, items = known
     with torch._C._DisableTorchDispatch():
@@ -99,7 +103,7 @@ def _describe(
         elif (
             type(item) is FakeTensor
             and item.constant is None
-            and item.storage_offset() == 0
+            and plain_size(item.storage_offset()) == 0
             and not item.dtype.is_complex
             and item.layout == torch.strided
             and not any(item is a for a in args)
@@ -108,7 +112,8 @@ def _describe(
         else:
             return None
     if _is_view(func) and (
-        container is not None or items[0].untyped_storage().nbytes() != _size(items[0])
+        container is not None
+        or plain_size(items[0].untyped_storage().nbytes()) != plain_size(_size(items[0]))
     ):
         return None  # more memory than the view shows: a later as_strided may look at it
     return container, described

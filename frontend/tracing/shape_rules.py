@@ -19,6 +19,21 @@ def _same(like: Tensor) -> Metadata:
     return (like.shape, like.stride(), like.dtype, like.device)
 
 
+def plain(tensor: Tensor) -> tuple[Any, ...]:
+    """A tensor's metadata, to compare and to look up: of sizes that vary, the formulas."""
+    return (
+        tuple(map(plain_size, tensor.shape)),
+        tuple(map(plain_size, tensor.stride())),
+        tensor.dtype,
+        tensor.device,
+    )
+
+
+def plain_size(size: Any) -> Any:
+    """A size, or the formula of one that varies."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
 def _elementwise(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
     first = args[0]
     if not (
@@ -28,14 +43,14 @@ def _elementwise(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata
         and (first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last))
     ):
         return None
-    metadata = _same(first)
+    metadata = plain(first)
     for arg in (*args[1:], *kwargs.values()):
         if isinstance(arg, Tensor):
-            if _same(arg) != metadata:
+            if plain(arg) != metadata:
                 return None
         elif type(arg) not in (int, float, str):
             return None
-    return [metadata]
+    return [_same(first)]
 
 
 def _channels(input: Tensor, others: tuple[Any, ...]) -> Metadata | None:

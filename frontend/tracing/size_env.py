@@ -60,6 +60,7 @@ class SizeEnv(ShapeEnv):
         least = min(max(sizes.least, 2), sizes.most)
         self._constrain_range(self.variable, least, sizes.most)
         self.symint = self.create_symintnode(self.variable, hint=sizes.most, source=source)
+        self.known: dict[Any, Any] = {}  # what calls of ops gave (`fakes`)
         self._answers: dict[Any, Any] = {}
         self._sizes: dict[Any, tuple[int, ...] | None] = {}
 
