@@ -141,6 +141,20 @@ class DeviceCode:
     instructions: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Race:
+    """What was measured for a step before it was chosen how to run it.
+
+    step: its number in the program; label: the op's name and source. device: where.
+    seconds: by way, the fastest first, which is the one that runs: "BLOCK=64, 4 warps, 2 stages", "library".
+    """
+
+    step: int
+    label: str
+    device: str
+    seconds: dict[str, float]
+
+
 Step = KernelStep | KernelGroup | AtenStep | LaunchStep
 
 
@@ -185,6 +199,7 @@ class Program:
     target: what the code is for: "cpu", "cuda:90".
     triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
     size: what its sizes vary with, if they do.
+    races: how steps were chosen by measuring.
     """
 
     name: str
@@ -201,3 +216,4 @@ class Program:
     triton: dict[str, TritonKernel] = field(default_factory=dict)
     device_code: dict[str, DeviceCode] = field(default_factory=dict)
     size: Size | None = None
+    races: list[Race] = field(default_factory=list)

@@ -1,0 +1,139 @@
+"""Choosing how to run each launch by measuring: its kernel's configs, and a library's call.
+
+What is measured is a `Problem`: a kernel with the numbers of a launch. Launches of one problem are measured
+once, and the answer is kept on disk, under the device's name and the versions that took part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import metadata
+
+from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Race, TritonConfig
+
+from .compile import Job, Store, key_of, triton_version
+from .grid import grid_of
+
+#: seconds that a step takes on the device: a median; infinite if it cannot run there
+Measure = Callable[[LaunchStep | AtenStep], float]
+LIBRARY = "library"
+#: configs of a kernel that are tried, in the cost model's order
+MOST = 6
+#: by how much a library must be faster to be chosen
+_MARGIN = 0.98
+_KIND = "tuning"
+
+
+def contenders(program: Program, most: int = MOST) -> list[Job]:
+    """The kernels with the configs that a race over a program's launches needs compiled."""
+    names = {s.kernel: None for s in program.steps if isinstance(s, LaunchStep)}
+    kernels = [program.triton[name] for name in names]
+    return [(k, c) for k in kernels for c in range(min(len(k.configs), most))]
+
+
+def tune(
+    program: Program,
+    measure: Measure,
+    device: str,
+    *,
+    calls: Mapping[int, AtenStep] | None = None,
+    store: Store | None = None,
+    most: int = MOST,
+    tell: Callable[[str, str], None] = lambda name, detail: None,
+) -> Program:
+    """The program with each launch run in the fastest way, and `races` that say by how much.
+
+    Args:
+        measure: times a step; those of configs without machine code are not tried.
+        device: its name, which answers are kept under.
+        calls: steps of a library that could stand in a launch's place, by the launch's number.
+        store: reads and writes bytes by kind and name.
+        most: how many configs of a kernel are tried.
+    """
+    steps, races = list(program.steps), []
+    known: dict[str, dict[str, float]] = {}
+    for n, step in enumerate(program.steps):
+        if not isinstance(step, LaunchStep):
+            continue
+        ways = _ways(program, step, (calls or {}).get(n), most)
+        if len(ways) < 2:
+            continue
+        key = _key(program, step, device, list(ways))
+        if key not in known:
+            tell("tune", f"{n}/{len(steps)} {step.kernel}")
+            known[key] = _kept(store, key, list(ways)) or _race(ways, measure)
+            if store is not None:
+                store[1](_KIND, key, json.dumps(known[key]).encode())
+        seconds = known[key]
+        if not seconds:
+            continue  # none can run: the error is for the run to tell
+        order = _order(seconds)
+        steps[n] = ways[order[0]]
+        races.append(Race(n, step.label, device, {way: seconds[way] for way in order}))
+    return replace(program, steps=steps, races=races)
+
+
+def _ways(
+    program: Program, step: LaunchStep, call: AtenStep | None, most: int
+) -> dict[str, LaunchStep | AtenStep]:
+    """The ways to run a step, the cost model's choice first."""
+    kernel = program.triton[step.kernel]
+    found: dict[str, LaunchStep | AtenStep] = {}
+    for n, config in enumerate(kernel.configs[:most]):
+        if n == step.config or key_of(kernel.name, n) in program.device_code:
+            grid = grid_of(kernel, config, step.args)
+            if 0 not in grid:
+                found[_described(config)] = replace(step, config=n, grid=grid)
+    if call is not None:
+        found[LIBRARY] = call
+    return found
+
+
+def _race(ways: Mapping[str, LaunchStep | AtenStep], measure: Measure) -> dict[str, float]:
+    found = {way: measure(step) for way, step in ways.items()}
+    return {way: seconds for way, seconds in found.items() if math.isfinite(seconds)}
+
+
+def _order(seconds: Mapping[str, float]) -> list[str]:
+    """The ways, the one to use first."""
+    order = sorted(seconds, key=lambda way: seconds[way])
+    if order[0] == LIBRARY and len(order) > 1 and seconds[LIBRARY] > _MARGIN * seconds[order[1]]:
+        order[:2] = [order[1], LIBRARY]
+    return order
+
+
+def _described(config: TritonConfig) -> str:
+    parts = [f"{name}={value}" for name, value in config.constants.items()]
+    return ", ".join([*parts, f"{config.num_warps} warps", f"{config.num_stages} stages"])
+
+
+def _key(program: Program, step: LaunchStep, device: str, ways: Sequence[str]) -> str:
+    """All that the outcome of a race depends on."""
+    kernel = program.triton[step.kernel]
+    numbers = [None if isinstance(a, Place) else a for a in step.args]
+    versions = [triton_version(), _torch_version()]
+    parts = [device, program.target, versions, asdict(kernel), numbers, list(ways)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _kept(store: Store | None, key: str, ways: Sequence[str]) -> dict[str, float] | None:
+    data = store[0](_KIND, key) if store is not None else None
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    good = isinstance(found, dict) and found.keys() <= set(ways)
+    return found if good and found else None
+
+
+def _torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""

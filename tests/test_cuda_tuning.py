@@ -1,0 +1,148 @@
+"""How launches are chosen by measuring, with a timer that is made up, and with the interpreter's clock."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gflow
+from gflow.compiler.codegen.triton.compile import key_of
+from gflow.compiler.codegen.triton.library_calls import library_calls
+from gflow.compiler.codegen.triton.tune import contenders, tune
+from gflow.dialects.program import (
+    AtenStep,
+    DeviceCode,
+    LaunchStep,
+    Place,
+    Program,
+    TritonConfig,
+    TritonKernel,
+)
+from gflow.runtime.cuda import CudaExecutable
+from gflow.runtime.cuda.interpreter import InterpreterDevice
+from gflow.runtime.cuda.timing import StepTimer
+from gflow.runtime.program_io import from_bytes, to_bytes
+from gflow.targets import programs_for
+
+CODE = DeviceCode("", "k", 0, 4)
+GRID = ("cdiv(n, BLOCK)",)
+
+
+def program(
+    sizes: tuple[int, ...] = (1000, 1000, 5), blocks: tuple[int, ...] = (64, 128, 256)
+) -> Program:
+    configs = tuple(TritonConfig({"BLOCK": b}, 4, 2) for b in blocks)
+    kernel = TritonKernel("k", "text", {"x": "*fp32", "n": "i32"}, {}, ("x",), configs, GRID)
+    found = Program("p", "", [], [], [], {}, {}, 0, target="cuda:90", triton={"k": kernel})
+    found.device_code = {key_of("k", c): CODE for c in range(len(blocks))}
+    found.steps = [
+        LaunchStep("k", (Place("arena", 0, 64 * i), n), 0, (-(-n // blocks[0]), 1, 1), f"op {i}")
+        for i, n in enumerate(sizes)
+    ]
+    return found
+
+
+class Timer:
+    """Seconds by the number of programs; counts what it is asked."""
+
+    def __init__(self, library: float = math.inf) -> None:
+        self.asked: list[Any] = []
+        self.library = library
+
+    def __call__(self, step: LaunchStep | AtenStep) -> float:
+        self.asked.append(step)
+        if isinstance(step, AtenStep):
+            return self.library
+        (_, n), (x, _, _) = step.args, step.grid
+        return abs(x - n // 128) + 1.0
+
+
+def test_each_problem_is_measured_once_and_the_fastest_config_runs():
+    timer = Timer()
+    found = tune(program(), timer, "a GPU")
+    assert [s.config for s in found.steps] == [1, 1, 0]
+    assert [s.grid for s in found.steps] == [(8, 1, 1), (8, 1, 1), (1, 1, 1)]
+    assert len(timer.asked) == 6  # three configs of two sizes
+    race = found.races[0]
+    assert (race.step, race.label, race.device) == (0, "op 0", "a GPU")
+    assert next(iter(race.seconds)) == "BLOCK=128, 4 warps, 2 stages"
+    assert list(race.seconds.values()) == sorted(race.seconds.values())
+    assert from_bytes(to_bytes(found)) == found
+
+
+def test_only_what_is_compiled_is_tried_and_what_cannot_run_loses():
+    given = program((1000,))
+    del given.device_code[key_of("k", 1)]
+    timer = Timer()
+    assert tune(given, timer, "a GPU").steps[0].config == 2
+    assert {s.config for s in timer.asked} == {0, 2}
+    fails = lambda step: math.inf if step.config == 1 else Timer()(step)  # noqa: E731
+    found = tune(program((1000,)), fails, "a GPU")
+    assert found.steps[0].config == 2
+    assert len(found.races[0].seconds) == 2
+    none = tune(program((1000,)), lambda step: math.inf, "a GPU")
+    assert none.steps == program((1000,)).steps
+    assert none.races == []
+
+
+def test_a_library_wins_only_if_it_is_faster():
+    call = AtenStep("aten.relu.default", "[[], {}]", (), (), "op 0")
+    slower = tune(program((1000,)), Timer(2.5), "a GPU", calls={0: call})
+    assert slower.steps[0].config == 1
+    assert "library" in slower.races[0].seconds
+    same = tune(program((1000,)), Timer(1.99), "a GPU", calls={0: call})
+    assert isinstance(same.steps[0], LaunchStep)
+    faster = tune(program((1000,)), Timer(0.5), "a GPU", calls={0: call})
+    assert faster.steps[0] is call
+    assert next(iter(faster.races[0].seconds)) == "library"
+
+
+def test_answers_are_kept_for_a_device():
+    files: dict[Any, bytes] = {}
+    store = (lambda *name: files.get(name), lambda kind, name, data: files.update({(kind, name): data}))  # fmt: skip
+    first, again, other = Timer(), Timer(), Timer()
+    found = tune(program(), first, "a GPU", store=store)
+    assert tune(program(), again, "a GPU", store=store) == found
+    assert not again.asked
+    tune(program(), other, "another GPU", store=store)
+    assert len(other.asked) == len(first.asked)
+    for name in files:
+        files[name] = b"damaged"
+    assert tune(program(), Timer(), "a GPU", store=store) == found
+
+
+def test_what_a_race_needs_compiled():
+    assert [c for _, c in contenders(program())] == [0, 1, 2]
+    assert [c for _, c in contenders(program(), most=2)] == [0, 1]
+
+
+class Infer(gflow.nn.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(32, 16)), nn.Conv2d(3, 4, 3, bias=False)
+
+    def build(self, x, y):
+        return x @ self.a, self.b(y)
+
+
+def test_library_calls_compute_the_same():
+    graph, x, y = Infer(), torch.randn(8, 32), torch.randn(2, 3, 6, 6)
+    want = graph(x, y)
+    plan: Any = graph._state.latest
+    (found,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
+    calls = library_calls(found)
+    assert any(c.overload == "aten.matmul.default" for c in calls.values())
+    pytest.importorskip("triton")
+    timer = StepTimer(found, InterpreterDevice(), runs=2, warm_up=1)
+    only_calls = lambda s: timer(s) if isinstance(s, AtenStep) else math.inf  # noqa: E731
+    chosen = tune(found, only_calls, "cpu", calls=calls)
+    assert {s.overload for s in chosen.steps if isinstance(s, AtenStep)} >= {"aten.matmul.default"}
+    args = list(plan.arguments)
+    for position, leaf in plan.input_slots:
+        args[position] = (x, y)[leaf]
+    for result, expected in zip(CudaExecutable(chosen, InterpreterDevice())(args), want):
+        torch.testing.assert_close(result, expected)
