@@ -1,0 +1,35 @@
+"""Gives the checkout its import names without an installation: a folder of links for `PYTHONPATH`.
+
+    python scripts/import_view.py DIRECTORY
+
+The folders `frontend`, `dialects`, `compiler` and `runtime` are imported as `gflow` and `gflow.*`; the
+directory gets a `gflow` of links to them, and links to `benchmarks` and `examples`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("dialects", "compiler", "runtime")
+BESIDE = ("benchmarks", "examples")
+
+
+def make_view(view: Path) -> None:
+    """Links every entry of `frontend/`, and the three other folders beside them, as `gflow`."""
+    shutil.rmtree(view, ignore_errors=True)
+    gflow = view / "gflow"
+    gflow.mkdir(parents=True)
+    for entry in (ROOT / "frontend").iterdir():
+        if entry.suffix in (".py", ".pyi", ".typed") or (entry / "__init__.py").exists():
+            (gflow / entry.name).symlink_to(entry)
+    for name in PACKAGES:
+        (gflow / name).symlink_to(ROOT / name)
+    for name in BESIDE:
+        (view / name).symlink_to(ROOT / name)
+
+
+if __name__ == "__main__":
+    make_view(Path(sys.argv[1]))

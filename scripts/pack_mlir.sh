@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Packs MLIR's bindings for a machine that cannot install them: the `torch_mlir` folder of the pinned wheel
+# for CPython 3.12 and later on x86-64 Linux, as .gpu/torch_mlir.tar.xz (about 51 MiB; not committed).
+#
+#   scripts/pack_mlir.sh [FILE]
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+target="${1:-$root/.gpu/torch_mlir.tar.xz}"
+version="$(sed -n 's/^torch-mlir==\([^ ]*\).*/\1/p' "$root/constraints.txt")"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 \
+    --implementation cp --abi abi3 --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 \
+    --platform manylinux_2_17_x86_64 -d "$work" "torch-mlir==$version"
+python3 -m zipfile -e "$work"/*.whl "$work/wheel"
+mkdir -p "$(dirname "$target")"
+tar -C "$work/wheel" -cf - torch_mlir | xz -T0 -9 > "$target.part"
+mv "$target.part" "$target"
+ls -l "$target"

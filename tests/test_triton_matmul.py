@@ -1,0 +1,227 @@
+"""Products as Triton kernels, in Triton's interpreter, against float64 and the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from codegen_harness import Arg, Case, b, copies, full, make, spread
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ir_interpreter import DTYPES
+from triton_harness import compile_case, run_cases
+from triton_interpreter import run_program
+
+from gflow.dialects.program import AtenStep, LaunchStep, Program
+
+#: what rounding to each element type, and a few sums of float32, may do to a number of size 1
+PRECISION = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def product(
+    m: int, k: int, n: int, dtype: str = "f32", *, batch: Sequence[int] = (), **args: Arg
+) -> Case:
+    """A product. a, b: other operands than dense ones."""
+    left = args.get("a", Arg((*batch, m, k), dtype))
+    right = args.get("b", Arg((*batch, k, n), dtype))
+    return make(f"{batch} {m} {k} {n} {dtype}", [left, right], lambda x, y: [b("matmul", x, y)])
+
+
+def against_float64(
+    cases: Sequence[Case], want: Callable[..., torch.Tensor] = torch.matmul
+) -> list[Program]:
+    """Each result is close to what `want` gives of the arguments in float64, for the size of the terms."""
+    programs = []
+    for case in cases:
+        program = compile_case(case)
+        programs.append(program)
+        assert not any(isinstance(s, AtenStep) for s in program.steps), case.name
+        (got,) = run_program(program, copies(case.args))
+        exact = [a.double() for a in case.args]
+        right = want(*exact)
+        scale = want(*[a.abs() for a in exact]).abs().clamp(min=1)
+        dtype = next(name for name, ty in DTYPES.items() if ty == got.dtype)
+        error = ((got.double() - right).abs() / scale).max().item() if got.numel() else 0.0
+        assert error < PRECISION[dtype], f"{case.name}: {error}"
+    return programs
+
+
+def launches(program: Program) -> list[str]:
+    return [s.kernel.rsplit("_", 1)[0] for s in program.steps if isinstance(s, LaunchStep)]
+
+
+def test_sizes() -> None:
+    sizes = [
+        (33, 40, 50),
+        (16, 16, 16),
+        (1, 30, 7),
+        (30, 9, 1),
+        (1, 5, 1),
+        (3, 64, 129),
+        (70, 1, 5),
+    ]
+    against_float64([product(*s) for s in sizes])
+
+
+def test_element_types() -> None:
+    cases = [product(21, 50, 35, dtype) for dtype in ("f64", "f16", "bf16")]
+    against_float64([*cases, product(64, 64, 32, "bf16"), product(1, 70, 33, "f16")])
+    run_cases([product(9, 17, 21, dtype) for dtype in ("i64", "i32", "i8", "ui8")])
+
+
+def test_strides() -> None:
+    m, k, n = 20, 33, 24
+    against_float64(
+        [
+            product(m, k, n, a=Arg((m, k), strides=(1, m))),
+            product(m, k, n, b=Arg((k, n), strides=(1, k))),
+            product(m, k, n, a=Arg((m, k), strides=(1, m)), b=Arg((k, n), strides=(1, k))),
+            product(m, k, n, a=Arg((m, k), strides=(2 * k, 2)), b=Arg((k, n), strides=(3, 3 * k))),
+            product(m, k, n, a=Arg((m, k), strides=(0, 1)), b=Arg((k, n), strides=(0, 1))),
+            product(m, k, n, a=Arg((m, k), strides=(1, 0)), b=Arg((k, n), strides=(1, 0))),
+        ]
+    )
+
+
+def test_batches() -> None:
+    s, m, k, n = (3, 4), 5, 19, 18
+    program, *_ = against_float64(
+        [
+            product(m, k, n, batch=s, b=Arg((*s, k, n), strides=(0, 0, n, 1))),
+            product(m, k, n, batch=s),
+            product(m, k, n, batch=s, a=Arg((*s, m, k), strides=(m * k, 3 * m * k, k, 1))),
+            product(m, k, n, batch=s, b=Arg((*s, k, n), strides=(k * n, 0, 1, k))),
+            product(m, k, n, batch=(1, 3, 1)),
+            product(1, k, n, batch=s),
+        ]
+    )
+    # one weight for all: the batch dimensions are rows
+    assert program.steps[0].args[2] == 60
+
+
+def test_split_terms() -> None:
+    cases = [product(3, 3001, 20), product(5, 4096, 16, "bf16"), product(8, 2000, 9, batch=(2,))]
+    for program in against_float64(cases):
+        assert launches(program) == ["matmul_partial", "total"]
+
+
+def test_zero_sizes() -> None:
+    run_cases([product(*s) for s in [(0, 3, 4), (3, 4, 0), (3, 0, 4)]])
+    case = make(
+        "no terms", [Arg((3, 0)), Arg((0, 4)), Arg((4,))],
+        lambda x, y, z: [b("add", b("matmul", x, y), spread(z, (3, 4), 1))],
+    )  # fmt: skip
+    run_cases([case])
+
+
+def linear(m: int, k: int, n: int, dtype: str, after: Callable[..., object]) -> Case:
+    """A layer: its bias, then `after(sum, residual)`."""
+
+    def body(x, w, bias, residual):
+        return after(b("add", b("matmul", x, w), spread(bias, (m, n), 1)), residual)
+
+    weight = Arg((k, n), dtype, (1, k))
+    return make(
+        f"{m} {k} {n} {dtype}",
+        [Arg((m, k), dtype), weight, Arg((n,), dtype), Arg((m, n), dtype)],
+        body,
+    )
+
+
+def gelu(x):
+    half, root = full(0.5, x), full(2**-0.5, x)
+    return b("mul", b("mul", x, half), b("add", full(1.0, x), b("erf", b("mul", x, root))))
+
+
+def test_epilogues() -> None:
+    relu = linear(21, 30, 18, "f32", lambda x, r: [b("maximum", x, full(0.0, x))])
+    residual = linear(21, 30, 18, "f32", lambda x, r: [b("add", x, r)])
+    many = linear(5, 1800, 18, "f32", lambda x, r: [gelu(b("add", x, r))])
+    both = linear(21, 30, 18, "f32", lambda x, r: [x, gelu(x)])
+    wider = linear(21, 30, 18, "bf16", lambda x, r: [gelu(b("convert", x, dtype="f32"))])
+
+    def tight(case: Case) -> Case:
+        case.rtol, case.atol = 1e-3, 1e-3
+        return case
+
+    run_cases([tight(c) for c in (relu, residual, many, both)])
+    wider.rtol, wider.atol = 2e-2, 2e-1  # the reference rounds the product
+    run_cases([wider])
+    assert launches(relu.program) == ["matmul_add_maximum"]
+    assert launches(many.program) == ["matmul_partial", "total_add_add_mul_mul_erf_add_mul"]
+
+
+def test_raw_result_and_epilogue() -> None:
+    def body(x, y):
+        z = b("matmul", x, y)
+        return [z, b("exp", b("mul", z, full(0.1, z)))]
+
+    case = make("both", [Arg((9, 20)), Arg((20, 33))], body)
+    case.rtol, case.atol = 1e-4, 1e-4
+    run_cases([case])
+
+
+def test_random_epilogue() -> None:
+    def body(x, y, rng):
+        z = b("matmul", x, y)
+        u = b("random", rng, kind="uniform", stream=3, shape=(9, 34), dtype="f32")
+        keep = b("compare", u, full(0.3, u), predicate="gt")
+        return [b("select", keep, z, full(0.0, z))]
+
+    rng = Arg((2,), "i64", values=torch.tensor([1234567890123, 5]))
+    case = make("dropout", [Arg((9, 20)), Arg((20, 34)), rng], body)
+    case.rtol, case.atol = 1e-4, 1e-4
+    run_cases([case])
+
+
+def test_epilogue_of_batches() -> None:
+    def body(x, y, mask, bias):
+        z = b("matmul", x, y)
+        s = (2, 3, 9, 10)
+        return [b("add", b("add", z, spread(mask, s, 0, 3)), spread(bias, s, 2))]
+
+    args = [Arg((2, 3, 9, 20)), Arg((2, 3, 20, 10)), Arg((2, 10)), Arg((9,))]
+    case = make("batches", args, body)
+    case.rtol, case.atol = 1e-4, 1e-4
+    run_cases([case])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(1, 70)] * 3),
+    swapped=st.tuples(st.booleans(), st.booleans()),
+    dtype=st.sampled_from(["f32", "f16", "bf16"]),
+)
+def test_any(sizes: tuple[int, int, int], swapped: tuple[bool, bool], dtype: str) -> None:
+    m, k, n = sizes
+    a = Arg((m, k), dtype, (1, m) if swapped[0] else None)
+    right = Arg((k, n), dtype, (1, k) if swapped[1] else None)
+    against_float64([product(m, k, n, a=a, b=right)])
+
+
+def test_layers_share_kernels() -> None:
+    def body(x, a, c, d):
+        x = b("matmul", x, a)
+        x = b("matmul", x, c)
+        return [b("matmul", x, d)]
+
+    sizes = [(64, 32), (32, 96), (96, 64), (64, 32)]
+    case = make("layers", [Arg(s) for s in sizes], body)
+    program = compile_case(case)
+    assert len(program.steps) == 3
+    assert len(program.triton) == 1
+
+
+def test_tf32_is_asked_for() -> None:
+    from gflow.compiler.compile import CompileOptions, compile_module
+    from gflow.dialects.mlir import ir
+
+    case = product(64, 64, 64)
+    with case.module.context:
+        (function,) = case.module.body.operations
+        function.attributes["gflow.tf32"] = ir.Attribute.parse('["matmul"]')
+    program = compile_module(case.module, CompileOptions(target="cuda:80"))
+    (kernel,) = program.triton.values()
+    assert 'input_precision="tf32"' in kernel.source
+    (plain,) = compile_case(product(64, 64, 64)).triton.values()
+    assert 'input_precision="ieee"' in plain.source
