@@ -24,6 +24,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "MOST_PERSISTENT", 64)
     monkeypatch.setattr(split, "_LEAST", 64)
     monkeypatch.setattr(split, "_PIECE", 64)
+    monkeypatch.setattr(split, "_STEPS", 0)
 
 
 def kernels(case: Case) -> int:

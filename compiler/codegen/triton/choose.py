@@ -26,6 +26,9 @@ _LARGE, _SMALL = 1024, 256
 #: values of a tile that live at once, above which a tile is halved to keep registers
 _ALIVE = 8
 
+#: rows that a few programs reduce as they are
+_SHORT = 1024
+
 #: most elements of a tile that is a whole row
 _ROW = 2048
 
@@ -53,7 +56,21 @@ def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     if _transposed(k, t):
         return _configs(t, [(32, 32, 4), (64, 32, 8), (64, 64, 8)])
     rows = elements // cols
+    if t.loop_rows and t.cols not in k.reduced:
+        return _columns(k, t, rows, cols, warps)
     return _configs(t, [(rows, cols, warps), (2 * rows, cols, 2 * warps), (2 * rows, cols, warps)])
+
+
+def _columns(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> tuple[TritonConfig, ...]:
+    """Reductions over the rows of a tile: each thread has several of them on their way."""
+    length = prod(k.sizes[d] for d in t.rows)
+    programs = cdiv(k.sizes[t.cols], cols) * prod(k.sizes[d] for d in t.outer)
+    tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
+    if programs < _BUSY and length <= _SHORT:  # what other programs left: few steps count
+        return _configs(t, [tall, twice])
+    light = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads) <= 2
+    plain = (rows, cols, warps)
+    return _configs(t, [twice, plain, tall] if light else [plain, twice])
 
 
 def _configs(t: Tiling, choices: list[tuple[int, int, int]]) -> tuple[TritonConfig, ...]:

@@ -24,10 +24,12 @@ from .tiling import Tiling
 if TYPE_CHECKING:
     from .builder import Builder
 
-#: programs that a launch should have, of a device with some 108–148 multiprocessors
-_WANTED = 512
+#: programs that a launch should have: some for each of the 108–148 multiprocessors
+_WANTED = 1024
 #: with this many kept tiles a device is busy enough
 _ENOUGH = 96
+#: tiles that one program may well take one after the other
+_STEPS = 8
 #: elements that each piece should have at least
 _PIECE = 4096
 #: elements below which sharing isn't worth a second launch
@@ -66,6 +68,8 @@ def pieces_of(k: Kernel, t: Tiling) -> int:
     if tiles >= _ENOUGH:
         return 1
     length = prod(k.sizes[d] for d in _looped(t))
+    if length <= _STEPS * _block(k, t):
+        return 1
     least = max(_block(k, t), _PIECE // across)
     return min(cdiv(length, least), max(1, _WANTED // max(1, tiles)))
 
