@@ -102,6 +102,11 @@ def compile_module(
     if twin is None or other is None:
         raise ValueError(f"the module has a size, {symbol}, so it is compiled with a twin")
     options = options or CompileOptions()
+    if parse_target(options.target).kind != "cpu":
+        raise ValueError(
+            f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
+            "static so far"
+        )
     program = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     check = _compile(twin, quiet, verify=False)  # the same passes have just done well

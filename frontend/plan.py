@@ -236,6 +236,14 @@ def compile_plan(
             f"{name}: an input is marked with dynamic_dim(), and set_gradient_accumulation_steps() splits "
             "inputs into parts of equal size; use one of the two."
         )
+    if dynamic is not None and any(
+        i in sparse or isinstance(o, torch.optim.SparseAdam) for i, o in enumerate(optimizers)
+    ):
+        raise GraphTraceError(
+            f"{name}: an input is marked with dynamic_dim(), and an optimizer is sparse: it works on as many "
+            "rows of an embedding as a call looks up, which must be a fixed number. Use a dense optimizer, "
+            "or leave the dimension static."
+        )
     if optimizers and micro_batches > 1:
         parts = split_arguments(build, args, kwargs, micro_batches)
 

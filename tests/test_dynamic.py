@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -330,7 +331,7 @@ def test_results_are_the_callers_own() -> None:
         assert bool((out == value).all())
 
 
-def test_a_program_in_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GFLOW_CACHE", str(tmp_path))
     model = nn.Linear(3, 2)
     for _ in range(2):
@@ -403,6 +404,33 @@ def test_parts_of_a_batch_are_refused() -> None:
     graph.config.set_gradient_accumulation_steps(2)
     with pytest.raises(gflow.GraphTraceError, match="set_gradient_accumulation_steps"):
         graph(gflow.dynamic_dim(torch.randn(4, 3), 0, max=8), labels(4))
+
+
+def test_what_needs_fixed_sizes_is_refused(tmp_path: Path) -> None:
+    class Sparse(Step):
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            gflow.nn.Graph.__init__(self)
+            self.model = model
+            self.add_optimizer(optimizer, is_sparse=True)
+
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 5))
+    graph = Sparse(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(gflow.GraphTraceError, match="an optimizer is sparse"):
+        graph(gflow.dynamic_dim(torch.randint(0, 10, (4, 2)), 0, max=8), labels(4))
+    relu = Apply(torch.relu)
+    relu(gflow.dynamic_dim(torch.randn(4), 0, max=8))
+    with pytest.raises(gflow.GraphError, match="dynamic_dim"):
+        gflow.save(relu, tmp_path / "model")
+
+
+def test_listings_name_the_size() -> None:
+    graph = Apply(nn.Linear(3, 2))
+    graph(gflow.dynamic_dim(torch.randn(4, 3), 0, max=8))
+    text = str(graph)
+    assert "(SIZE:n in [1, 8])" in text
+    assert "size=(n, 3)" in text
+    assert str(1_000_000_007) not in text
+    assert graph.memory().arena < 10_000
 
 
 # -- integers that vary
