@@ -233,7 +233,7 @@ def _factored(
 
 #: numbers of which nothing follows for how memory is read
 _UNHINTED = re.compile(
-    r"batches|splits|numel|phases|image_size|rows|(size|y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
+    r"batches|splits|phases|rows|(y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
 )
 
 

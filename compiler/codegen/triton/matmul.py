@@ -132,7 +132,7 @@ def product(
     item = TensorType((), x.dtype).itemsize
     moved = item * count * (m * k + k * n + m * n)
     even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
-    problem = Problem(m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy())
+    problem = Problem(m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy() or n % 8 > 0)
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
         _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"), setup,
