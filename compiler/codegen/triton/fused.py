@@ -38,6 +38,8 @@ _PLACES = re.compile(
 def readable(op: ir.Operation) -> str:
     """An op's text without what only the bindings need."""
     text = _PLACES.sub("", op.get_asm(assume_verified=True, use_local_scope=True))
+    names = iter(f"%x{n}" for n in range(len(op.operands)))
+    text = re.sub("<<UNKNOWN SSA VALUE>>", lambda _: next(names), text)  # they stand elsewhere
     return re.sub(r",? ?(?<!\()\{\}(?!\))| ?\{, *\}", "", text)
 
 
