@@ -118,6 +118,12 @@ def check_tensors(
     tensors = [(f"parameter {n!r}", t) for n, t in parameters]
     tensors += [(f"input {n!r}", t) for n, t in zip(names, leaves) if isinstance(t, Tensor)]
     for name, tensor in tensors:
+        if torch.nn.parameter.is_lazy(tensor):
+            file, line = user_frame(2)
+            raise GraphInputError(
+                f"{file}:{line}: {name} of a lazy module has no shape yet; call the model once with a "
+                "batch, outside of the graph."
+            )
         if tensor.is_quantized or tensor.dtype not in TO_MLIR:
             file, line = user_frame(2)
             raise GraphInputError(

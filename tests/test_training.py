@@ -496,3 +496,31 @@ def penalty_of_parameters(model: nn.Module, x: torch.Tensor, y: torch.Tensor) ->
 @pytest.mark.parametrize("step", [penalty, own_gradients, two_backwards, penalty_of_parameters])
 def test_gradients_by_hand(step: Any) -> None:
     check_against_eager(lambda m: optim.SGD(m.parameters(), lr=0.01), step=step)
+
+
+def test_hooks_of_parameters() -> None:
+    model = make_model()
+    other = copy.deepcopy(model)
+    for m in (model, other):
+        m[0].weight.register_hook(lambda grad: grad * 3)  # type: ignore[union-attr]
+    optimizer, reference = sgd(model), sgd(other)
+    graph = TrainGraph(model, optimizer)
+    for _ in range(2):
+        x, y = batch()
+        reference.zero_grad()
+        assert_close(graph(x, y), mse(other, x, y))
+        reference.step()
+        assert_same(model, other)
+    late = make_model()
+    late[3].bias.register_post_accumulate_grad_hook(lambda p: None)  # type: ignore[union-attr]
+    with pytest.raises(
+        gflow.GraphTraceError, match=r"'model\.3\.bias' has a hook from register_post_accumulate"
+    ):
+        TrainGraph(late, sgd(late))(*batch())
+
+
+def test_lazy_modules() -> None:
+    model = nn.Sequential(nn.LazyLinear(3))
+    graph = TrainGraph(model, optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
+    with pytest.raises(gflow.GraphInputError, match=r"model\.0\.weight' of a lazy module"):
+        graph(*batch())

@@ -247,6 +247,8 @@ class _Session:
             wrapper = self._view(slot.tensor, index)
             if wrapper is None:
                 wrapper = functional(fake, slot.tensor)
+            if self.optimizers:
+                _take_hooks(slot, wrapper)
             self.rewrites.register(slot.tensor, wrapper, index)
             return wrapper
         entry = self.recorder.inputs[known.index]
@@ -559,6 +561,24 @@ class _Session:
         trace.input_leaves = self.input_leaves
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size
+
+
+def _take_hooks(slot: Slot, wrapper: torch.Tensor) -> None:
+    """Let a parameter's hooks see the gradient of its stand-in.
+
+    Raises:
+        GraphTraceError: it has hooks that are to run once the gradient is there.
+    """
+    with torch._C.DisableTorchFunction():
+        if getattr(slot.tensor, "_post_accumulate_grad_hooks", None):
+            raise GraphTraceError(
+                f"{slot.role} {slot.name!r} has a hook from register_post_accumulate_grad_hook(), which "
+                "a graph, where gradients go to the optimizer, has no place for. Remove it, or use "
+                "register_hook()."
+            )
+        if wrapper.requires_grad:
+            for hook in (slot.tensor._backward_hooks or {}).values():
+                wrapper.register_hook(hook)
 
 
 def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
