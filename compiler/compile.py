@@ -35,6 +35,7 @@ class CompileOptions:
     timing: seconds by phase and pass are added here.
     kept_results: how many buffers of one result the runtime keeps, to use them again.
     reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
+    tune: choose among ways to run a kernel by measuring them on the device, where it can be had.
     on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
     """
 
@@ -46,6 +47,7 @@ class CompileOptions:
     timing: dict[str, float] = field(default_factory=dict)
     kept_results: int = 4
     reproducer_dir: str = ""
+    tune: bool = False
     on_phase: Callable[[str, str], None] | None = None
 
 

@@ -76,6 +76,8 @@ class GraphConfig:
         options = self.compile_options or CompileOptions()
         if "outputs_buffer_size" in self._own:
             options = replace(options, kept_results=self._own["outputs_buffer_size"])
+        if "autotune" in self._own:
+            options = replace(options, tune=self._own["autotune"])
         if not self._switches:
             return options
         return replace(options, passes=replace(options.passes, **self._switches))
@@ -248,6 +250,13 @@ class GraphConfig:
         name = "enable_cudnn_conv_heuristic_search_algo"
         self._own["cudnn_conv_heuristic_search_algo"] = _flag(name, mode)
         _log.info("%s() acts on the cuda target; on the cpu target nothing changes", name)
+
+    def enable_autotune(self, mode: bool = True) -> None:
+        """On the cuda target, whether kernels' configurations (and, for products and convolutions, a
+        library's call) are chosen by measuring them on the GPU when the graph is compiled. Without it, or
+        where there is no GPU, the cost model's first choice runs. Answers are kept on disk. The cpu target
+        has nothing to choose."""
+        self._update(self._own, {"autotune": _flag("enable_autotune", mode)})
 
     def enable_xla_jit(self, value: bool = True) -> None:
         """Not there: raises NotImplementedError."""

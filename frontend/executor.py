@@ -13,7 +13,7 @@ import torch
 
 from gflow.dialects.extents import STAND_INS
 
-from .targets import add_code, for_tensors, gpu_of
+from .targets import add_code, for_tensors, gpu_of, tuned
 from .tracing.trace import Trace
 from .tracing.watch import current
 
@@ -54,6 +54,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options, trace)
     add_code(program, options)
+    program = tuned(program, options, gpu)
     compiled = time.perf_counter()
     watcher.phase("JIT")
     executable = load_program(program, kept_results=options.kept_results, where=gpu)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,11 +47,41 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
     if program.target == "cpu" or (os.environ.get(DEVICE) and not always):
         return
     from gflow.compiler.codegen.triton.compile import add_device_code
+
+    tell = options.on_phase or current().phase
+    add_device_code(program, store=_store(), tell=tell, timing=options.timing)
+
+
+def _store() -> Any:
     from gflow.runtime import cache
 
-    store = None if cache.directory() is None else (cache.read, cache.write)
-    tell = options.on_phase or current().phase
-    add_device_code(program, store=store, tell=tell, timing=options.timing)
+    return None if cache.directory() is None else (cache.read, cache.write)
+
+
+def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
+    """The program with its launches chosen by measuring on the GPU, if the options want that."""
+    if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
+        return program
+    from gflow.compiler.codegen.triton.compile import compile_kernels, key_of
+    from gflow.compiler.codegen.triton.library_calls import library_calls
+    from gflow.compiler.codegen.triton.tune import contenders, tune
+    from gflow.compiler.targets import parse_target
+    from gflow.dialects.program import LaunchStep
+    from gflow.runtime.cuda.timing import StepTimer
+    from gflow.runtime.loading import cuda_device
+
+    start, store, tell = time.perf_counter(), _store(), options.on_phase or current().phase
+    arch = parse_target(program.target).arch
+    every = compile_kernels(
+        contenders(program), arch, store=store, tell=tell, failed=lambda kernel, config, why: None
+    )
+    complete = replace(program, device_code={**every, **program.device_code})
+    timer = StepTimer(complete, cuda_device(gpu))
+    name = torch.cuda.get_device_name(gpu)
+    found = tune(complete, timer, name, calls=library_calls(program), store=store, tell=tell)
+    used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
+    options.timing["tune"] = time.perf_counter() - start
+    return replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
 
 
 def programs_for(

@@ -25,7 +25,8 @@ def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[_cubin(key)] = zlib.decompress(base64.b64decode(value.cubin))
         code[key] = encode(replace(value, cubin=""))
     kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
-    return {"target": program.target, "triton": kernels, "device_code": code}, files
+    values = {"target": program.target, "triton": kernels, "device_code": code}
+    return values | {"races": encode(program.races)}, files
 
 
 def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -33,6 +34,7 @@ def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
     triton, code = values.pop("triton", {}), values.pop("device_code", {})
     return {
         "target": values.pop("target", "cpu"),
+        "races": decode(values.pop("races", ["list"])),
         "triton": {
             name: replace(decode(k), source=files[f"kernels/{name}.py"].decode())
             for name, k in triton.items()

@@ -104,3 +104,26 @@ def test_targets_that_are_not_there(tmp_path):
         gflow.save(graph, tmp_path / "net", target="cuda:91")
     with pytest.raises(ValueError, match="unknown target 'tpu'"):
         gflow.save(graph, tmp_path / "net", target="tpu")
+
+
+def test_the_kernels_that_a_graph_would_have_on_a_gpu():
+    graph = Train(Net())
+    graph(torch.randn(6, 20))
+    own = graph.kernels()
+    found = graph.kernels(target="cuda:90")
+    assert all("@triton.jit" in k.source for k in found)
+    assert all(k.uses and k.ops and k.sources for k in found)
+    assert any(
+        "softmax" in str(k.sources) or "test_cuda_artifact" in str(k.sources[0]) for k in found
+    )
+    assert [k.name for k in graph.kernels()] == [k.name for k in own]
+    with pytest.raises(gflow.GraphError, match=r"kernels\(\): unknown target 'cuda:1'"):
+        graph.kernels(target="cuda:1")
+
+
+def test_autotune_is_a_switch():
+    graph = Train(Net())
+    assert not graph.config.resolved().tune
+    graph.config.enable_autotune()
+    assert graph.config.resolved().tune
+    graph(torch.randn(6, 20))  # there is nothing to choose on the CPU

@@ -19,6 +19,7 @@ from gflow.dialects.program import (
     LaunchStep,
     Place,
     Program,
+    Race,
     TritonConfig,
     TritonKernel,
 )
@@ -146,3 +147,16 @@ def test_library_calls_compute_the_same():
         args[position] = (x, y)[leaf]
     for result, expected in zip(CudaExecutable(chosen, InterpreterDevice())(args), want):
         torch.testing.assert_close(result, expected)
+
+
+def test_explain_says_who_won_and_by_how_much():
+    graph = Infer()
+    graph(torch.randn(8, 32), torch.randn(2, 3, 6, 6))
+    plan: Any = graph._state.latest
+    plan.compiled.program.races.append(
+        Race(0, "matmul net.py:3", "a GPU", {"BLOCK=64": 2e-5, "library": 3e-5})
+    )
+    text = str(graph.explain())
+    assert "Chosen by measuring on a GPU" in text
+    assert "20.0 us  BLOCK=64  library  50.0 %  matmul" in " ".join(text.split("\n"))
+    assert "CUDA graph" not in text  # it is on the CPU

@@ -90,11 +90,23 @@ class Inspection:
         except stages.NoStage as error:
             raise GraphError(f"{_here()}: ir() takes a stage: {error}") from None
 
-    def kernels(self) -> list[KernelInfo]:
-        """The generated functions of the latest compilation, those used most first."""
+    def kernels(self, target: str | None = None) -> list[KernelInfo]:
+        """The generated functions of the latest compilation, those used most first.
+
+        target: those that it would have there: with "cuda:90" the Triton kernels for a GPU of compute
+        capability 9.0, which need not be at hand.
+
+        Raises:
+            GraphError: the target isn't known.
+        """
         from .kernels import kernels
 
-        return kernels(self._latest("kernels"))
+        try:
+            return kernels(self._latest("kernels"), target)
+        except ValueError as error:
+            if target is None:
+                raise
+            raise GraphError(f"{_here()}: kernels(): {error}") from None
 
     def memory(self) -> MemorySummary:
         """What memory the latest compilation takes: `print` it, or write `.html(path)`."""

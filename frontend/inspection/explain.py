@@ -18,7 +18,7 @@ from gflow.compiler.stages import run_to, stages_of
 from gflow.compiler.tables import table
 from gflow.compiler.visual.page import byte_text
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import AtenStep
+from gflow.dialects.program import AtenStep, Race
 
 from ..lowering import lower
 from ..plan import Plan
@@ -61,7 +61,8 @@ class Explanation:
     """What became of a graph. `str()` is a text for people.
 
     switches: what its config sets. pipeline: the passes. costs: kernels, bytes and the least time
-    before and after them.
+    before and after them. races: how kernels' configurations were chosen by measuring. no_graph: on a
+    GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Explanation:
     recomputed: list[Recomputation]
     costs: Report = field(repr=False)
     notes: list[str] = field(default_factory=list)
+    races: list[Race] = field(default_factory=list)
+    no_graph: str | None = None
 
     def __str__(self) -> str:
         switched = ", ".join(f"{k}={v!r}" for k, v in self.switches.items()) or "none set"
@@ -79,6 +82,11 @@ class Explanation:
         parts.append(self._fused())
         parts.append(self._aten())
         parts.append(self._recomputed())
+        if self.races:
+            parts.append(self._races())
+        if self.no_graph is not None:
+            why = f"no, step by step: {self.no_graph}" if self.no_graph else "yes"
+            parts.append(f"As one CUDA graph: {why}.")
         text = str(self.costs).partition("\n\nwarning:")[0].rstrip("\n")
         parts.append(f"Costs before and after the passes:\n\n{text}")
         return "\n\n".join(parts) + "\n"
@@ -119,6 +127,18 @@ class Explanation:
             lines.append(f"  and {len(self.recomputed) - _SHOWN} more")
         return "\n".join(lines)
 
+    def _races(self) -> str:
+        rows = [("time", "chosen", "next", "by", "for")]
+        for race in self.races[:_SHOWN]:
+            (first, best), *others = race.seconds.items()
+            second, behind = others[0] if others else ("", best)
+            gain = f"{100 * (behind / best - 1):.1f} %" if best else ""
+            rows.append((f"{best * 1e6:.1f} us", first, second, gain, race.label.partition(" ")[0]))
+        more = len(self.races) - _SHOWN
+        rest = f"\n  and {more} more" if more > 0 else ""
+        devices = ", ".join(dict.fromkeys(r.device for r in self.races))
+        return f"Chosen by measuring on {devices}:\n\n{table(rows, '><<><')}{rest}"
+
 
 def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     """What became of a plan."""
@@ -137,8 +157,9 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
         compared = report(costs, module, "cpu")
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
-        program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes
-    )
+        program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
+        program.races, getattr(plan.compiled.run, "no_graph", None),
+    )  # fmt: skip
 
 
 def _fusion(o: Op) -> Fusion:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from gflow.compiler.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.planned import label
 from gflow.compiler.sources import Source
-from gflow.dialects.program import KernelStep
+from gflow.compiler.targets import parse_target
+from gflow.dialects.program import KernelStep, LaunchStep, Program
 
 from ..plan import Plan
-from .stage import planned
+from ..targets import programs_for
+from .stage import planned_program
 
 
 @dataclass(frozen=True)
 class KernelInfo:
     """A generated function.
 
-    source: its text, in MLIR. uses: how often a call of the graph runs it. ops: what these runs
-    compute. sources: where in the author's program that stands.
+    source: its text: MLIR, or Python with Triton for a GPU. uses: how often a call of the graph runs it.
+    ops: what these runs compute. sources: where in the author's program that stands.
     """
 
     name: str
@@ -33,22 +35,32 @@ class KernelInfo:
         return "\n".join([*lines, *(f"  from {place}" for place in places)])
 
 
-def kernels(plan: Plan) -> list[KernelInfo]:
-    """Those of a plan, the most used first."""
-    program = plan.compiled.program
-    module, function = planned(plan)
-    uses: dict[str, int] = dict.fromkeys(program.kernels, 0)
+def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
+    """Those of a plan, the most used first. target: as it would be compiled for that.
+
+    Raises:
+        ValueError: the target isn't known.
+    """
+    program = _program(plan, target)
+    module, function = planned_program(program)
+    texts = {**program.kernels, **{name: k.source for name, k in program.triton.items()}}
+    uses: dict[str, int] = dict.fromkeys(texts, 0)
     ops: dict[str, dict[str, None]] = {name: {} for name in uses}
     sources: dict[str, dict[Source, None]] = {name: {} for name in uses}
     with module.context:
         for step, found in zip(program.steps, ops_of_steps(program, function)):
             for one, op in zip(members(step), found):
-                if isinstance(one, KernelStep):
+                if isinstance(one, (KernelStep, LaunchStep)):
                     uses[one.kernel] = uses.get(one.kernel, 0) + 1
                     if op is not None and one.kernel in ops:
                         ops[one.kernel][label(op)] = None
                         sources[one.kernel] |= dict.fromkeys(sources_of(op))
-    order = sorted(program.kernels, key=lambda name: -uses[name])
-    return [
-        KernelInfo(n, program.kernels[n], uses[n], tuple(ops[n]), tuple(sources[n])) for n in order
-    ]
+    order = sorted(texts, key=lambda name: -uses[name])
+    return [KernelInfo(n, texts[n], uses[n], tuple(ops[n]), tuple(sources[n])) for n in order]
+
+
+def _program(plan: Plan, target: str | None) -> Program:
+    own: Program = plan.compiled.program
+    if target is None or str(parse_target(target)) == own.target:
+        return own
+    return programs_for(plan.trace, plan.compiled.options, target, code=False)[0]

@@ -31,9 +31,14 @@ def ir_at(plan: Plan, stage: str) -> str:
 
 def planned(plan: Plan) -> tuple[ir.Module, Any]:
     """The planned module and its function."""
+    return planned_program(plan.compiled)
+
+
+def planned_program(program: Any) -> tuple[ir.Module, Any]:
+    """The same of a program."""
     from gflow.compiler.compile import entry_function
 
     context = make_context()
     with context:
-        module = ir.Module.parse(plan.compiled.ir)
+        module = ir.Module.parse(program.ir)
     return module, entry_function(module)
