@@ -161,3 +161,16 @@ def test_calls_for_cuda(kernel: Any, dropout: float) -> None:
     torch.testing.assert_close((dy * found[0]).sum(), (found[3] * v).sum())
     plain = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
     assert not torch.allclose(found[0], plain)
+
+
+def test_heads_that_are_too_wide_run_through_pytorch() -> None:
+    q = torch.randn(1, 2, 6, 320)
+    c = Calls()
+    (value,) = [c.input(q, "q")]
+    y = c.call(
+        ATEN._scaled_dot_product_efficient_attention.default, value, value, value, None, True
+    )
+    c.trace.outputs = [TraceOutput(y[0], None, "y")]
+    assert [e.overload for e in escaped(lower(c.trace))] == [
+        "aten._scaled_dot_product_efficient_attention.default"
+    ]

@@ -9,6 +9,7 @@ import torch
 from ir_interpreter import DTYPES, run_module
 
 from gflow.compiler.codegen.triton.attention_configs import configs
+from gflow.compiler.codegen.triton.compile import add_device_code
 from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
@@ -172,3 +173,22 @@ def test_every_device_gets_a_config(arch: int, channels: int) -> None:
             found = configs(stem, dtype, sizes, arch)
             assert found
             assert all(min(c.constants.values()) >= 16 for c in found)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_machine_code(arch: int) -> None:
+    """Tensor cores, no spills."""
+    shape = (2, 256, 4, 64)
+    types = [_type(shape, "bf16")] * 3
+    attrs = {"scale": 0.125, "causal": True}
+    grads = [types[0], *types, types[0], _type((2, 4, 256), "f32")]
+    for name, given in (("attention", types), ("attention_grad", grads)):
+        text = module_text(name, given, attrs)
+        with make_context():
+            options = CompileOptions(target=f"cuda:{arch}")
+            program = compile_module(ir.Module.parse(text), options)
+        add_device_code(program)
+        assert program.device_code
+        for code in program.device_code.values():
+            assert not code.spills
+            assert any(i.startswith("wgmma" if arch == 90 else "mma") for i in code.instructions)

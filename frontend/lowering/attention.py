@@ -136,12 +136,21 @@ def on_cpu_backward(
 
 # -- on CUDA devices
 
+#: channels of a head that kernels are made for; PyTorch's own takes more
+_MOST_CHANNELS = 256
+
+
+def _limits(q: Value, v: Value) -> None:
+    if q.dtype == "f64" or max(q.shape[-1], v.shape[-1]) > _MOST_CHANNELS:
+        raise Unsupported(f"attention over more than {_MOST_CHANNELS} channels, or of float64")
+
 
 @lowers("aten._scaled_dot_product_flash_attention")
 def flash(
     em: Emitter, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False,
     debug_mask: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     y, sums, stream = _forward(em, q, k, v, None, dropout, causal, scale)
     return [y, _fitted(em, sums), *_rest(em, stream, 2)]
 
@@ -152,6 +161,7 @@ def flash_backward(
     cum_k: Any, max_q: Any, max_k: Any, dropout: float, causal: bool, seed: Value, offset: Any, *,
     scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     return _backward(em, dy, q, k, v, y, sums, None, dropout, causal, scale, seed)[:3]
 
 
@@ -160,6 +170,7 @@ def efficient(
     em: Emitter, q: Value, k: Value, v: Value, bias: Value | None, compute_sums: bool,
     dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     y, sums, stream = _forward(em, q, k, v, bias, dropout, causal, scale)
     return [y, _fitted(em, sums), *_rest(em, stream, 2)]
 
@@ -170,6 +181,7 @@ def efficient_backward(
     sums: Value, seed: Value, offset: Any, dropout: float, wanted: Sequence[bool],
     causal: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     if sums.rank == 3 and sums.shape[2] > q.shape[2]:
         sums = em.slice(sums, 2, 0, q.shape[2])
     grads = _backward(
@@ -201,6 +213,7 @@ def cudnn_backward(
     offset: Any, bias: Value | None, cum_q: Any, cum_k: Any, max_q: Any, max_k: Any,
     dropout: float, causal: bool, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     return _backward(em, dy, q, k, v, y, sums, bias, dropout, causal, scale, seed)[:3]
 
 
@@ -210,6 +223,7 @@ def overrideable_backward(
     wanted: Sequence[bool], y: Value, sums: Value, cum_q: Any, cum_k: Any, max_q: Any, max_k: Any,
     dropout: float, causal: bool, seed: Value, offset: Any, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    _limits(q, v)
     bias_grad = bias is not None and wanted[3]
     grads = _backward(em, dy, q, k, v, y, sums, bias, dropout, causal, scale, seed, bias_grad)
     return _as_wanted(em, grads)

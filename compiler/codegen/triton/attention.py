@@ -18,6 +18,7 @@ from . import library
 from .attention_configs import configs
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
 from .builder import Builder, Source
+from .contraction import tf32_allowed
 from .parameters import WIDE, Parameters, extent
 
 #: sizes that are multiples of this have no ragged last block
@@ -185,8 +186,10 @@ class _Call:
 
 
 def precision(b: Builder) -> str:
-    """How products of float32 are made."""
-    return "tf32" if getattr(b, "tf32", False) else "ieee"
+    """How products of float32 are made: as three of tf32, which is as exact, and what PyTorch's kernel does."""
+    if tf32_allowed(b, "matmul"):
+        return "tf32"
+    return "tf32x3" if b.arch >= 80 else "ieee"
 
 
 def _block(channels: int) -> int:
