@@ -51,6 +51,8 @@ class ProgressBar(Watcher):
             if name == "passes":
                 done += min(self._passes / _PASSES, 1.0) * (_BEGINS["codegen"] - done)
                 self._passes += 1
+            if name == "triton":
+                done = _BEGINS["codegen"] + 0.35 * _share(detail)
             self._done = max(self._done, done)
             self._text = f"{name} {detail}".strip()
             self._update()
@@ -89,3 +91,10 @@ class ProgressBar(Watcher):
     def _update(self) -> None:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._done, phase=self._text)
+
+
+def _share(detail: str) -> float:
+    """How far "3/20 name" is."""
+    done, _, rest = detail.partition("/")
+    total = rest.partition(" ")[0]
+    return int(done) / int(total) if done.isdigit() and total.isdigit() and int(total) else 0.0
