@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from codegen_harness import Arg, Case, b, copies, full, make, spread
@@ -12,6 +13,7 @@ from ir_interpreter import DTYPES
 from triton_harness import compile_case, run_cases
 from triton_interpreter import run_program
 
+from gflow.compiler.codegen.triton.grid import grid_of
 from gflow.dialects.program import AtenStep, LaunchStep, Program
 
 #: what rounding to each element type, and a few sums of float32, may do to a number of size 1
@@ -225,3 +227,16 @@ def test_tf32_is_asked_for() -> None:
     assert 'input_precision="tf32"' in kernel.source
     (plain,) = compile_case(product(64, 64, 64)).triton.values()
     assert 'input_precision="ieee"' in plain.source
+
+
+def test_descriptors() -> None:
+    """The configs that load whole tiles by descriptors, which nothing chooses without a device."""
+    m, k, n = 70, 72, 88
+    for left, right in [(None, None), ((1, 80), None), (None, (1, 72)), ((1, 80), (1, 72))]:
+        case = product(m, k, n, "bf16", a=Arg((m, k), "bf16", left), b=Arg((k, n), "bf16", right))
+        program = compile_case(case)
+        (kernel,), (step,) = program.triton.values(), program.steps
+        numbers = [i for i, c in enumerate(kernel.configs) if c.constants["DESCRIPTORS"]]
+        grid = grid_of(kernel, kernel.configs[numbers[0]], step.args)
+        program.steps[:] = [replace(step, config=numbers[0], grid=grid)]
+        against_float64([case])

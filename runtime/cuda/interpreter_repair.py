@@ -121,9 +121,9 @@ def _check_accesses(it: Any) -> None:
     def wrapped(name: str, what: str, mask_at: int | None) -> None:
         own = getattr(builder, name)
 
-        def checked(self: Any, pointers: Any, *rest: Any) -> Any:
+        def checked(self: Any, pointers: Any, *rest: Any, **named: Any) -> Any:
             check(self, pointers, None if mask_at is None else rest[mask_at], what)
-            return own(self, pointers, *rest)
+            return own(self, pointers, *rest, **named)
 
         setattr(builder, name, checked)
 

@@ -45,6 +45,7 @@ class Frame:
     cols_tiles: how many tiles across, if not cdiv(cols, BLOCK_N).
     constants: structure that the text knows as `tl.constexpr`; TERMS_MULTIPLE, a number that divides the terms of a
         run, is there, too. unhinted: sizes of which nothing follows for how memory is read.
+    descriptors: whether the text knows `DESCRIPTORS`, with which tiles come by the tensor memory accelerator.
     """
 
     stem: str
@@ -63,6 +64,7 @@ class Frame:
     cols_tiles: str = "tl.cdiv({cols}, BLOCK_N)"
     constants: dict[str, int] = field(default_factory=dict)
     unhinted: frozenset[str] = frozenset()
+    descriptors: bool = False
     precision: Literal["ieee", "tf32"] = "ieee"
 
 
@@ -170,8 +172,12 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
     tiles = ordered(p, splits, b.arch, used_tiles)
     used_tiles.append(tiles[0])
     constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
-    constexprs = ["BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", *constants]
-    configs = tuple(t.config(GROUP_M=8) for t in tiles)
+    plainly = {"GROUP_M": 8, "DESCRIPTORS": 0} if f.descriptors else {"GROUP_M": 8}
+    constexprs = ["BLOCK_M", "BLOCK_N", "BLOCK_K", *plainly, *constants]
+    configs = [t.config(**plainly) for t in tiles]
+    if f.descriptors:
+        large = [t for t in tiles if t.m >= 64 and t.n >= 32]
+        configs += [t.config(GROUP_M=8, DESCRIPTORS=1) for t in large[:_BY_DESCRIPTOR]]
     grid = [
         f"cdiv({f.rows}, BLOCK_M) * {cols_tiles.replace('tl.', '')} * {f.batch}",
         *(["splits"] if split else []),
@@ -245,6 +251,9 @@ def _product(f: Frame, sums: bool, acc: str) -> list[str]:
     precision = f', input_precision="{f.precision}"' if f.dtype == "f32" else ""
     return [f"acc = tl.dot(x, y, acc{precision})"]
 
+
+#: configs to try that load by descriptors
+_BY_DESCRIPTOR = 3
 
 _LONGEST = 60
 

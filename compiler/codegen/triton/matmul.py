@@ -115,31 +115,59 @@ def product(
         f"a_at = {addresses(a, x_left, x_right, '(BLOCK_M, BLOCK_K)')}",
         f"b_at = {addresses(w, y_left, y_right, '(BLOCK_K, BLOCK_N)')}",
     ]
+    kind = kind_of_product(x.dtype, m, n, tf32)
+    item = TensorType((), x.dtype).itemsize
+    even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
+    described = even and kind == "cores" and b.arch >= 90
     load = ["k = step * BLOCK_K"]
+    if described:
+        x_made, x_load = _descriptor(
+            "a", ("M", "K"), (am, ak), ("BLOCK_M", "BLOCK_K"), ("tile_m * BLOCK_M", "k")
+        )
+        y_made, y_load = _descriptor(
+            "b", ("K", "N"), (bk, bn), ("BLOCK_K", "BLOCK_N"), ("k", "tile_n * BLOCK_N")
+        )
+        setup += ["if DESCRIPTORS:", f"    a_desc = {x_made}", f"    b_desc = {y_made}"]
+        load += ["if DESCRIPTORS:", f"    x = {x_load}", f"    y = {y_load}"]
     x_step, y_step = (
         f" + {term(wide('k', far), s)}" if s != "0" else ""
         for far, s in ((x_wide, ak), (y_wide, bk))
     )
     load += [
-        "if TERMS_MULTIPLE % BLOCK_K == 0:",
+        f"{'elif' if described else 'if'} TERMS_MULTIPLE % BLOCK_K == 0:",
         f"    x = tl.load(a_at{x_step}{_masked(x_mask)})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask)})",
         "else:",
         f"    x = tl.load(a_at{x_step}{_masked(x_mask, '(terms < K - k)[None, :]')})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask, '(terms < K - k)[:, None]')})",
     ]
-    kind = kind_of_product(x.dtype, m, n, tf32)
-    item = TensorType((), x.dtype).itemsize
     moved = item * count * (m * k + k * n + m * n)
-    even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
-    problem = Problem(m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy() or n % 8 > 0)
+    problem = Problem(
+        m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy() or n % 8 > 0
+    )
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
         _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"), setup,
         "tl.cdiv(K, BLOCK_K)", load, precision="tf32" if tf32 else "ieee",
-        unhinted=frozenset() if am == "1" else frozenset({"M"}),
+        descriptors=described, unhinted=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
     add(b, frame, after, splits)
+
+
+def _descriptor(
+    name: str,
+    sizes: tuple[str, str],
+    strides: tuple[str, str],
+    block: tuple[str, str],
+    at: tuple[str, str],
+) -> tuple[str, str]:
+    """How a matrix's descriptor is made, and a block loaded by it; its second dimension is the contiguous one."""
+    swapped = strides[1] != "1"
+    if swapped:
+        sizes, strides, block, at = sizes[::-1], strides[::-1], block[::-1], at[::-1]
+    made = f"tl.make_tensor_descriptor({name}, [{', '.join(sizes)}], [{', '.join(strides)}], [{', '.join(block)}])"
+    load = f"{name}_desc.load([{', '.join(at)}])"
+    return made, f"tl.trans({load})" if swapped else load
 
 
 def vectorized(matrix: Sequence[int], others: Sequence[int], item: int) -> bool:

@@ -126,7 +126,8 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
         if p.gather:
             k = min(k, 32)
             t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
-        if t.m * t.n > (_GATHERED if p.gather else _HEAVY if p.heavy else t.m * t.n):
+        heavy = p.heavy or arch < 90  # there the operands are in registers, too
+        if t.m * t.n > (_GATHERED if p.gather else _HEAVY if heavy else t.m * t.n):
             continue
         t = Tile(t.m, t.n, k, t.warps, t.stages)
         if _shared(t, p.item) > d.shared:
