@@ -1,6 +1,7 @@
 """What Triton's interpreter lacks, or does wrong; only the interpreter's own classes are changed.
 
 - functions of libdevice: taken from PyTorch;
+- scalars that are results of comparisons: bool where they are repeated, too;
 - bfloat16: rounded to nearest even, as the hardware does; products of matrices of it;
 - reductions with an own combining function: on whole arrays at a time;
 - accesses outside of the memory that a launch may touch: an error, not a crash.
@@ -91,6 +92,11 @@ def repair() -> None:
         return it.TensorHandle(~np.zeros(1, dtype=it._get_np_dtype(ty)), ty.scalar)
 
     builder.get_all_ones_value = ones
+
+    def splat(self: Any, ty: Any, value: Any) -> Any:
+        return it.TensorHandle(np.full(ty.shape, value.data.ravel()[0]), value.dtype.scalar)
+
+    builder.create_splat = splat
     _check_accesses(it)
 
 
