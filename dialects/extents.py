@@ -54,6 +54,12 @@ class Symbol:
         """What an integer of the IR is for a size of `n`."""
         return value if -_LARGE < value < _LARGE else evaluate(self.coefficients(value), n)
 
+    def is_count(self, value: int) -> bool:
+        """Whether an integer is never negative, and greatest at an end of the range."""
+        _, *rest = self.coefficients(value) or (0,)
+        ends = (self.at(value, self.least), self.at(value, self.most))
+        return min(ends) >= 0 and (len(rest) < 2 or min(rest) >= 0)
+
     def text(self, value: int) -> str:
         """An integer of the IR as a formula: `3*n`."""
         return formula(self.coefficients(value), self.name)
@@ -194,4 +200,6 @@ def at_most(value: int) -> int:
     if -_LARGE < value < _LARGE:
         return value
     symbol = _symbol.get()
-    return value if symbol is None else symbol.at(value, symbol.most)
+    if symbol is None:
+        return value
+    return max(symbol.at(value, n) for n in (symbol.least, symbol.most))

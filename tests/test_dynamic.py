@@ -433,6 +433,19 @@ def test_listings_name_the_size() -> None:
     assert graph.memory().arena < 10_000
 
 
+_WRONG: dict[str, Callable[[Tensor], Any]] = {
+    "a view of more than there is": lambda x: x.as_strided((6, 3), (3, 1)),
+    "a window larger than it is": lambda x: F.conv1d(x.T[None], torch.ones(1, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("what", _WRONG)
+def test_no_size_reads_what_is_not_there(what: str) -> None:
+    graph = Apply(_WRONG[what])
+    with pytest.raises((gflow.GraphError, ValueError), match="the size n in"):
+        graph(gflow.dynamic_dim(torch.randn(8, 3), 0, max=8))
+
+
 # -- integers that vary
 
 

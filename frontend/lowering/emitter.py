@@ -145,6 +145,7 @@ class Emitter:
         self.trace: Trace | None = None
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
+        self.needed: set[int] = set()  # ids of the trace's values that something reads
         self.rng: Value | None = None
         self.size: Value | None = None
         self.streams = 0
@@ -157,6 +158,11 @@ class Emitter:
         self._elements: dict[str, ir.Type] = {}
         self._attrs: dict[Any, ir.Attribute] = {}
         self._constants: dict[Any, Value] = {}
+
+    def needs(self, number: int) -> bool:
+        """Whether something reads this result of the rule at work."""
+        own = self.current is not None and self.current_results is self.current.results
+        return not own or self.current_results[number].id in self.needed
 
     # -- locations and types
 
@@ -185,6 +191,10 @@ class Emitter:
             element = self._elements.get(dtype)
             if element is None:
                 element = self._elements[dtype] = ir.Type.parse(dtype)
+            for size in shape:
+                symbol = extents.current()
+                if symbol is not None and varies(size) and not symbol.is_count(size):
+                    raise Unsupported(f"a size that is negative, {symbol.text(size)} with {symbol}")
             found = self._types[key] = ir.RankedTensorType.get(list(shape), element)
         return found
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects import extents
 from gflow.dialects.types import row_major_strides
 
 from ..tracing.trace import Trace, TraceValue
@@ -22,6 +23,9 @@ def strided_take(
     flat = x.reshape((x.numel,))
     shape = tuple(shape)
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
+    symbol = extents.current()
+    if symbol is not None and not symbol.is_count(x.numel - last - 1):
+        raise Unsupported(f"a strided view of sizes that vary ({symbol})")
     if 0 not in shape and not 0 <= last < x.numel:
         raise LoweringError(
             f"a strided view reaches element {last} of a tensor of {x.numel}; a graph does not "

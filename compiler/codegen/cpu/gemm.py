@@ -39,7 +39,10 @@ def function(dtype: str, name: str) -> str:
     for i, word in enumerate(_WORDS):
         ty = "!llvm.ptr" if word in ("a", "b", "c") else "i64"
         lines.append(f"    %w_{word} = llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
-        lines.append(f"    %{word} = llvm.load %w_{word} : !llvm.ptr -> {ty}")
+        least = "_given" if word in ("lda", "ldb", "ldc") else ""
+        lines.append(f"    %{word}{least} = llvm.load %w_{word} : !llvm.ptr -> {ty}")
+        if least:  # a size that varies may be 0, and BLAS wants 1 of a matrix without elements
+            lines.append(f"    %{word} = arith.maxsi %{word}_given, %one : i64")
     for word in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"):
         lines.append(f"    %p_{word} = llvm.alloca %one x i64 : (i64) -> !llvm.ptr")
         lines.append(f"    llvm.store %{word}, %p_{word} : i64, !llvm.ptr")
