@@ -49,8 +49,11 @@ def graph_of(setting: Setting, function: Callable[..., list[Tensor]]) -> Any:
 
 
 def for_setting(setting: Setting, graph: Any) -> Any:
-    """The graph, compiled for a GPU where an interpreter stands in for one."""
-    if setting.stand_in:
+    """The graph for the device: kernels' configurations are timed on a GPU; where an interpreter stands
+    in for one, the graph is compiled for one all the same."""
+    if setting.where.type == "cuda":
+        graph.config.enable_autotune()
+    else:
         from gflow.compiler import CompileOptions
 
         graph.config.compile_options = CompileOptions(target="cuda:90")
