@@ -85,6 +85,66 @@ def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     return value
 
 
+@RULES.add("reduce", on=("select",))
+def reduce_one_hot(n: Node, b: Rewriter) -> ir.Value | None:
+    """sum of select(iota == x, y, 0) along what iota counts → select(x in range, y, 0), where y repeats along it"""
+    if n.attrs["kind"] != "sum" or len(n.attrs["dims"]) != 1:
+        return None
+    (dim,) = n.attrs["dims"]
+    inner = b.node(n.operands[0], "select")
+    if inner is None or b.splat(inner.operands[2]) != 0 or varies(inner.type.shape[dim]):
+        return None
+    either = b.node(inner.operands[0], "and")
+    terms = [inner.operands[0]] if either is None else list(either.operands)
+    hits = [_counted(b, t, dim) for t in terms]
+    if all(h is None for h in hits):
+        return None
+    which = next(i for i, h in enumerate(hits) if h is not None)
+    index = _without(b, hits[which], dim, n.type.shape)
+    value = _without(b, inner.operands[1], dim, n.type.shape)
+    rest = [_without(b, t, dim, n.type.shape) for i, t in enumerate(terms) if i != which]
+    if index is None or value is None or any(t is None for t in rest):
+        return None
+    ty = b.type(index)
+    low = b.build("compare", [index, b.constant(0, ty)], {"predicate": "ge"})
+    size = b.constant(inner.type.shape[dim], ty)
+    inside = b.build("and", [low, b.build("compare", [index, size], {"predicate": "lt"})])
+    for term in rest:
+        assert term is not None
+        inside = b.build("and", [inside, term])
+    return b.build("select", [inside, value, b.constant(0, n.type)])
+
+
+def _counted(b: Rewriter, value: ir.Value, dim: int) -> ir.Value | None:
+    """What a comparison finds equal to the position along `dim`."""
+    node = b.node(value, "compare")
+    if node is None or node.attrs["predicate"] != "eq":
+        return None
+    for position, other in (node.operands, reversed(node.operands)):
+        iota = b.node(position, "iota")
+        if iota is not None and iota.attrs["dim"] == dim:
+            return other
+    return None
+
+
+def _without(
+    b: Rewriter, value: ir.Value | None, dim: int, shape: tuple[int, ...]
+) -> ir.Value | None:
+    """A value that repeats along `dim`, without that dimension; None if it doesn't repeat."""
+    if value is None:
+        return None
+    c = b.splat(value)
+    if c is not None:
+        return b.constant(c, TensorType(shape, b.type(value).dtype))
+    node = b.node(value, "broadcast")
+    if node is None or dim in node.attrs["dims"]:
+        return None
+    dims = tuple(d - (d > dim) for d in node.attrs["dims"])
+    (x,) = node.operands
+    same = b.type(x).shape == shape and dims == tuple(range(len(shape)))
+    return x if same else b.build("broadcast", [x], {"shape": shape, "dims": dims})
+
+
 @RULES.add("matmul")
 def matmul_over_nothing(n: Node, b: Rewriter) -> ir.Value | None:
     """matmul over a contracted dimension of size 0 → 0"""
