@@ -15,7 +15,7 @@ from gflow.dialects.ops.attention import extras
 
 from ...ssa import Op
 from . import library
-from .attention_configs import configs
+from .attention_configs import configs, precision
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
 from .builder import Builder, Source
 from .contraction import tf32_allowed
@@ -165,7 +165,10 @@ class _Call:
 
     def launch(self, stem: str, text: str, grid: str) -> None:
         b, dropout = self.b, bool(self.attrs["dropout"])
-        found = configs(stem, self.q.dtype, self.constants, b.arch)
+        products = "tf32"
+        if not tf32_allowed(b, "matmul"):
+            products = precision(stem, self.constants, b.arch)
+        found = configs(stem, self.q.dtype, self.constants, b.arch, products)
         constants = dict(self.constants)
         if stem == "attention_bias_grad":
             grid = (
@@ -179,17 +182,10 @@ class _Call:
         signature = ",\n    ".join(
             [", ".join(self.p.types), *(f"{n}: tl.constexpr" for n in [*constants, *blocks])]
         )
-        functions = PRECISION.format(precision(b)) + library.functions(names) + helpers
+        functions = PRECISION.format(products) + library.functions(names) + helpers
         text = library.HEADER + functions + text.replace("{signature}", signature)
         source = Source(stem, text, self.p.types, tuple(found), (grid,), constants)
         b.launch(source, self.p.values, b.label(self.o))
-
-
-def precision(b: Builder) -> str:
-    """How products of float32 are made: as three of tf32, which is as exact, and what PyTorch's kernel does."""
-    if tf32_allowed(b, "matmul"):
-        return "tf32"
-    return "tf32x3" if b.arch >= 80 else "ieee"
 
 
 def _block(channels: int) -> int:

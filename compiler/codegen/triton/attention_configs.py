@@ -46,13 +46,13 @@ _AMPERE: _Table = {
 _HOPPER: _Table = {
     "attention": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 2), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
-        128: (_Way(128, 128, 8, 2), _Way(64, 64, 8, 2), _Way(128, 64, 8, 3), _Way(64, 32, 4, 2)),
-        256: (_Way(128, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(128, 128, 8, 2), _Way(64, 32, 8, 2), _Way(128, 64, 8, 3), _Way(64, 64, 8, 2)),
+        256: (_Way(128, 64, 8, 2), _Way(32, 32, 8, 2), _Way(64, 32, 8, 2)),
     },
     "attention_query_grad": {
         64: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 64, 4, 2), _Way(64, 32, 4, 2)),
         128: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
-        256: (_Way(64, 32, 8, 2), _Way(64, 32, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1)),
+        256: (_Way(64, 32, 8, 2), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1)),
     },
     "attention_key_grad": {
         64: (_Way(64, 128, 8, 2), _Way(32, 64, 8, 2), _Way(32, 32, 4, 2)),
@@ -61,16 +61,30 @@ _HOPPER: _Table = {
     },
 }  # fmt: skip
 
-#: float32 by multiply-adds of single elements
+#: float32 by three products of tf32, up to 128 channels
+_TF32: _Table = {
+    "attention": {
+        64: (_Way(64, 32, 8, 2), _Way(32, 32, 8, 1), _Way(32, 32, 4, 2)),
+        128: (_Way(32, 32, 8, 2), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(32, 32, 4, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(32, 32, 8, 2), _Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_key_grad": {64: (_Way(32, 32, 4, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1))},
+    "attention_bias_grad": {64: (_Way(32, 32, 8, 1), _Way(16, 32, 4, 1)), 128: (_Way(16, 32, 8, 1),)},
+}  # fmt: skip
+
+#: by multiply-adds of single elements
 _SINGLE: _Table = {
     "attention": {
         64: (_Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(16, 32, 4, 1)),
-        128: (_Way(32, 32, 8, 2), _Way(16, 32, 4, 1), _Way(16, 16, 4, 1)),
+        128: (_Way(16, 32, 4, 1), _Way(16, 16, 4, 1)),
         256: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
     },
     "attention_query_grad": {
         64: (_Way(32, 32, 8, 2), _Way(32, 32, 4, 1), _Way(16, 32, 4, 1)),
-        128: (_Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
+        128: (_Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
         256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
     },
     "attention_key_grad": {
@@ -78,6 +92,15 @@ _SINGLE: _Table = {
         128: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
         256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
     },
+    "attention_bias_grad": {
+        64: (_Way(16, 32, 4, 1), _Way(16, 16, 4, 1)), 128: (_Way(16, 16, 4, 1),), 256: (_Way(16, 16, 4, 1),),
+    },
+}  # fmt: skip
+
+_BIAS_GRAD = {
+    64: (_Way(32, 64, 8, 1), _Way(32, 32, 4, 1)),
+    128: (_Way(32, 32, 8, 1), _Way(32, 32, 4, 1)),
+    256: (_Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
 }  # fmt: skip
 
 #: bytes of shared memory that a block may have
@@ -94,17 +117,28 @@ _SHARED_ELSE = 99 << 10
 _HOPPERS = (90, 100, 103, 110)
 
 
-def configs(stem: str, dtype: str, sizes: Mapping[str, int], arch: int) -> list[TritonConfig]:
+def precision(stem: str, sizes: Mapping[str, int], arch: int) -> str:
+    """How products of float32 are made where one of tf32 will not do: as three of them, which is as exact (and
+    what PyTorch's kernel does), where that many registers are there."""
+    channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    return "tf32x3" if arch >= 80 and max(64, channels) in _TF32[stem] else "ieee"
+
+
+def configs(
+    stem: str, dtype: str, sizes: Mapping[str, int], arch: int, products: str = "ieee"
+) -> list[TritonConfig]:
     """Ways to run a kernel, the model's choice first.
 
-    sizes: the kernel's constants.
+    sizes: the kernel's constants. products: how those of float32 are made.
     """
     item = 4 if dtype == "f32" else 2
-    table: _Table = _SINGLE if item == 4 else _HOPPER if arch in _HOPPERS else _AMPERE
-    channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
-    ways = table.get(stem, table["attention_query_grad"])[max(64, channels)]
-    extra = bool(sizes["BIAS"] or sizes["DROPOUT"])
-    ways = ways[min(len(ways) - 1, extra + (stem == "attention_bias_grad")) :]
+    channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    table = _HOPPER if arch in _HOPPERS else _AMPERE
+    if item == 4:
+        table = _SINGLE if products == "ieee" or channels not in _TF32[stem] else _TF32
+    ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
+    if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
+        ways = ways[min(len(ways) - 1, 1) :]
     most = _SHARED.get(arch, _SHARED_ELSE)
     fitting = [w for w in ways if _shared(stem, w, sizes, item) <= most] or [_Way(16, 16, 4, 1)]
     return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
