@@ -456,6 +456,7 @@ def _modes(state: _State) -> tuple[Any, ...]:
         _checkpointed(state),
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
     )
 

@@ -31,6 +31,7 @@ from gflow.dialects.program import (
 from gflow.dialects.types import TensorType
 from gflow.runtime.arena import Arena
 from gflow.runtime.cuda import CudaExecutable, DeviceError
+from gflow.runtime.cuda.binding import Binding
 from gflow.runtime.cuda.driver import Driver
 from gflow.runtime.cuda.gpu import Gpu, runs_on
 from gflow.runtime.cuda.interpreter import InterpreterDevice
@@ -143,6 +144,43 @@ def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew(
     for x in [torch.randn(100) for _ in range(30)]:
         torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
     assert "moved" in run.no_graph
+
+
+def test_a_call_step_by_step_between_launches_of_the_graph():
+    run = CudaExecutable(make(ONCE), InterpreterDevice())
+    for n in range(8):
+        x = torch.randn(100)
+        results = run.timed([x, factor(2.0)])[0] if n in (3, 5) else run([x, factor(2.0)])
+        torch.testing.assert_close(results[0], x * 2 + 1)
+
+
+def test_tensors_on_another_device_are_an_error_but_for_numbers():
+    class Elsewhere(InterpreterDevice):
+        where = torch.device("meta")
+
+    binding = Binding(make(ONCE), Elsewhere())
+    found = binding.bind([torch.randn(100, device="meta"), factor(2.0)])
+    assert [t.device.type for t in found] == ["meta", "meta"]
+    with pytest.raises(DeviceError) as caught:
+        binding.bind([torch.randn(100), factor(2.0)])
+    assert "input 'x' is on cpu: move it there (.to('meta'))" in str(caught.value)
+    assert "'p' is compiled for cuda:90 and runs on meta" in str(caught.value)
+
+
+def test_numbers_are_sent_when_they_change():
+    marks = 0
+
+    class Marking(InterpreterDevice):
+        def mark(self) -> float:
+            nonlocal marks
+            marks += 1
+            return super().mark()
+
+    run = CudaExecutable(make(ONCE), Marking(), graphs=False)
+    for value in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
+        x = torch.randn(100)
+        torch.testing.assert_close(run([x, factor(value)])[0], x * value + 1)
+    assert marks == 3
 
 
 def test_an_arena_that_grows_makes_the_graph_anew():

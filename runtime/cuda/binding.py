@@ -68,7 +68,8 @@ class Numbers:
 class Binding:
     """The arguments of a program, as its kernels get them.
 
-    copied: arguments that are copied to a buffer of the binding's at every call, by number.
+    copied: arguments that are copied to a buffer of the binding's at every call, by number. version: counts
+    calls of `bind`.
     """
 
     def __init__(self, program: Program, device: Device) -> None:
@@ -76,12 +77,15 @@ class Binding:
         self.written = {r.alias for r in program.results if r.alias is not None}
         small = [
             i for i, a in enumerate(program.arguments)
-            if a.type.nbytes <= _SMALL and a.type.numel in (1, 2) and a.role != "input"
+            if a.type.nbytes <= _SMALL and a.type.numel in (1, 2)
         ]  # fmt: skip
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
         self._buffers: dict[int, torch.Tensor] = {}
         self.copied: set[int] = set()
+        self.version = 0
+        self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
+        self._made: list[int] = []  # arguments that have a buffer
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -90,19 +94,27 @@ class Binding:
         Raises:
             DeviceError: one is on another device.
         """
-        found, numbers = list(args), []
-        self._back = []
+        self._sent, self._made = [], []
+        self.version += 1
         for i, tensor in enumerate(args):
             if tensor.device != self.device.where:
-                numbers.append((self._spot(i, tensor), i))
+                self._sent.append((self._spot(i, tensor), i))
             elif i in self.copied or tensor.data_ptr() % ALIGNMENT:
-                found[i] = self._copy(i, tensor)
-            elif self._spots and tensor.device.type == "cpu" and self._is_number(i, tensor):
-                numbers.append((self._spots[i], i))
-        if numbers:
+                self._made.append(i)
+            elif tensor.device.type == "cpu" and self._is_number(i):
+                self._sent.append((self._spots[i], i))
+        return self.bind_again(args)
+
+    def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """As `bind`, for arguments that lie where those of the last call did, but for `copied` ones."""
+        found = list(args)
+        self._back = []
+        for i in self._made:
+            found[i] = self._copy(i, args[i])
+        if self._sent:
             block = self._block()
-            block.send([(n, args[i]) for n, i in numbers])
-            for n, i in numbers:
+            block.send([(n, args[i]) for n, i in self._sent])
+            for n, i in self._sent:
                 found[i] = block.tensor(n, args[i])
                 if i in self.written:
                     self._back.append((args[i], found[i]))
@@ -116,9 +128,9 @@ class Binding:
                 self._numbers.forget()
         self._back = []
 
-    def _is_number(self, i: int, tensor: torch.Tensor) -> bool:
+    def _is_number(self, i: int) -> bool:
         """On a device that stands for another one: what would have to be sent there."""
-        return self.program.arguments[i].role in ("scalar", "rng")
+        return i in self._spots and self.program.arguments[i].role in ("scalar", "rng")
 
     def _spot(self, i: int, tensor: torch.Tensor) -> int:
         argument = self.program.arguments[i]
@@ -136,6 +148,8 @@ class Binding:
         return self._numbers
 
     def _copy(self, i: int, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device != self.device.where:
+            self._spot(i, tensor)  # it moved to the CPU since: an error, unless it is a number
         buffer = self._buffers.get(i)
         if buffer is None:
             argument = self.program.arguments[i]

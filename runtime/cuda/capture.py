@@ -44,7 +44,9 @@ class Graphs:
         arguments = executable.program.arguments
         self._inputs = [i for i, a in enumerate(arguments) if a.role == "input"]
         self._copied: set[int] = set()
-        self._seen: list[int] | None = None
+        self._seen: list[int] | None = None  # where the arguments were; 0 for copied ones
+        self._bound: list[int] = []  # where they were when they were last bound for the graph
+        self._version = -1
         self._launch: Callable[[], None] | None = None
         self._captured_at: list[int] = []
         self._results: list[torch.Tensor] = []
@@ -58,19 +60,27 @@ class Graphs:
         """The results of a launch of the graph; None: run step by step."""
         if self.problem:
             return None
-        before, self._seen = self._seen, [t.data_ptr() for t in args]
+        seen = [t.data_ptr() for t in args]
+        for i in self._copied:
+            seen[i] = 0
+        before, self._seen = self._seen, seen
         if before is None:
             return None
-        for i in self._inputs:
-            if self._seen[i] != before[i] and i not in self._copied:
-                self._copied.add(i)
-                self._launch = None
-        bound = self.executable.bind(args, tuple(self._copied))
-        at = [t.data_ptr() for t in bound]
-        if self._launch is None or at != self._captured_at:
-            if not self._capture(bound):
-                return None
-            self._captured_at = at
+        same = self._version == self.executable.binding.version
+        if same and self._launch is not None and seen == self._bound:
+            bound = self.executable.bind_again(args)
+        else:
+            for i in self._inputs:
+                if seen[i] != before[i]:
+                    self._copied.add(i)
+                    seen[i], self._launch = 0, None
+            bound = self.executable.bind(args, tuple(self._copied))
+            at = [t.data_ptr() for t in bound]
+            if self._launch is None or at != self._captured_at:
+                if not self._capture(bound):
+                    return None
+                self._captured_at = at
+            self._bound, self._version = seen, self.executable.binding.version
         assert self._launch is not None
         self._launch()
         fresh = self.executable.take_results(bound)

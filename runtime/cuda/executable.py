@@ -66,7 +66,7 @@ class CudaExecutable:
             else ResultPool(r.type.shape, DTYPES[r.type.dtype], kept_results, device.where)
             for r in program.results
         ]
-        self._binding = Binding(program, device)
+        self.binding = Binding(program, device)
         self._addresses = [-1] * len(program.arguments)
         self._result_addresses = [-1] * len(program.results)
         self._args: Sequence[torch.Tensor] = ()
@@ -228,7 +228,7 @@ class CudaExecutable:
     def _finished(
         self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        self._binding.finish()
+        self.binding.finish()
         return [
             value if r.alias is None else args[r.alias]
             for r, value in zip(self.program.results, results)
@@ -238,8 +238,12 @@ class CudaExecutable:
 
     def bind(self, args: Sequence[torch.Tensor], copied: Sequence[int] = ()) -> list[torch.Tensor]:
         """The arguments as kernels get them. copied: those that may not be used where they lie."""
-        self._binding.copied = set(copied)
-        return self._binding.bind(args)
+        self.binding.copied = set(copied)
+        return self.binding.bind(args)
+
+    def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same for arguments that lie where they did at the last `bind`, but for copied ones."""
+        return self.binding.bind_again(args)
 
     def take_results(self, bound: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Memory for the results; of aliased ones their argument's."""
