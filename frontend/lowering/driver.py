@@ -54,7 +54,7 @@ def lower(trace: Trace, stand_in: int = STAND_INS[0]) -> ir.Module:
             values[given.value.id] = value
             if given.role == "size":
                 em.size = value
-        ops = _live(trace)
+        ops, em.needed = _live(trace)
         scoped = any(op.scope for op in ops)
         for op in ops:
             if scoped:
@@ -83,8 +83,8 @@ def _symbol(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_.$" else "_" for c in name) or "main"
 
 
-def _live(trace: Trace) -> list[TraceOp]:
-    """The ops that the outputs need, in order."""
+def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:
+    """The ops that the outputs need, in order, and the values that they and the outputs read."""
     needed = {o.value.id for o in trace.outputs}
     kept = []
     for op in reversed(trace.ops):
@@ -93,7 +93,7 @@ def _live(trace: Trace) -> list[TraceOp]:
             _collect(op.args, needed)
             _collect(tuple(op.kwargs.values()), needed)
     kept.reverse()
-    return kept
+    return kept, needed
 
 
 def _collect(items: Any, ids: set[int]) -> None:
