@@ -146,7 +146,6 @@ class Emitter:
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
         self.needed: set[int] = set()  # ids of the trace's values that something reads
-        self.needed: set[int] = set()  # ids of the trace's values that something reads
         self.rng: Value | None = None
         self.size: Value | None = None
         self.streams = 0
@@ -159,11 +158,6 @@ class Emitter:
         self._elements: dict[str, ir.Type] = {}
         self._attrs: dict[Any, ir.Attribute] = {}
         self._constants: dict[Any, Value] = {}
-
-    def needs(self, number: int) -> bool:
-        """Whether something reads this result of the rule at work."""
-        own = self.current is not None and self.current_results is self.current.results
-        return not own or self.current_results[number].id in self.needed
 
     def needs(self, number: int) -> bool:
         """Whether something reads this result of the rule at work."""
