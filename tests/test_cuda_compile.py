@@ -13,6 +13,7 @@ from gflow.compiler.codegen.triton.compile import (
     key_of,
 )
 from gflow.compiler.codegen.triton.pool import shared_pool
+from gflow.compiler.codegen.triton.worker import _check_entry
 from gflow.dialects.program import LaunchStep, Program, TritonConfig, TritonKernel
 
 pytest.importorskip("triton")
@@ -74,6 +75,21 @@ def test_errors_name_the_kernel_the_op_and_the_line():
     assert "it is of fused net.py:3" in text
     assert "line 8: tl.store(y + i, tl.expo(" in text
     assert "no attribute 'expo'" in text
+
+
+def test_what_launches_give_is_what_the_entry_takes():
+    other = kernel(ADD.replace("x, y, n", "y, x, n"))
+    with pytest.raises(KernelError, match="come in another order"):
+        compile_kernels([(other, 0)], 80)
+    ptx = ".entry add(\n\t.param .u64 .ptr .global .align 1 p0,\n\t.param .u32 p1\n)\n.reqntid 64\n"
+    with pytest.raises(
+        ValueError, match=r"takes parameters of \[64, 32\] bits; \[64, 32, 64, 64\]"
+    ):
+        _check_entry(ptx, {"x": "*fp32", "n": "i32"}, 64)
+    whole = ptx.replace("p1", "p1,\n.param .u64 s0,\n.param .u64 s1")
+    _check_entry(whole, {"x": "*fp32", "n": "i32"}, 64)
+    with pytest.raises(ValueError, match="wants 64 threads a block; 128 expected"):
+        _check_entry(whole, {"x": "*fp32", "n": "i32"}, 128)
 
 
 def test_a_kernel_that_takes_too_long_is_an_error_and_others_go_on():

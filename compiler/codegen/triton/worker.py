@@ -94,6 +94,7 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
     finally:
         _empty(Path(os.environ["TRITON_CACHE_DIR"]))
     metadata = found.metadata
+    _check_entry(found.asm["ptx"], parameters, 32 * metadata.num_warps)
     log = printed.getvalue()
     return {
         "cubin": base64.b64encode(zlib.compress(found.asm["cubin"], 6)).decode(),
@@ -111,6 +112,28 @@ def instructions(ptx: str) -> list[str]:
     """The tensor-core instructions of a kernel, without what all of them have in common."""
     found = set(_INSTRUCTION.findall(ptx))
     return sorted(re.sub(r"\.(?:sync|aligned|row|col)\b", "", name) for name in found)
+
+
+def _check_entry(ptx: str, parameters: dict[str, str], threads: int) -> None:
+    """The entry takes what launches give: the parameters, then two addresses of scratch.
+
+    Raises:
+        ValueError: it doesn't; another version of Triton, perhaps.
+    """
+    head = ptx[ptx.index(".entry") :]
+    given = [int(bits) for bits in re.findall(r"\.param \.[a-z](\d+)", head[: head.index(")")])]
+    bits = {"i1": 8, "u1": 8}
+    wanted = [
+        64 if k.startswith("*") else bits.get(k) or int(k.strip("iufpb"))
+        for k in parameters.values()
+    ]
+    if given != [*wanted, 64, 64]:
+        raise ValueError(
+            f"the kernel takes parameters of {given} bits; {[*wanted, 64, 64]} expected"
+        )
+    found = re.search(r"\.reqntid (\d+)", head)
+    if found and int(found[1]) != threads:
+        raise ValueError(f"the kernel wants {found[1]} threads a block; {threads} expected")
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int:
