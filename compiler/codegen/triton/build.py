@@ -16,7 +16,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops
 from ..placement import arguments, results
-from . import attention, fused, indexing, merge, movement
+from . import attention, fused, indexing, merge, movement, rows
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -126,7 +126,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "pad": movement.pad,
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
-    "aten": aten_ops.call,
+    "aten": rows.call,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
     "reduce": aten_ops.position,
