@@ -126,7 +126,9 @@ class Gpu:
         graph = torch.cuda.CUDAGraph()
         before = torch.cuda.current_stream(self.where)
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            # a stream of this device: PyTorch's own choice is of the device that captured first
+            stream = torch.cuda.Stream(self.where)
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 run()
         finally:  # a capture that fails leaves its own stream behind
             torch.cuda.set_stream(before)
