@@ -188,7 +188,7 @@ def test_epilogue_of_batches() -> None:
     run_cases([case])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     sizes=st.tuples(*[st.integers(1, 70)] * 3),
     swapped=st.tuples(st.booleans(), st.booleans()),
