@@ -103,7 +103,7 @@ OPS: tuple[OpDef, ...] = (
             {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, {"f": "gf.remainder({0}, {1})", "s": "gf.int_remainder({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8, amp="deny"),
     _binary("fmod", "the remainder of the division, with a's sign, as `torch.fmod`", "number",
             {"f": "vmath:fmod", "s": "int:fmod", "u": "int:fmod"}, {"f": _LIB + "fmod({0}, {1})", "s": "gf.int_fmod({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8, amp="deny"),
-    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1})", "u": "gf.uint_pow({0}, {1})"}, 24, amp="deny"),
+    _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1}, {bits})", "u": "gf.uint_pow({0}, {1}, {bits})"}, 24, amp="deny"),
     _binary("maximum", "the larger; NaN if either is NaN", "any",
             {"f": "arith.maximumf {0}, {1} : {t}", "s": "arith.maxsi {0}, {1} : {t}", "u": "arith.maxui {0}, {1} : {t}",
              "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}, amp="clear"),

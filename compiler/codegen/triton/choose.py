@@ -23,7 +23,7 @@ _BUSY = 216
 #: elements of a tile: of a kernel with enough of them, and of a small one
 _LARGE, _SMALL = 1024, 256
 
-#: values of a tile that live at once, above which a tile is halved to keep registers
+#: words of each position that live at once (loaded, stored, accumulated), above which a tile is halved
 _ALIVE = 8
 
 #: rows that a few programs reduce as they are
@@ -68,7 +68,8 @@ def _columns(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> tuple[Tr
     tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
     if programs < _BUSY and length <= _SHORT:  # what other programs left: few steps count
         return _configs(t, [tall, twice])
-    light = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads) <= 2
+    reads = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads)
+    light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
     plain = (rows, cols, warps)
     return _configs(t, [twice, plain, tall] if light else [plain, twice])
 
@@ -107,8 +108,9 @@ def _tile(k: Kernel, t: Tiling) -> int:
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
     narrow = all(TensorType((), a.dtype).itemsize <= 2 for a in full) and bool(full)
     tile = 2 * _LARGE if narrow else _LARGE
-    if len(full) > _ALIVE:
-        tile //= 2
+    reduces = [n.dtype for n in k.nodes if n.op == "reduce"] if t.axis else []
+    words = sum(cdiv(TensorType((), d).itemsize, 4) for d in [*reduces, *(a.dtype for a in full)])
+    tile //= 1 if words <= _ALIVE else 2 if words <= 2 * _ALIVE else 4
     if any(n.op == "reduce" for n in k.nodes):
         return tile  # pieces are as many as are needed
     return tile if cdiv(k.numel, tile) >= _BUSY else _SMALL

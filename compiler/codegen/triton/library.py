@@ -52,21 +52,21 @@ def gf_int_remainder(a, b):
     return tl.where((r != 0) & ((r ^ b) < 0), r + b, r)
 ''',
     "gf_uint_pow": '''
-def gf_uint_pow(a, b):
+def gf_uint_pow(a, b, bits: tl.constexpr):
     """Square and multiply; wraps around."""
-    result = tl.full(a.shape, 1, a.dtype) | (a ^ a)
-    for _ in tl.static_range(a.dtype.primitive_bitwidth):
+    result = (a ^ a) | 1
+    for _ in tl.static_range(bits):
         result = tl.where((b & 1) != 0, result * a, result)
         a = a * a
         b = b >> 1
     return result
 ''',
     "gf_int_pow": '''
-def gf_int_pow(a, b):
+def gf_int_pow(a, b, bits: tl.constexpr):
     """As unsigned; a negative exponent gives 0 but for bases 1 and -1."""
     sign = tl.where((b & 1) == 0, 1, -1).to(a.dtype)
     special = tl.where(a == 1, 1, tl.where(a == -1, sign, 0)).to(a.dtype)
-    return tl.where(b < 0, special, gf_uint_pow(a, b))
+    return tl.where(b < 0, special, gf_uint_pow(a, b, bits))
 ''',
     "gf_shift_left": '''
 def gf_shift_left(a, b, bits: tl.constexpr):
