@@ -187,6 +187,23 @@ def varies(value: int) -> bool:
     return not -_LARGE < value < _LARGE and _symbol.get() is not None
 
 
+def minimum(a: int, b: int) -> int:
+    """The smaller of two integers, whatever the size.
+
+    Raises:
+        ValueError: that is another one for other sizes.
+    """
+    symbol = _symbol.get()
+    if symbol is None or not (varies(a) or varies(b)):
+        return min(a, b)
+    for x, y in ((a, b), (b, a)):
+        if symbol.is_count(y - x):
+            return x
+    raise ValueError(
+        f"{symbol.text(a)} and {symbol.text(b)} with {symbol}: either may be the smaller"
+    )
+
+
 def divisor(value: int) -> int:
     """The greatest number that divides an integer whatever the size; the integer itself if that is fixed."""
     if -_LARGE < value < _LARGE:

@@ -234,6 +234,7 @@ _OPERATORS: dict[str, Callable[[Tensor], Any]] = {
         x.gather(1, torch.zeros(x.shape[0], 2, dtype=torch.long)),
     ),
     "doubles": lambda x: (x.double() @ torch.ones(5, 3).double()).exp(),
+    "slices": lambda x: (x[:20] + 1, x[: x.shape[0]] * 2, torch.ones(16, 5)[: x.shape[0]] + x),
     "last": lambda x: (x[-1], x[0], x.norm(dim=0)),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gflow.dialects import extents
 from gflow.dialects.opdef import VerifyError
 
 from ..tracing.trace import TraceValue
@@ -74,6 +75,13 @@ def conform(em: Emitter, func: Any, want: TraceValue | None, got: Value | None) 
         return None
     if got is None or got.shape != tuple(want.shape):
         found = None if got is None else list(got.shape)
+        size = extents.current()
+        if size is not None and got is not None:
+            shapes = ["[" + ", ".join(map(size.text, s)) + "]" for s in (want.shape, got.shape)]
+            raise LoweringError(
+                f"the size {size} is dynamic (gflow.dynamic_dim), and {func} of sizes that vary gives shape "
+                f"{shapes[0]}, which is not compiled yet (it would be {shapes[1]}); leave it static"
+            )
         raise LoweringError(
             f"the lowering of {func} gave shape {found}, PyTorch gives {list(want.shape)}; "
             "this is a bug of gflow, please report it"

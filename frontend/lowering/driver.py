@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gflow.dialects import extents
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import STAND_INS, size_of_program
 from gflow.dialects.mlir import func as func_dialect
@@ -149,20 +148,7 @@ def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
         raise LoweringError(f"{where}: cannot compile a call of {op.func}: {error}") from error
     for want, got in zip(op.results, results):
         if want is not None and got is not None:
-            if em.size is not None and got.shape != want.shape:
-                _refuse_shape(em, op, want, got)
             values[want.id] = got
-
-
-def _refuse_shape(em: Emitter, op: TraceOp, want: TraceValue, got: Value) -> None:
-    size = extents.current()
-    assert size is not None
-    shapes = ["[" + ", ".join(map(size.text, s)) + "]" for s in (want.shape, got.shape)]
-    raise LoweringError(
-        f"{op.loc.file}:{op.loc.line}: the size {size} is dynamic (gflow.dynamic_dim), and {op.func} of sizes "
-        f"that vary gives shape {shapes[0]}, which is not compiled yet (it would be {shapes[1]}); leave the "
-        "dimension static"
-    )
 
 
 def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.extents import minimum, varies
+
 from .dtypes import Unsupported, mlir_dtype, result_dtype
 from .emitter import Emitter, Value
 from .registry import lowers
@@ -103,13 +105,27 @@ def view_dtype(em: Emitter, x: Value, dtype: Any) -> Value:
 # -- slices
 
 
+#: `x[a:]`
+_END = (1 << 63) - 1
+
+
 def slice_range(start: int | None, end: int | None, size: int) -> tuple[int, int]:
     start = 0 if start is None else start
     end = size if end is None else end
     if isinstance(start, Value) or isinstance(end, Value):
         raise Unsupported("a traced bound")
-    start = min(max(start + size if start < 0 else start, 0), size)
-    end = min(max(end + size if end < 0 else end, start), size)
+    if not varies(size) and not varies(start) and not varies(end):
+        start = min(max(start + size if start < 0 else start, 0), size)
+        return start, min(max(end + size if end < 0 else end, start), size)
+    start = start + size if start < 0 else start
+    end = size if end >= _END else end + size if end < 0 else end
+    try:
+        start, end = minimum(start, size), minimum(end, size)
+        inside = minimum(0, start) == 0 and minimum(start, end) == start
+    except ValueError as error:
+        raise Unsupported(f"a slice whose bounds vary: {error}") from None
+    if not inside:
+        raise Unsupported("a slice whose bounds vary, and may lie outside")
     return start, end
 
 
