@@ -122,7 +122,9 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
     whole = _CORES if p.kind == "cores" else _SINGLE
     fitting = []
     for t in whole:
-        k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16) if p.kind == "cores" else t.k
+        k = t.k
+        if p.kind == "cores":
+            k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16)
         if p.gather:
             k = min(k, 32)
             t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
