@@ -72,14 +72,24 @@ class Epilogue:
         acc: the tile of the contraction's result, in its accumulator's type. used: gets the functions that are called.
         """
         lines: list[str] = []
+        names: dict[int, str] = {}
         for k in self.kernels:
-            lines += self._kernel(k, params, tile, acc, used)
+            lines += self._kernel(k, params, tile, acc, used, names)
         return lines
 
     def _kernel(
-        self, k: Kernel, params: Parameters, tile: Tile, acc: str, used: set[str]
+        self,
+        k: Kernel,
+        params: Parameters,
+        tile: Tile,
+        acc: str,
+        used: set[str],
+        names: dict[int, str],
     ) -> list[str]:
+        # names: of operands, in the order in which they are met, so that regions that number them otherwise
+        # have the same text
         lines: list[str] = []
+        walks: dict[str, int] = {}
         at = Positions(k, tile, params, lines)
 
         def load(node: Node) -> str:
@@ -87,10 +97,11 @@ class Epilogue:
             if is_raw(access, self.operands):
                 # floats stay as exact as they were added up, integers wrap around
                 return acc if access.dtype in FLOATS else f"{acc}.to({triton_type(access.dtype)})"
-            name = f"x{access.operand}"
+            name = names.setdefault(access.operand, f"x{len(names)}")
             if name not in params.types:
                 params.pointer(name, access.dtype, self.loads[access.operand])
-            offset, dims = at.offset(access.strides, f"{name}_{node.slot}")
+            walks[name] = walks.get(name, -1) + 1
+            offset, dims = at.offset(access.strides, f"{name}_{walks[name]}")
             constant = f" + {access.offset}" if access.offset else ""
             address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
             mask = tile.mask(dims)
