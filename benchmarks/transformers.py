@@ -250,6 +250,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
+    for given, known_names in ((args.models, MODELS), (args.modes, MODES), (args.peers, PEERS)):
+        for unknown in {*filter(None, given.split(","))} - {*known_names}:
+            parser.error(f"no {unknown!r}; there are {', '.join(known_names)}")
 
     result: dict[str, Any] = {"rows": []}
     if args.json and args.json.exists():

@@ -88,7 +88,12 @@ def test_quick_run(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    unknown = (["--models", "vgg"], ["--peers", "tvm"], ["passes", "--graphs", "ring"])
+    unknown = (
+        ["--models", "vgg"],
+        ["--peers", "tvm"],
+        ["passes", "--graphs", "ring"],
+        ["transformers", "--models", "vgg"],
+    )
     for options in unknown:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks", *options],
@@ -120,3 +125,24 @@ def test_passes_against_ops(tmp_path: Path) -> None:
         assert name in done.stdout
         assert second["passes"][name] > 0
     assert "LLVM JIT" in done.stdout
+
+
+@pytest.mark.slow
+def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "out.json"
+    options = ["--quick", "--models", "resnet", "--modes", "training", "--peers", "eager,gflow"]
+    options += ["--rounds", "1", "--no-first-call", "--json", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "transformers", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(path.read_text())["rows"]
+    assert {*row["ms"]} == {"eager", "gflow"}
+    assert row["difference"]["gflow"] < 1e-4
+    assert "max_pool2d_with_indices.default" in row["aten"]
+    assert "max_pool2d_with_indices ×1" in done.stdout
