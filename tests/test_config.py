@@ -45,6 +45,7 @@ ACTS_ELSEWHERE = {
     "set_cache_size": "tests of the cache of programs",
     "keep_gradients": "tests/test_gradient_accumulation.py",
     "set_outputs_buffer_size": "test_outputs_buffer_size",
+    "enable_autotune": "tests/test_cuda_tuning.py",
     "enable_xla_jit": "test_other_compilers",
     "enable_tensorrt": "test_other_compilers",
     "enable_openvino": "test_other_compilers",

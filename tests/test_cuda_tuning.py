@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
 from gflow.runtime.program_io import from_bytes, to_bytes
-from gflow.targets import programs_for
+from gflow.targets import programs_for, tuned
 
 CODE = DeviceCode("", "k", 0, 4)
 GRID = ("cdiv(n, BLOCK)",)
@@ -160,3 +161,26 @@ def test_explain_says_who_won_and_by_how_much():
     assert "Chosen by measuring on a GPU" in text
     assert "20.0 us  BLOCK=64  library  50.0 %  matmul" in " ".join(text.split("\n"))
     assert "CUDA graph" not in text  # it is on the CPU
+
+
+def test_a_graph_is_tuned_where_it_is_compiled(monkeypatch):
+    device = InterpreterDevice()
+    monkeypatch.setattr("gflow.runtime.loading.cuda_device", lambda where: device)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: "a GPU")
+
+    class Scale(gflow.nn.Graph):
+        def build(self, x):
+            return torch.tanh(x) * 2
+
+    graph = Scale()
+    graph(torch.randn(5000))
+    plan: Any = graph._state.latest
+    (found,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
+    options = replace(plan.compiled.options, target="cuda:90", timing={})
+    assert tuned(found, options, device.where) is found
+    chosen = tuned(found, replace(options, tune=True), device.where)
+    assert options.timing["tune"] > 0
+    assert len(chosen.triton[chosen.steps[0].kernel].configs) > 1
+    assert chosen.races[0].device == "a GPU"
+    (step,) = chosen.steps
+    assert list(chosen.device_code) == [key_of(step.kernel, step.config)]
