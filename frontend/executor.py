@@ -13,7 +13,7 @@ import torch
 
 from gflow.dialects.extents import STAND_INS
 
-from .targets import add_code, for_tensors, gpu_of, tuned
+from .targets import add_code, allow_tf32, for_tensors, gpu_of, tuned
 from .tracing.trace import Trace
 from .tracing.watch import current
 
@@ -78,8 +78,12 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
 
     from .lowering import lower
 
+    allow_tf32(module, options)
+
     def compiled() -> Any:
         twin = None if trace.size is None else lower(trace, STAND_INS[1])
+        if twin is not None:
+            allow_tf32(twin, options)
         return compile_module(module, options, twin)
 
     if cache.directory() is None:

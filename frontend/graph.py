@@ -28,6 +28,7 @@ from .schedules import learning_rates, schedule_problem
 from .sharing import Sharing
 from .signature import flatten_call
 from .state_dict import load_state_dict, state_dict
+from .targets import tf32_kinds
 from .tracing.clipping import clip_problem
 from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
@@ -457,6 +458,7 @@ def _modes(state: _State) -> tuple[Any, ...]:
         bool(state.optimizers) or torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
     )
 

@@ -37,6 +37,28 @@ def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOpt
     return replace(options, target=f"cuda:{major}{minor}")
 
 
+def tf32_kinds() -> tuple[str, ...]:
+    """The kinds of float32 products that PyTorch's switches let a GPU make with 10 bits of mantissa."""
+    switches = {
+        "matmul": torch.backends.cuda.matmul.fp32_precision,
+        "convolution": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+    }
+    return tuple(kind for kind, precision in switches.items() if precision == "tf32")
+
+
+def allow_tf32(module: Any, options: CompileOptions) -> None:
+    """Write down, for a GPU, which products may be made so: `gflow.tf32` of each function."""
+    from gflow.dialects.mlir import ir
+
+    kinds = tf32_kinds()
+    if options.target == "cpu" or not kinds:
+        return
+    with module.context:
+        listed = ir.ArrayAttr.get([ir.StringAttr.get(kind) for kind in kinds])
+        for op in module.body.operations:
+            op.operation.attributes["gflow.tf32"] = listed
+
+
 def add_code(program: Program, options: CompileOptions, always: bool = False) -> None:
     """Compile the Triton kernels of a program for CUDA, or take them from the disk cache; unless
     `always`, not where something else than a GPU is to run it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
 import torch
 from codegen_harness import Arg, Case, b, copies, full, make, spread
 from hypothesis import given, settings
@@ -13,7 +14,10 @@ from ir_interpreter import DTYPES
 from triton_harness import compile_case, run_cases
 from triton_interpreter import run_program
 
+from gflow import targets
 from gflow.compiler.codegen.triton.grid import grid_of
+from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, LaunchStep, Program
 
 #: what rounding to each element type, and a few sums of float32, may do to a number of size 1
@@ -215,9 +219,6 @@ def test_layers_share_kernels() -> None:
 
 
 def test_tf32_is_asked_for() -> None:
-    from gflow.compiler.compile import CompileOptions, compile_module
-    from gflow.dialects.mlir import ir
-
     case = product(64, 64, 64)
     with case.module.context:
         (function,) = case.module.body.operations
@@ -240,3 +241,18 @@ def test_descriptors() -> None:
         grid = grid_of(kernel, kernel.configs[numbers[0]], step.args)
         program.steps[:] = [replace(step, config=numbers[0], grid=grid)]
         against_float64([case])
+
+
+def test_switches_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are part of the module, for a GPU."""
+    switches = {"matmul": "ieee", "convolution": "tf32"}
+    monkeypatch.setattr(
+        targets, "tf32_kinds", lambda: tuple(k for k, v in switches.items() if v == "tf32")
+    )
+    case = product(64, 64, 64)
+    targets.allow_tf32(case.module, CompileOptions(target="cpu"))
+    assert "gflow.tf32" not in str(case.module)
+    targets.allow_tf32(case.module, CompileOptions(target="cuda:90"))
+    assert 'gflow.tf32 = ["convolution"]' in str(case.module)
+    (kernel,) = compile_case(case).triton.values()
+    assert 'input_precision="ieee"' in kernel.source
