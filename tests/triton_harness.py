@@ -13,13 +13,13 @@ from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 
 TARGET = "cuda:90"
-_PIPELINE = PIPELINE.replace("gflow-plan-memory", "gflow-plan-memory{scratch=cuda}")
+PIPELINE_FOR_CUDA = PIPELINE.replace("gflow-plan-memory", "gflow-plan-memory{scratch=cuda}")
 
 
 def compile_case(case: Case) -> Program:
     """The program of a case; its module becomes the planned one."""
     if case.program is None:
-        options = CompileOptions(target=TARGET, pipeline=_PIPELINE)
+        options = CompileOptions(target=TARGET, pipeline=PIPELINE_FOR_CUDA)
         case.program = compile_module(case.module, options)
     return case.program
 
