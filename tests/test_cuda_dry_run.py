@@ -237,3 +237,46 @@ def test_the_ir_must_come_to_the_same_steps(step):
     program, _ = step
     with pytest.raises(ValueError, match="comes to other steps"):
         accesses(changed(program, 0, label="another"))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm = heads, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.dropout(self.out(y.transpose(1, 2).reshape(b, t, w)))
+
+
+class Language(gflow.nn.Graph):
+    """A language model's training step in mixed precision, with a scaled loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.block = nn.Embedding(50, 32), Block(32, 2)
+        self.head = nn.Linear(32, 50, bias=False)
+        parts = (self.embedding, self.block, self.head)
+        self.add_optimizer(torch.optim.AdamW([p for m in parts for p in m.parameters()]))
+        self.config.enable_amp(dtype=torch.float16)
+        self.set_grad_scaler(gflow.amp.GradScaler(device="cpu"))
+
+    def build(self, x, y):
+        logits = self.head(self.block(self.embedding(x)))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+        loss.backward()
+        return loss
+
+
+def test_a_language_model_keeps_all_rules():
+    graph = Language()
+    graph(torch.randint(50, (2, 16)), torch.randint(50, (2, 16)))
+    plan: Any = graph._state.latest
+    (program,) = programs_for(plan.trace, plan.compiled.options, "cuda:80", code=False)
+    assert not [s for s in program.steps if isinstance(s, AtenStep)]
+    assert {"rng", "scaler_state"} <= {a.role for a in program.arguments}
+    assert dry_run(program, accesses(program)).runs == 3
