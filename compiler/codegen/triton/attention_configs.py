@@ -72,7 +72,7 @@ _TF32: _Table = {
         128: (_Way(32, 32, 8, 2), _Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
     },
     "attention_key_grad": {64: (_Way(32, 32, 4, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1))},
-    "attention_bias_grad": {64: (_Way(32, 32, 8, 1), _Way(16, 32, 4, 1)), 128: (_Way(16, 32, 8, 1),)},
+    "attention_bias_grad": {64: (_Way(16, 32, 4, 1), _Way(32, 32, 8, 1)), 128: (_Way(16, 32, 8, 1),)},
 }  # fmt: skip
 
 #: by multiply-adds of single elements
