@@ -77,6 +77,21 @@ def test_errors_name_the_kernel_the_op_and_the_line():
     assert "no attribute 'expo'" in text
 
 
+def test_errors_of_many_kernels_are_short():
+    source = ADD.replace("tl.exp", "tl.expo")
+    configs = [TritonConfig({"BLOCK": 64 << n}) for n in range(5)]
+    with pytest.raises(KernelError) as caught:
+        compile_kernels([(kernel(source, *configs), n) for n in range(5)], 80)
+    assert str(caught.value).count("does not compile") == 3
+    assert str(caught.value).endswith("2 more kernels do not compile")
+
+
+def test_without_triton_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("gflow.compiler.codegen.triton.compile.triton_version", lambda: "")
+    with pytest.raises(KernelError, match=r"install gflow\[gpu\]"):
+        compile_kernels([(kernel(), 0)], 80)
+
+
 def test_what_launches_give_is_what_the_entry_takes():
     other = kernel(ADD.replace("x, y, n", "y, x, n"))
     with pytest.raises(KernelError, match="come in another order"):

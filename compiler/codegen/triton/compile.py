@@ -23,6 +23,8 @@ Store = tuple[Callable[[str, str], bytes | None], Callable[[str, str, bytes], No
 #: changes when what is kept changes
 _VERSION = 1
 _KIND = "device_code"
+#: kernels that an error tells of
+_SHOWN = 3
 
 
 class KernelError(ValueError):
@@ -115,11 +117,16 @@ def compile_kernels(
         if store:
             store[1](_KIND, name, json.dumps(asdict(code)).encode())
 
+    if todo and not triton_version():
+        raise KernelError(
+            "kernels for CUDA are compiled by Triton, which is not installed: install gflow[gpu]"
+        )
     if todo:
         requests = [_request(*job, arch) for job, _ in todo]
         shared_pool().run(requests, done, patience)
     if problems:
-        raise KernelError("\n\n".join(problems))
+        more = [f"{len(problems) - _SHOWN} more kernels do not compile"] * (len(problems) > _SHOWN)
+        raise KernelError("\n\n".join([*problems[:_SHOWN], *more]))
     return found
 
 
