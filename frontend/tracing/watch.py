@@ -40,10 +40,16 @@ class TensorInfo:
 def tensor_info(tensor: torch.Tensor, lazy: bool = False) -> TensorInfo:
     """What a tensor is like."""
     grad = tensor.requires_grad and not lazy
-    shape = tuple(
-        [s.node.shape_env.concrete(s) if isinstance(s, torch.SymInt) else s for s in tensor.shape]
-    )
+    shape = tuple(map(_size, tensor.shape))
     return TensorInfo(shape, tensor.dtype, tensor.device, grad, lazy)
+
+
+def _size(size: Any) -> Any:
+    """A size; of one that varies in the graph, its formula."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    concrete = getattr(getattr(size.node, "shape_env", None), "concrete", None)
+    return size if concrete is None else concrete(size)
 
 
 Infos = Sequence[TensorInfo]
