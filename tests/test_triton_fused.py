@@ -133,8 +133,8 @@ def test_nan_wins(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> No
 def _regions() -> list[Case]:
     close = {"rtol": 1e-4, "atol": 1e-4}
     cases = []
-    for shape in [(1, 1), (3, 7), (2, 3, 4, 33), (2, 300)]:
-        for dtype in FLOATS:
+    for shape in [(1, 1), (2, 3, 4, 33), (2, 300)]:
+        for dtype in FLOATS if shape[-1] == 33 else ("f32",):
             rtol = {"f32": 1e-5, "f64": 1e-9}.get(dtype, 3e-2)
             cases += [
                 make(
@@ -190,12 +190,12 @@ def _region_cases(first: int, last: int) -> list[Case]:
 
 
 def test_random_regions() -> None:
-    run_cases(_region_cases(0, 30))
+    run_cases(_region_cases(0, 18))
 
 
 @pytest.mark.usefixtures("small_tiles")
 def test_random_regions_in_pieces() -> None:
-    run_cases(_region_cases(30, 60))
+    run_cases(_region_cases(30, 48))
 
 
 # -- random numbers
