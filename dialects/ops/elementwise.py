@@ -85,7 +85,9 @@ def _by_class(triton: str | dict[str, str]) -> dict[str, str]:
     return {"*": triton} if isinstance(triton, str) else triton
 
 
-def _math(name: str, summary: str, triton: str, cost: int = 12, amp: str = "promote") -> OpDef:
+def _math(
+    name: str, summary: str, triton: str | dict[str, str], cost: int = 12, amp: str = "promote"
+) -> OpDef:
     """A float function that the CPU generator takes from its vector math library under the same name."""
     return _unary(name, summary, "float", {"f": f"vmath:{name}"}, triton, cost, amp=amp)
 
