@@ -1,0 +1,244 @@
+"""What the kernels of whole training steps need of a GPU, without one: each is compiled to machine code.
+
+    python -m benchmarks cubins [--models gpt2,llama] [--arch 80,90] [--json FILE] [--kernels]
+
+For each kernel: registers, bytes that spill, shared memory, warps, tensor-core instructions. For each model
+and architecture: how many kernels, and the seconds of a first call's phases, with empty caches (cold)
+and with full ones (warm). Kernels are compiled by as many processes as there are cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.cuda_models import MODELS, Model, trace_of
+from benchmarks.measure import note
+from benchmarks.report import number, table
+
+ARCHITECTURES = (80, 90)
+
+#: kernels that may spill: how their names begin, and why
+SPILLS: dict[str, str] = {}
+
+_HALVES = ("*fp16", "*bf16")
+
+
+@contextmanager
+def _cache() -> Iterator[None]:
+    """An empty disk cache."""
+    names = ("GFLOW_CACHE", "GFLOW_CACHE_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(GFLOW_CACHE="1", GFLOW_CACHE_DIR=folder)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def programs(
+    model: Model, architectures: tuple[int, ...]
+) -> Iterator[tuple[Any, dict[str, float]]]:
+    """The program of a training step with machine code, for each architecture, and its seconds by phase."""
+    from gflow.executor import program_of
+    from gflow.targets import add_code
+
+    graph, inputs = model.graph(), model.inputs()
+    start = time.perf_counter()
+    trace = trace_of(graph, inputs)
+    traced = time.perf_counter() - start
+    for arch in architectures:
+        seconds = {"trace": traced}
+        with _cache():
+            for state in ("cold", "warm"):
+                timing: dict[str, float] = {}
+                options = replace(graph.config.resolved(), target=f"cuda:{arch}", timing=timing)
+                start = time.perf_counter()
+                program = program_of(trace, options)
+                planned = time.perf_counter()
+                add_code(program, options, always=True)
+                end = time.perf_counter()
+                if state == "cold":
+                    seconds["codegen"] = timing["codegen"]
+                    seconds["lower and passes"] = planned - start - timing["codegen"]
+                    seconds["compile"] = end - planned
+                seconds[state] = end - start
+        yield program, seconds
+
+
+def rows_of(program: Any) -> list[dict[str, Any]]:
+    """The kernels of a program with machine code."""
+    from gflow.dialects.program import LaunchStep
+
+    launches = [s for s in program.steps if isinstance(s, LaunchStep)]
+    counts = Counter((s.kernel, s.config) for s in launches)
+    labels = {(s.kernel, s.config): s.label for s in reversed(launches)}
+    rows = []
+    for (name, config), count in counts.items():
+        kernel, code = program.triton[name], program.device_code[f"{name}/{config}"]
+        halves = any(kind in _HALVES for kind in kernel.parameters.values())
+        rows.append(
+            {
+                "kernel": name,
+                "launches": count,
+                "config": kernel.configs[config].constants,
+                "registers": code.registers,
+                "spills": code.spills,
+                "shared": code.shared,
+                "warps": code.warps,
+                "instructions": list(code.instructions),
+                "halves": halves and "tl.dot(" in kernel.source,
+                "of": labels[name, config],
+            }
+        )
+    return rows
+
+
+def problems(rows: list[dict[str, Any]]) -> list[str]:
+    """Kernels that spill without a reason, and products of halves without tensor cores."""
+    found = []
+    for row in rows:
+        if row["spills"] and not any(row["kernel"].startswith(name) for name in SPILLS):
+            found.append(f"{row['kernel']} spills {row['spills']} bytes; it is of {row['of']}")
+        if row["halves"] and not row["instructions"]:
+            found.append(f"{row['kernel']} has no tensor-core instructions; it is of {row['of']}")
+    return found
+
+
+def measure(model: Model, architectures: tuple[int, ...]) -> list[dict[str, Any]]:
+    """What `programs` gives, as plain data."""
+    from gflow.dialects.program import AtenStep
+
+    results = []
+    for program, seconds in programs(model, architectures):
+        rows = rows_of(program)
+        results.append(
+            {
+                "model": model.name,
+                "target": program.target,
+                "seconds": {name: round(value, 2) for name, value in seconds.items()},
+                "launches": sum(row["launches"] for row in rows),
+                "through PyTorch": dict(
+                    Counter(s.overload for s in program.steps if isinstance(s, AtenStep))
+                ),
+                "arena": program.arena_bytes,
+                "kernels": rows,
+            }
+        )
+    return results
+
+
+_HEAD = (
+    "model", "target", "kernels", "launches", "PyTorch", "tensor cores", "spilling", "most registers",
+    "most shared KiB", "trace s", "passes s", "codegen s", "compile s", "cold s", "warm s",
+)  # fmt: skip
+
+
+def totals(result: dict[str, Any]) -> tuple[str, ...]:
+    """A line of the table."""
+    rows, seconds = result["kernels"], result["seconds"]
+    return (
+        result["model"],
+        result["target"],
+        str(len(rows)),
+        str(result["launches"]),
+        str(sum(result["through PyTorch"].values())),
+        str(sum(bool(row["instructions"]) for row in rows)),
+        str(sum(row["spills"] > 0 for row in rows)),
+        str(max(row["registers"] for row in rows)),
+        number(max(row["shared"] for row in rows) / 1024, 0),
+        *(
+            number(seconds[name], 1)
+            for name in ("trace", "lower and passes", "codegen", "compile", "cold", "warm")
+        ),
+    )
+
+
+def kernels(result: dict[str, Any]) -> str:
+    """The kernels of a model as a table."""
+    head = (
+        "kernel",
+        "config",
+        "launches",
+        "warps",
+        "registers",
+        "spills",
+        "shared",
+        "tensor cores",
+    )
+    lines = [
+        (
+            row["kernel"],
+            " ".join(str(n) for n in row["config"].values()),
+            *(str(row[name]) for name in ("launches", "warps", "registers", "spills", "shared")),
+            " ".join(row["instructions"][:2]),
+        )
+        for row in result["kernels"]
+    ]
+    return f"{result['model']}, {result['target']}\n" + table(head, lines)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks cubins")
+    add = parser.add_argument
+    add("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
+    add("--arch", default=",".join(map(str, ARCHITECTURES)), help="compute capabilities")
+    add("--json", type=Path)
+    add("--kernels", action="store_true", help="print each kernel")
+    args = parser.parse_args(argv)
+    names = args.models.split(",")
+    unknown = [name for name in names if name not in MODELS]
+    if unknown:
+        parser.error(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
+    architectures = tuple(int(arch) for arch in args.arch.split(","))
+    result: dict[str, Any] = {"machine": machine.describe(), "models": []}
+    for name in names:
+        note(f"  cubins: {MODELS[name].description}")
+        result["models"] += measure(MODELS[name], architectures)
+        if args.json:  # after every model: a long run that is stopped keeps what it has
+            args.json.write_text(text_of(result))
+    if args.kernels:
+        print("\n\n".join(map(kernels, result["models"])), end="\n\n")
+    print(table(_HEAD, list(map(totals, result["models"]))))
+    found = [
+        f"{r['model']}, {r['target']}: {p}"
+        for r in result["models"]
+        for p in problems(r["kernels"])
+    ]
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """JSON with a kernel on a line."""
+    parts: list[str] = []
+
+    def placed(value: Any) -> str:
+        parts.append(json.dumps(value))
+        return f"@{len(parts) - 1}@"
+
+    shown = {
+        **result,
+        "models": [
+            {**m, "kernels": [placed(row) for row in m["kernels"]]} for m in result["models"]
+        ],
+    }
+    text = json.dumps(shown, indent=1)
+    for n, part in enumerate(parts):
+        text = text.replace(f'"@{n}@"', part)
+    return text + "\n"

@@ -1,0 +1,69 @@
+"""The training steps that a GPU is measured on, at full size, without one: their kernels compile, products of
+halves use tensor cores, nothing spills that isn't listed, and their launches keep all rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks import cubins
+from benchmarks.cuda_models import MODELS, trace_of
+from gflow.compiler.codegen.triton.accesses import accesses
+from gflow.compiler.codegen.triton.compile import compile_kernels
+from gflow.dialects.program import AtenStep, LaunchStep, Program
+from gflow.executor import program_of
+from gflow.runtime.cuda.fake import dry_run
+
+pytest.importorskip("triton")
+
+
+def planned(name: str, arch: int) -> Program:
+    graph = MODELS[name].graph()
+    options = replace(graph.config.resolved(), target=f"cuda:{arch}", timing={})
+    program: Program = program_of(trace_of(graph, MODELS[name].inputs()), options)
+    return program
+
+
+def checked(program: Program, every: bool) -> None:
+    """Compile its kernels, or one of each kind, and dry-run it."""
+    dry_run(program, accesses(program), calls=1)
+    uses = dict.fromkeys((s.kernel, s.config) for s in program.steps if isinstance(s, LaunchStep))
+    if not every:
+        uses = dict.fromkeys({k.rpartition("_")[0]: (k, c) for k, c in uses}.values())
+    program.steps = [
+        s for s in program.steps if isinstance(s, LaunchStep) and (s.kernel, s.config) in uses
+    ]
+    jobs = [(program.triton[kernel], config) for kernel, config in uses]
+    program.device_code = compile_kernels(jobs, int(program.target.partition(":")[2]))
+    assert not cubins.problems(cubins.rows_of(program))
+
+
+def test_mobilenet() -> None:
+    program = planned("mobilenet_v2_32", 90)
+    assert not [s for s in program.steps if isinstance(s, AtenStep)]
+    assert len(program.triton) < 140
+    checked(program, every=False)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("arch", cubins.ARCHITECTURES)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kernel(name: str, arch: int) -> None:
+    checked(planned(name, arch), every=True)
+
+
+def test_what_is_wrong_is_found() -> None:
+    row: dict[str, Any] = {
+        "kernel": "matmul_x", "of": "matmul", "spills": 0, "halves": True, "instructions": ["mma"],
+    }  # fmt: skip
+    assert not cubins.problems([row])
+    assert "spills 8 bytes" in cubins.problems([{**row, "spills": 8}])[0]
+    assert "no tensor-core" in cubins.problems([{**row, "instructions": []}])[0]
+
+
+def test_json_has_a_kernel_on_a_line() -> None:
+    rows = [{"kernel": "a", "config": {"COLS": 1}}, {"kernel": "b", "config": {}}]
+    text = cubins.text_of({"models": [{"model": "m", "kernels": rows}]})
+    assert '{"kernel": "a", "config": {"COLS": 1}}' in text.splitlines()[5]
