@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from call_count import calls
 from ir_interpreter import run_module
 from random_ir import random_args, random_module
 from torch import nn
@@ -68,15 +70,13 @@ def test_every_rule_is_used(context: ir.Context) -> None:
     assert {rule.__name__ for rule in RULES.all()} - fired == set()
 
 
-def test_simplify_is_linear_and_fast(context: ir.Context) -> None:
-    seconds = {}
+def test_simplify_is_linear(context: ir.Context) -> None:
+    counts = []
     for count in (2000, 8000):
         module = _chain(context, count)
-        timing: dict[str, float] = {}
-        run_pipeline(module, "builtin.module(func.func(gflow-simplify))", timing=timing)
-        seconds[count] = timing["gflow-simplify"]
-    assert seconds[8000] < 8 * seconds[2000] + 0.1
-    assert seconds[8000] < 8000 * 300e-6  # 30 µs an op on a quiet machine
+        pipeline = "builtin.module(func.func(gflow-simplify))"
+        counts.append(calls(partial(run_pipeline, module, pipeline)))
+    assert counts[1] < 4.6 * counts[0]
 
 
 def _chain(context: ir.Context, count: int) -> ir.Module:
