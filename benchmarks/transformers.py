@@ -6,7 +6,8 @@ Inference is `model(**batch)` without gradients. Training is a step with the mod
 `labels` and AdamW; `torch.compile` gets the forward and, as a function of its own, the optimizer's step.
 A row measures each first call in a fresh process with empty caches, then all peers in one process in
 turns. `--json` is read first where it exists: what is measured again replaces what stands in it.
-`--no-first-call` takes the caches as they are, `--no-steps` stops after the first calls.
+To measure in pieces, `--no-first-call` and `--no-steps` leave one part out, and `--caches` keeps what was
+compiled in a folder (new, for first calls that are to be cold).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.measure import ChildError, ask, empty_caches, note
+from benchmarks.measure import CACHE_VARIABLES, ChildError, ask, empty_caches, note
 from benchmarks.report import table
 from benchmarks.transformers_models import MODELS, Work, make_work
 
@@ -184,18 +186,25 @@ def measure(row: dict[str, Any], args: argparse.Namespace) -> None:
 
     row.pop("error", None)
     try:
-        if not args.first_call:  # with the caches at hand
-            row.update(attempt("steps", peers, {}))
-            return
-        with empty_caches() as environment:
-            first = row.setdefault("first_call_s", {})
-            for peer in peers:
-                first[peer] = attempt("first_call", [peer], environment)["seconds"]
+        with _caches(args.caches and args.caches / f"{name}-{mode}") as environment:
+            for peer in peers if args.first_call else ():
+                seconds = attempt("first_call", [peer], environment)["seconds"]
+                row.setdefault("first_call_s", {})[peer] = seconds
             if args.steps:
                 row.update(attempt("steps", peers, environment))
     except ChildError as error:
         row["error"] = str(error)
         note(f"  {error}")
+
+
+@contextmanager
+def _caches(folder: Path | None) -> Iterator[dict[str, str]]:
+    """Empty caches; or those in a folder, which stay."""
+    if folder is None:
+        with empty_caches() as environment:
+            yield environment
+    else:
+        yield {name: str(folder / name.lower()) for name in CACHE_VARIABLES}
 
 
 HEAD = (
@@ -246,6 +255,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny models: does it run?")
     parser.add_argument("--no-first-call", dest="first_call", action="store_false")
     parser.add_argument("--no-steps", dest="steps", action="store_false")
+    parser.add_argument("--caches", type=Path)
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one process")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--json", type=Path)
