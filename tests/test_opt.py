@@ -7,7 +7,6 @@ import io
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -275,19 +274,14 @@ def test_elides_large_constants(tool: Tool) -> None:
     )
 
 
-def test_starts_quickly_and_without_torch() -> None:
+def test_starts_without_torch() -> None:
     code = (
         "import sys; from gflow.compiler.opt import main; main([]); print('torch' in sys.modules)"
     )
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", code], input=GOOD, text=True, capture_output=True, check=True
-        )
-        best = min(best, time.perf_counter() - start)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=GOOD, text=True, capture_output=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "False"
-    assert best < 2.0  # 0.45 s on a quiet machine
 
 
 def test_a_closed_pipe_is_no_error_message() -> None:

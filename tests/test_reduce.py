@@ -190,12 +190,10 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_time_limit_holds() -> None:
-    start = time.monotonic()
     slow = reduce.reduce_text(program(), lambda t: time.sleep(0.1) or "tanh" in t, 0.5)
     assert slow.over
     assert slow.tried < 10
     assert "tanh" in slow.text
-    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS, ids=lambda r: r.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -250,14 +249,10 @@ def test_graph_page_in_a_browser(tmp_path: Path) -> None:
 @needs_browser
 def test_pages_of_a_thousand_ops(tmp_path: Path) -> None:
     f = function(250)
-    start = time.perf_counter()
     graph, memory = graph_page(f), memory_page(read_plan(f))
-    made = time.perf_counter() - start
-    script = "return [performance.now(), document.querySelectorAll('.box, .value').length];"
-    drawn, boxes = run(graph, script, tmp_path)
-    shown, values = run(memory, script, tmp_path)
-    assert made < 10  # 0.5 s on a quiet machine
+    script = "return document.querySelectorAll('.box, .value').length;"
+    boxes = run(graph, script, tmp_path)
+    values = run(memory, script, tmp_path)
     assert 0 < boxes <= 1000
     assert values == len(read_plan(f).values)
-    assert max(drawn, shown) < 5000
     assert max(len(graph), len(memory)) < 2_000_000
