@@ -14,6 +14,7 @@ from ...contractions import CONTRACTIONS
 from ...ssa import Op
 from ..kernel import Kernel
 from ..placement import kind_of
+from ..steps import scratch_of_ops
 from .build import add_op
 from .builder import Builder
 from .signature import Plan
@@ -37,19 +38,7 @@ def scratch_bytes(function: func.FuncOp, threads: int, blas: bool) -> dict[int, 
         blas: whether generated code may call BLAS.
     """
     b = _Dry(function, threads or os.cpu_count() or 1, blas)
-    found: dict[int, int] = {}
-    for o in list(b.body.ops):
-        if not _may_need(o):
-            b.assign_if_planned(o)
-            continue
-        b.scratch_bytes = 0
-        try:
-            add_op(b, o)
-        except ValueError:
-            continue
-        if b.scratch_bytes:
-            found[o.index] = -(-b.scratch_bytes // 64) * 64
-    return found
+    return scratch_of_ops(b, add_op, _may_need)
 
 
 _MAY_NEED = frozenset({"aten", "attention", "attention_grad", "constant"})

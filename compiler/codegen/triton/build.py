@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gflow.dialects.constants import element_bytes
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Place, Program
+from gflow.dialects.program import Program
 
 from ...contractions import root_of
 from ...ssa import Op
 from ...views import is_view
-from .. import aten_ops
+from .. import aten_ops, steps
 from ..placement import arguments, results
 from . import attention, fused, indexing, merge, movement, rows
 from .builder import Builder
@@ -71,29 +70,7 @@ def build_with(b: Builder) -> Program:
 
 def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
-    if is_view(o, b.at):
-        return
-    if o.name == "constant":
-        _constant(b, o)
-        return
-    if "gflow.buffers" not in o.op.attributes:
-        raise ValueError(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
-    b.assign(o)
-    if o.name not in _STEPS:
-        raise ValueError(f"gflow.{o.name} has no code for CUDA; run gflow-fuse first")
-    begin = len(b.steps)
-    with b.planned_scratch(o) as fits:
-        _STEPS[o.name](b, o)
-    if not fits():
-        del b.steps[begin:]
-        _STEPS[o.name](b, o)
-
-
-def _constant(b: Builder, o: Op) -> None:
-    """A constant that is read from memory: one element for a splat."""
-    (r,) = o.results
-    b.places[r] = Place("constant", len(b.constants), 0)
-    b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
+    steps.add_op(b, o, _STEPS, "CUDA")
 
 
 def _fused(b: Builder, o: Op) -> None:
@@ -108,8 +85,8 @@ def _fused(b: Builder, o: Op) -> None:
 _Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
 
-def _without_epilogue(steps: _Contraction) -> Callable[[Builder, Op], None]:
-    return lambda b, o: steps(b, o, None)
+def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
+    return lambda b, o: add(b, o, None)
 
 
 _CONTRACTIONS: Mapping[str, _Contraction] = {
@@ -121,7 +98,7 @@ _CONTRACTIONS: Mapping[str, _Contraction] = {
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
-    **{name: _without_epilogue(steps) for name, steps in _CONTRACTIONS.items()},
+    **{name: _without_epilogue(add) for name, add in _CONTRACTIONS.items()},
     "iota": movement.iota,
     "pad": movement.pad,
     "concatenate": movement.concatenate,
