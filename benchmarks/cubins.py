@@ -28,8 +28,11 @@ from benchmarks.report import number, table
 
 ARCHITECTURES = (80, 90)
 
-#: kernels that may spill: how their names begin, and why
-SPILLS: dict[str, str] = {}
+#: kernels that may spill, by their names without the last part, and why
+SPILLS = {
+    "matmul_mul": "after the loop over terms: a tile of 128x256 meets an operand of that size, once a tile; "
+    "nothing spills in the loop",
+}
 
 _HALVES = ("*fp16", "*bf16")
 
@@ -113,7 +116,7 @@ def problems(rows: list[dict[str, Any]]) -> list[str]:
     """Kernels that spill without a reason, and products of halves without tensor cores."""
     found = []
     for row in rows:
-        if row["spills"] and not any(row["kernel"].startswith(name) for name in SPILLS):
+        if row["spills"] and row["kernel"].rpartition("_")[0] not in SPILLS:
             found.append(f"{row['kernel']} spills {row['spills']} bytes; it is of {row['of']}")
         if row["halves"] and not row["instructions"]:
             found.append(f"{row['kernel']} has no tensor-core instructions; it is of {row['of']}")
