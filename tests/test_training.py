@@ -524,3 +524,21 @@ def test_lazy_modules() -> None:
     graph = TrainGraph(model, optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))
     with pytest.raises(gflow.GraphInputError, match=r"model\.0\.weight' of a lazy module"):
         graph(*batch())
+
+
+def test_training_without_backward_warns() -> None:
+    class Forgotten(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(3, 2)
+            self.add_optimizer(optim.SGD(self.model.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).sum()
+
+    graph = Forgotten()
+    before = graph.model.to(nn.Module).weight.detach().clone()
+    with pytest.warns(UserWarning, match=r"updates nothing. Call backward\(\)") as seen:
+        graph(torch.randn(4, 3))
+    assert seen[0].filename == __file__
+    assert torch.equal(graph.model.to(nn.Module).weight, before)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -176,6 +177,8 @@ class _Session:
         trace.out_leaves, trace.out_spec = tree_flatten(opened(result, _holds_tensors))
         outputs = self._results(trace)
         self.partial = self._partial(trace, outputs)
+        if self.optimizers and not any(map(self._with_grad, self.optimizers)):
+            self._warn_of_no_gradients()
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
@@ -323,6 +326,15 @@ class _Session:
             self.rebound[self.rewrites.stand_ins[id(old)].index] = new
 
     # optimizers
+
+    def _warn_of_no_gradients(self) -> None:
+        """A training graph that trains nothing."""
+        file, line = self.locator.home
+        text = (
+            f"{self.name} has an optimizer, but none of its parameters has a gradient after build(): a call "
+            "updates nothing. Call backward() on the loss in build()."
+        )
+        warnings.warn_explicit(text, UserWarning, file, line)
 
     def _with_grad(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """The parameters that the optimizer will update."""
