@@ -234,11 +234,11 @@ def main(argv: list[str]) -> int:
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """JSON with a kernel on a line."""
+    """JSON with a kernel on a line; without where a kernel comes from, which names files of this machine."""
     parts: list[str] = []
 
     def placed(value: Any) -> str:
-        parts.append(json.dumps(value))
+        parts.append(json.dumps({k: v for k, v in value.items() if k != "of"}))
         return f"@{len(parts) - 1}@"
 
     shown = {
