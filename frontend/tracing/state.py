@@ -4,7 +4,7 @@ Most optimizers create their state at their first step (zeros, a counter at 0). 
 run on copies of the parameters, and the first value assigned to each state entry is kept.
 That it really is the initial state is checked, not assumed: for a parameter of every kind, a
 step from it must give the same parameter and state as the first step from nothing, on the same
-random gradient.
+random gradient. All of it happens on the CPU: a GPU would have to be waited for at each comparison.
 """
 
 from __future__ import annotations
@@ -54,13 +54,17 @@ class _State(defaultdict[Any, Any]):
         super().__setitem__(key, value)
 
 
-def _copy(value: Any) -> Any:
+_CPU = torch.device("cpu")
+
+
+def _copy(value: Any, device: torch.device = _CPU) -> Any:
+    """A copy of nested state with its tensors on `device`."""
     if isinstance(value, torch.Tensor):
-        return value.detach().clone(memory_format=torch.preserve_format)
+        return value.detach().to(device, copy=True)
     if isinstance(value, (list, tuple)):
-        return type(value)([_copy(v) for v in value])
+        return type(value)([_copy(v, device) for v in value])
     if isinstance(value, dict):
-        return {k: _copy(v) for k, v in value.items()}
+        return {k: _copy(v, device) for k, v in value.items()}
     return value
 
 
@@ -85,10 +89,7 @@ def _probe(
     initial: list[dict[Any, Any]] | None,
 ) -> tuple[list[torch.Tensor], list[dict[Any, Any]], list[dict[Any, Any]]]:
     """One real step on copies: new parameters, new state, first values of the state."""
-    copies = {
-        id(p): p.detach().clone(memory_format=torch.preserve_format).requires_grad_(p.requires_grad)
-        for p in parameters
-    }
+    copies = {id(p): _copy(p).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad.clone()
     state = _State()
@@ -101,6 +102,8 @@ def _probe(
         }
         for g in optimizer.param_groups
     ]
+    for group in groups:  # `capturable` says where counters are; the CPU refuses it
+        group.update({"capturable": False} if group.get("capturable") else {})
     saved = dict(vars(optimizer))
     rng = torch.get_rng_state()
     vars(optimizer).update(param_groups=groups, state=state)
@@ -130,7 +133,7 @@ def _probe(
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(tensor, requires_grad=False)
+    return torch.zeros_like(tensor, requires_grad=False, device=_CPU)
 
 
 def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> list[int]:
@@ -172,7 +175,7 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
         if _equal(after, again) and _equal(state, state_again):
             for p, entry in zip(missing, candidate, strict=True):
                 if entry:
-                    optimizer.state[p] = _copy(entry)
+                    optimizer.state[p] = _copy(entry, p.device)
             return True
     return False
 
