@@ -2,7 +2,9 @@
 
     python -m benchmarks cubins [--models gpt2,llama] [--arch 80,90] [--json FILE] [--kernels]
 
-For each kernel: registers, bytes that spill, shared memory, warps, tensor-core instructions. For each model
+For each kernel: registers, bytes that spill, shared memory, warps, tensor-core instructions; and how it moves memory:
+the width of its accesses (bytes of a thread), the share of bytes that move 16 at a time, what a multiprocessor's
+threads have asked for when they first wait, accesses of shared memory. For each model
 and architecture: how many kernels, and the seconds of a first call's phases, with empty caches (cold)
 and with full ones (warm). Kernels are compiled by as many processes as there are cores.
 """
@@ -23,6 +25,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.cuda_models import MODELS, Model, trace_of
+from benchmarks.machine_code import threads, traffic_of
 from benchmarks.measure import note
 from benchmarks.report import number, table
 
@@ -101,6 +104,7 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
     for (name, config), count in counts.items():
         kernel, code = program.triton[name], program.device_code[f"{name}/{config}"]
         halves = any(kind in _HALVES for kind in kernel.parameters.values())
+        traffic = traffic_of(code)
         rows.append(
             {
                 "kernel": name,
@@ -111,6 +115,10 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
                 "shared": code.shared,
                 "warps": code.warps,
                 "instructions": list(code.instructions),
+                "access": traffic.access,
+                "full": round(traffic.full, 2),
+                "on way": traffic.on_way * threads(code),
+                "on chip": traffic.on_chip,
                 "halves": halves and "tl.dot(" in kernel.source,
                 "of": labels[name, config],
             }
@@ -188,13 +196,23 @@ def kernels(result: dict[str, Any]) -> str:
         "registers",
         "spills",
         "shared",
+        "access",
+        "full %",
+        "KiB on way",
+        "on chip",
         "tensor cores",
     )
     lines = [
         (
             row["kernel"],
             " ".join(str(n) for n in row["config"].values()),
-            *(str(row[name]) for name in ("launches", "warps", "registers", "spills", "shared")),
+            *(
+                str(row[name])
+                for name in ("launches", "warps", "registers", "spills", "shared", "access")
+            ),
+            number(100 * row["full"], 0),
+            number(row["on way"] / 1024, 0),
+            str(row["on chip"]),
             " ".join(row["instructions"][:2]),
         )
         for row in result["kernels"]

@@ -1,0 +1,133 @@
+"""What a kernel's machine code says about how it moves memory, read without running it.
+
+    LDG.E.128 R8, …      a thread reads 16 bytes
+    LDG.E.128 R12, …     32 are on their way
+    FADD R8, R8, R12     the first use: it waits
+
+Instructions count once, wherever they stand: a loop's body is the kernel's traffic, and so is what has no loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gflow.dialects.program import DeviceCode
+
+#: bytes of an access of a thread, which is as wide as they get
+FULL = 16
+
+#: of a multiprocessor of compute capability 8.0 and 9.0: registers, warps, blocks, bytes of shared memory
+_REGISTERS, _WARPS, _BLOCKS, _SHARED = 65536, 64, 32, 164 << 10
+
+_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_GLOBAL = frozenset({"LDG", "STG", "LDGSTS", "LD", "ST"})
+_ON_CHIP = frozenset({"LDS", "STS", "LDSM", "STSM"})
+_REGISTER = re.compile(r"\bR(\d+)(\.64)?")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """accesses: how many instructions access device memory, by bytes of a thread. on_way: most bytes that a thread
+    has asked for when it first waits. on_chip: accesses of shared memory. divisions: of integers, by a number that
+    is not known before it runs; some thirty instructions each. instructions: in all."""
+
+    accesses: dict[int, int]
+    on_way: int
+    on_chip: int
+    divisions: int
+    instructions: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(width * count for width, count in self.accesses.items())
+
+    @property
+    def full(self) -> float:
+        """The share of bytes that move by accesses of full width."""
+        return FULL * self.accesses.get(FULL, 0) / self.bytes if self.accesses else 0.0
+
+    @property
+    def access(self) -> int:
+        """The width by which most bytes move; 0 if none do."""
+        return max(self.accesses, key=lambda w: (w * self.accesses[w], w), default=0)
+
+
+def traffic_of(code: DeviceCode) -> Traffic:
+    """The traffic of a kernel."""
+    return traffic(disassembled(zlib.decompress(base64.b64decode(code.cubin))))
+
+
+def threads(code: DeviceCode) -> int:
+    """Threads of a kernel that a multiprocessor holds at once."""
+    registers = -(-max(code.registers, 16) // 8) * 8 * 32  # of a warp
+    warps = min(_WARPS, _REGISTERS // registers)
+    blocks = min(warps // code.warps, _BLOCKS, _SHARED // (code.shared + 1024))
+    return 32 * code.warps * blocks
+
+
+def disassembled(cubin: bytes) -> str:
+    """The instructions of a cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([_nvdisasm(), "-c", file.name], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"nvdisasm cannot read a kernel: {done.stderr.strip()}")
+    return done.stdout
+
+
+@cache
+def _nvdisasm() -> str:
+    import triton
+
+    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm")
+
+
+def traffic(text: str) -> Traffic:
+    """The traffic of a disassembled kernel."""
+    accesses: Counter[int] = Counter()
+    waiting: list[tuple[range, int]] = []  # registers that loads fill, and bytes
+    on_way = on_chip = divisions = instructions = 0
+    for name, operands in _LINE.findall(text):
+        kind, *modifiers = name.split(".")
+        instructions += kind not in ("NOP", "BRA", "EXIT")
+        on_chip += kind in _ON_CHIP
+        divisions += kind == "I2F" and "RP" in modifiers
+        touched = set(_registers(operands))
+        used = [n for n, (registers, _) in enumerate(waiting) if touched & set(registers)]
+        if used:
+            on_way = max(on_way, sum(size for _, size in waiting))
+            del waiting[: used[-1] + 1]  # they come in order
+        if kind in _GLOBAL:
+            width = _width(modifiers)
+            accesses[width] += 1
+            if kind in ("LDG", "LD"):
+                first = next(_registers(operands), 0)
+                waiting.append((range(first, first + max(1, width // 4)), width))
+    return Traffic(dict(sorted(accesses.items())), on_way, on_chip, divisions, instructions)
+
+
+def _registers(operands: str) -> Iterable[int]:
+    for number, pair in _REGISTER.findall(operands):
+        yield int(number)
+        if pair:
+            yield int(number) + 1
+
+
+def _width(modifiers: list[str]) -> int:
+    """Bytes of an access, from its instruction's modifiers."""
+    for modifier in modifiers:
+        if modifier in ("128", "64"):
+            return int(modifier) // 8
+        if modifier in ("U8", "S8", "U16", "S16"):
+            return int(modifier[1:]) // 8
+    return 4

@@ -1,0 +1,45 @@
+"""What machine code says about memory traffic."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.machine_code import threads, traffic
+from gflow.dialects.program import DeviceCode
+
+TEXT = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   I2F.RP R4, R5 ;
+        /*0020*/                   LDG.E.128 R8, desc[UR4][R2.64] ;
+        /*0030*/               @P0 LDG.E.128 R12, desc[UR4][R6.64] ;
+        /*0040*/                   LDG.E.U16 R16, desc[UR4][R18.64] ;
+        /*0050*/                   FADD R13, R13, R15 ;
+        /*0060*/                   LDG.E.64 R20, desc[UR4][R2.64+0x8] ;
+        /*0070*/                   STS.128 [R3], R8 ;
+        /*0080*/                   FADD R21, R21, R16 ;
+        /*0090*/                   STG.E desc[UR4][R2.64], R21 ;
+        /*00a0*/                   EXIT ;
+"""
+
+
+def test_accesses_are_counted_by_width() -> None:
+    found = traffic(TEXT)
+    assert found.accesses == {2: 1, 4: 1, 8: 1, 16: 2}
+    assert found.access == 16
+    assert found.full == 32 / 46
+    assert (found.on_chip, found.divisions, found.instructions) == (1, 1, 10)
+
+
+def test_what_is_on_its_way_at_the_first_use() -> None:
+    assert traffic(TEXT).on_way == 34  # two of 16 and one of 2, then R13 is used
+    assert traffic(TEXT.replace("R13, R13, R15", "R30, R31, R32")).on_way == 42
+    assert traffic("").on_way == 0 == traffic("").full
+
+
+@pytest.mark.parametrize(
+    ("registers", "warps", "shared", "want"),
+    [(32, 4, 0, 2048), (64, 4, 0, 1024), (32, 1, 0, 1024), (32, 4, 65536, 256)],
+)
+def test_threads_of_a_multiprocessor(registers: int, warps: int, shared: int, want: int) -> None:
+    code = DeviceCode("", "", shared, warps, registers=registers)
+    assert threads(code) == want
