@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,7 +116,7 @@ def traffic(text: str) -> Traffic:
     return Traffic(dict(sorted(accesses.items())), on_way, on_chip, divisions, instructions)
 
 
-def _registers(operands: str) -> Iterable[int]:
+def _registers(operands: str) -> Iterator[int]:
     for number, pair in _REGISTER.findall(operands):
         yield int(number)
         if pair:
