@@ -44,7 +44,10 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")
     if options.fold_batch_norm:
         passes.append("gflow-fold-batch-norm")
-    passes += ["gflow-assign-layout", "gflow-simplify", "cse"]
+    passes.append("gflow-assign-layout")
+    if kind == "cuda":
+        passes.append("gflow-sink-reshapes")
+    passes += ["gflow-simplify", "cse"]
     passes += [_fuse(options), _schedule(options, kind)]
     if options.memory_budget:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch={kind}}}")
