@@ -401,16 +401,18 @@ def test_a_running_statistic_may_be_updated() -> None:
 
 
 def test_what_is_broadcast_later_may_not_be_overwritten() -> None:
-    """-%y is read for each element of its row, so it may be read after its own was written."""
-    body = f"""
+    """-%y is read for each element of its row, so it may be read after |%y| was written."""
+    body = """
         %0 = "gflow.neg"(%y) : (tensor<8xf32>) -> tensor<8xf32>
-        %1 = "gflow.broadcast"(%0) {{dims = array<i64: 0>, shape = array<i64: 8, 4>}}
+        %1 = "gflow.broadcast"(%0) {dims = array<i64: 0>, shape = array<i64: 8, 4>}
             : (tensor<8xf32>) -> tensor<8x4xf32>
         %2 = "gflow.mul"(%x, %1) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
-        %3 = "gflow.reduce"(%2) {{dims = array<i64: 1>, kind = "sum"}}
+        %3 = "gflow.reduce"(%2) {dims = array<i64: 1>, kind = "sum"}
             : (tensor<8x4xf32>) -> tensor<8xf32>
-        "gflow.yield"(%3) {{{ONE}}} : (tensor<8xf32>) -> ()"""
-    assert not may_overwrite(1, body, NARROW)
+        %4 = "gflow.abs"(%y) : (tensor<8xf32>) -> tensor<8xf32>
+        "gflow.yield"(%4, %3) {operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+            : (tensor<8xf32>, tensor<8xf32>) -> ()"""
+    assert not may_overwrite(1, body, f"({NARROW}, {NARROW})")
 
 
 def test_two_results_never_take_over_one_operand() -> None:
@@ -539,3 +541,28 @@ def test_buffers_are_readable_in_the_ir() -> None:
     with CONTEXT:
         again = Plan(ir.Module.parse(str(module)))
     assert again.place == plan.place
+
+
+def test_a_scale_that_the_reduction_reads_may_be_updated_by_it() -> None:
+    body = """
+        %s = "gflow.broadcast"(%y) {dims = array<i64: 0>, shape = array<i64: 8, 4>}
+            : (tensor<8xf32>) -> tensor<8x4xf32>
+        %0 = "gflow.mul"(%x, %s) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+        %1 = "gflow.reduce"(%0) {dims = array<i64: 1>, kind = "sum"}
+            : (tensor<8x4xf32>) -> tensor<8xf32>
+        %2 = "gflow.add"(%1, %y) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>"""
+
+    one = f'\n"gflow.yield"(%2) {{{ONE}}} : (tensor<8xf32>) -> ()'
+    two = """
+        "gflow.yield"(%4, %2) {operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+            : (tensor<8xf32>, tensor<8xf32>) -> ()"""
+    late = """
+        %w = "gflow.broadcast"(%1) {dims = array<i64: 0>, shape = array<i64: 8, 4>}
+            : (tensor<8xf32>) -> tensor<8x4xf32>
+        %3 = "gflow.mul"(%w, %s) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+        %4 = "gflow.reduce"(%3) {dims = array<i64: 1>, kind = "sum"}
+            : (tensor<8x4xf32>) -> tensor<8xf32>"""
+    deeper = one.replace("%2", "%4")
+    assert may_overwrite(1, body + one, NARROW)
+    assert may_overwrite(1, body + late + deeper, NARROW)
+    assert not may_overwrite(1, body + late + two, f"({NARROW}, {NARROW})", 1)

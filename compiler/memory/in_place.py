@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gflow.dialects import builder
+from gflow.dialects.attributes import read as read_attributes
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
@@ -22,8 +23,10 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     Where a kernel reduces, it walks its index space in passes: one for each level of reductions,
     in which it also stores what needs no deeper one, and a last one. Over an operand as large as
     the index space, only what is stored in the last pass that reads the operand, or later, may be
-    written. Values of the reduced shape are read before any of them is written. A contraction is
-    written before the rest of its kernel reads anything.
+    written. Values of the reduced shape are read before any of them is written; one may also be
+    spread over what is reduced (a scale that the kernel updates), if the result needs reductions
+    as deep as those that read it. A contraction is written before the rest of its kernel reads
+    anything.
     """
     block = fused.regions[0].blocks[0]
     argument = block.arguments[operand]
@@ -35,9 +38,11 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     if not isinstance(yielded.owner, ir.Block) and _contracts(yielded.owner.operation):
         return False
     passes = _Passes([o.operation for o in body])
-    last_read = _last_read(argument, passes)
+    last_read, spread = _last_read(argument, passes)
     if last_read is None:
         return False
+    if spread:
+        return last_read <= passes.depth(yielded)
     return read.numel != passes.numel or last_read <= passes.depth(yielded) + 1
 
 
@@ -46,14 +51,22 @@ def _contracts(op: ir.Operation) -> bool:
 
 
 class _Passes:
-    """How many reductions lie below each value of a kernel; `numel` of what they reduce (-1: none)."""
+    """How many reductions lie below each value of a kernel; `numel` of what they reduce (-1: none).
+
+    kept: the dimensions that they keep.
+    """
 
     def __init__(self, body: list[ir.Operation]) -> None:
         self.numel = -1
+        self.kept: list[int] = []
+        self._shape: tuple[int, ...] = ()
         self._depth: dict[ir.Value, int] = {}
         for op in body:
             if op.name == "gflow.reduce" and self.numel < 0:
-                self.numel = builder.type_of(op.operands[0]).numel
+                ty = builder.type_of(op.operands[0])
+                dims = read_attributes(OPS["reduce"], op.attributes)["dims"]
+                self.numel, self._shape = ty.numel, ty.shape
+                self.kept = [d for d, n in enumerate(ty.shape) if n != 1 and d not in dims]
         if self.numel < 0:
             return
         for op in body:
@@ -67,13 +80,21 @@ class _Passes:
     def depth(self, value: ir.Value) -> int:
         return self._depth.get(value, 0)
 
+    def spreads(self, op: ir.Operation) -> bool:
+        """Whether a broadcast repeats a value of the reduced shape over what is reduced."""
+        attrs = read_attributes(OPS["broadcast"], op.attributes)
+        inner = builder.type_of(op.operands[0]).shape
+        along = [d for d, n in zip(attrs["dims"], inner) if n != 1]
+        return self.numel > 0 and tuple(attrs["shape"]) == self._shape and along == self.kept
 
-def _last_read(argument: ir.Value, passes: _Passes) -> int | None:
+
+def _last_read(argument: ir.Value, passes: _Passes) -> tuple[int | None, bool]:
     """The last pass that reads an argument of a kernel; None if it is read for other positions.
 
-    A reduction ends a chain: what follows it reads the reduction, not the argument.
+    A reduction ends a chain: what follows it reads the reduction, not the argument. Also whether it
+    is spread over what is reduced.
     """
-    last = 1
+    last, spread = 1, False
     stack, seen = [argument], {argument}
     while stack:
         value = stack.pop()
@@ -81,14 +102,21 @@ def _last_read(argument: ir.Value, passes: _Passes) -> int | None:
             op = use.owner.operation
             match op.name.removeprefix("gflow."):
                 case "yield":
-                    last = max(last, passes.depth(value) + 1)
+                    whole = builder.type_of(value).numel == passes.numel
+                    last = max(last, passes.depth(value) + whole)
                 case "reduce":
                     last = max(last, passes.depth(op.results[0]))
+                case "broadcast" if passes.spreads(op):
+                    spread = True
+                    last = max(last, passes.depth(value) + 1)
+                    if op.results[0] not in seen:
+                        seen.add(op.results[0])
+                        stack.append(op.results[0])
                 case name if name not in _KEEPS_POSITION:
-                    return None
+                    return None, False
                 case _:
                     for r in op.results:
                         if r not in seen:
                             seen.add(r)
                             stack.append(r)
-    return last
+    return last, spread
