@@ -28,7 +28,8 @@ from .views import VIEW_OPS
 @dataclass(frozen=True)
 class Device:
     """Peak rates: bytes a second of memory, floating-point operations a second of contractions
-    (`matmul`, by element type) and of everything else (`vector`), and seconds a launch."""
+    (`matmul`, by element type; tf32 where products
+    of float32 may be rounded so) and of everything else (`vector`), and seconds a launch."""
 
     name: str
     bandwidth: float
@@ -55,15 +56,21 @@ class Cost:
     dtype: str = ""
 
 
+def _halves(rate: float) -> dict[str, float]:
+    return {"f16": rate, "bf16": rate}
+
+
 #: by name. The processor's figures are of two AVX-512 cores, measured by a copy and a product of
 #: matrices; the GPUs' are the makers' (dense, no sparsity)
 DEVICES = {
     d.name: d
     for d in (
         Device("cpu", 12e9, 40e9, {"f32": 120e9, "f64": 60e9}, 2e-6),
-        Device("a100", 1.555e12, 19.5e12, {"f32": 19.5e12, "f16": 312e12, "bf16": 312e12}, 4e-6),
-        Device("h100", 3.35e12, 66.9e12, {"f32": 66.9e12, "f16": 989e12, "bf16": 989e12}, 4e-6),
-        Device("h200", 4.8e12, 66.9e12, {"f32": 66.9e12, "f16": 989e12, "bf16": 989e12}, 4e-6),
+        Device(
+            "a100", 1.555e12, 19.5e12, {"f32": 19.5e12, "tf32": 156e12, **_halves(312e12)}, 4e-6
+        ),
+        Device("h100", 3.35e12, 66.9e12, {"f32": 66.9e12, "tf32": 494e12, **_halves(989e12)}, 4e-6),
+        Device("h200", 4.8e12, 66.9e12, {"f32": 66.9e12, "tf32": 494e12, **_halves(989e12)}, 4e-6),
     )
 }
 

@@ -171,6 +171,21 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
         raise EmitError(str(error)) from None
 
 
+def launches(module: ir.Operation, options: EmitOptions) -> str:
+    """What the launches of Triton kernels move and compute, and the least time for it."""
+    from ..codegen.triton.launches import device_of, launch_report
+    from ..targets import DEFAULT_ARCH, parse_target
+
+    arch = parse_target(options.target).arch if options.target.startswith("cuda") else DEFAULT_ARCH
+    found = functions(module)
+    for function in found:
+        _planned(function)
+    try:
+        return "\n".join(str(launch_report(f, device_of(arch), arch)) for f in found)
+    except ValueError as error:
+        raise EmitError(str(error)) from None
+
+
 # -- plan
 
 
@@ -209,4 +224,5 @@ EMITTERS: dict[str, Emitter] = {
     "plan": plan,
     "dot": lambda module, options: "\n".join(dot(f) for f in functions(module)),
     "triton": triton,
+    "launches": launches,
 }
