@@ -32,9 +32,6 @@ ATEN: dict[str, AtenAmp] = {
     # the logarithms of sums are float32 whatever the element type
     f"{_ATTENTION}.default": AtenAmp("allow", full_results=(1,)),
     f"{_ATTENTION}_backward.default": AtenAmp("allow", full_args=(5,)),
-    "aten.max_pool2d_with_indices.default": AtenAmp("clear"),
-    "aten.max_pool2d_with_indices_backward.default": AtenAmp("clear"),
-    "aten.max_pool3d_with_indices.default": AtenAmp("clear"),
 }
 
 _DENY = AtenAmp("deny")

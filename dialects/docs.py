@@ -55,6 +55,7 @@ number tells apart; nothing but bytes of memory and costs, which are taken at th
 
 #: Operand types and attributes of the example of every op that is not elementwise.
 _CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "layout": "NC*"}
+_POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "layout": "N*C"}
 EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "compare": (["4xf32", "4xf32"], {"predicate": "lt"}),
     "select": (["4xi1", "4xf32", "4xf32"], {}),
@@ -76,6 +77,10 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "convolution": (["2x3x8x8xf32", "4x3x3x3xf32"], _CONV),
     "convolution_input_grad": (["2x4x8x8xf32", "4x3x3x3xf32"], {**_CONV, "shape": (2, 3, 8, 8)}),
     "convolution_weight_grad": (["2x3x8x8xf32", "2x4x8x8xf32"], {**_CONV, "shape": (4, 3, 3, 3)}),
+    "max_pool": (["2x8x8x3xf32"], {**_POOL, "positions": True}),
+    "max_pool_grad": (["2x4x4x3xf32", "2x4x4x3xi64"], {**_POOL, "shape": (2, 8, 8, 3)}),
+    "avg_pool": (["2x8x8x3xf32"], {"size": (3, 3), "layout": "N*C"}),
+    "avg_pool_grad": (["2x4x4x3xf32"], {**_POOL, "shape": (2, 8, 8, 3)}),
     "random": (["2xi64"], {"kind": "uniform", "stream": 0, "shape": (2, 3), "dtype": "f32"}),
     "attention": (["2x5x4x8xf32", "2x6x2x8xf32", "2x6x2x8xf32"], {"scale": 0.125, "causal": True}),
     "attention_grad": (

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from gflow.dialects import aten
 from gflow.dialects.attributes import read
@@ -77,6 +78,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
         return [_constant(operation.attributes["value"])]
     if name in ("attention", "attention_grad"):
         return attention(name, operands, attrs)
+    if name in ("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"):
+        return pool(name, operands, attrs)
     if name in _RULES:
         return [_RULES[name](operands, attrs)]
     return [_DIRECT[name](*operands)]
@@ -246,6 +249,54 @@ def _conv_grad(which: int) -> Callable[[list[Tensor], Attrs], Tensor]:
         return _last(a["layout"], grads[which])
 
     return run
+
+
+# -- pooling
+
+
+def _max_windows(x: Tensor, a: Attrs) -> tuple[Tensor, Tensor]:
+    spatial = x.dim() - 2
+    if a.get("size") is not None:
+        return getattr(F, f"adaptive_max_pool{spatial}d")(x, a["size"], return_indices=True)
+    walk = (a["kernel"], a["stride"], a["padding"], a.get("dilation") or 1)
+    ceil = bool(a.get("ceil_mode"))
+    return getattr(F, f"max_pool{spatial}d")(x, *walk, ceil_mode=ceil, return_indices=True)
+
+
+def _mean_windows(x: Tensor, a: Attrs) -> Tensor:
+    spatial = x.dim() - 2
+    if a.get("size") is not None:
+        return getattr(F, f"adaptive_avg_pool{spatial}d")(x, a["size"])
+    if spatial == 1:
+        a = {**a, **{k: (v, *a[k]) for k, v in (("kernel", 1), ("stride", 1), ("padding", 0))}}
+        return _mean_windows(x.unsqueeze(2), a).squeeze(2)
+    options = {"ceil_mode": bool(a.get("ceil_mode")), "divisor_override": a.get("divisor"),
+               "count_include_pad": bool(a.get("count_padding"))}  # fmt: skip
+    pooled = getattr(F, f"avg_pool{spatial}d")
+    return pooled(x, a["kernel"], a["stride"], a["padding"], **options)
+
+
+def pool(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
+    """Pooling; gradients by what they are: sums over the windows, means by autograd."""
+    first = [_first(a["layout"], t) for t in xs]
+    if name == "max_pool":
+        found = list(_max_windows(first[0], a))[: 1 + a["positions"]]
+    elif name == "avg_pool":
+        wide = torch.promote_types(first[0].dtype, torch.float32)
+        found = [_mean_windows(first[0].to(wide), a).to(first[0].dtype)]
+    else:
+        n, c, spatial = conv_dims(a["layout"], len(a["shape"]))
+        wide = torch.promote_types(first[0].dtype, torch.float32)
+        x = torch.zeros([a["shape"][d] for d in (n, c, *spatial)], dtype=wide)
+        if name == "avg_pool_grad":
+            with torch.enable_grad():
+                y = _mean_windows(x.requires_grad_(), a)
+            (grad,) = torch.autograd.grad(y, x, first[0].to(wide))
+        else:
+            dy, positions = (t.flatten(2) for t in first)
+            grad = x.flatten(2).scatter_add(2, positions, dy.to(wide))
+        found = [grad.reshape(x.shape).to(first[0].dtype)]
+    return [_last(a["layout"], t).contiguous() for t in found]
 
 
 # -- random numbers (docs/random.md)

@@ -1,4 +1,5 @@
-"""Maximum pooling whose positions nothing reads needs no call into PyTorch, and is the same bit for bit."""
+"""Pooling in graphs. Maxima are the same bit for bit; where nothing reads their positions, and windows are small, they
+are slices on the CPU."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def picture() -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
-    ("window", "native"),
+    ("window", "slices"),
     [
         ((3, 2, 1), True),
         ((2,), True),
@@ -40,12 +41,12 @@ def picture() -> torch.Tensor:
     ],
     ids=str,
 )
-def test_values(window: tuple[Any, ...], native: bool, layout: torch.memory_format) -> None:
+def test_values(window: tuple[Any, ...], slices: bool, layout: torch.memory_format) -> None:
     x = picture().to(memory_format=layout)
     graph = Call(lambda x: F.max_pool2d(x, *window))
     expected = F.max_pool2d(x, *window)
     torch.testing.assert_close(graph(x), expected, rtol=0, atol=0, equal_nan=True)
-    assert ("gflow.aten" in graph.ir("traced")) is not native
+    assert ("gflow.max_pool" in graph.ir("traced")) is not slices
 
 
 def test_other_ranks_and_types() -> None:
@@ -67,12 +68,63 @@ def test_positions() -> None:
         torch.testing.assert_close(graph(x), expected, rtol=0, atol=0)
 
 
-def test_gradients() -> None:
-    x = torch.randn(2, 3, 8, 8)
+def gradient(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Any]:
+    """The values and the gradient of the sum of their squares."""
 
-    def function(x: torch.Tensor) -> Any:
+    def both(x: torch.Tensor) -> Any:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            return torch.autograd.grad(F.max_pool2d(x, 3, 2, 1).square().sum(), x)[0]
+            y = function(x)
+            return y, torch.autograd.grad(y.square().sum(), x)[0]
 
-    torch.testing.assert_close(Call(function)(x), function(x))
+    return both
+
+
+CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
+    "max": (lambda x: F.max_pool2d(x, 3, 2, 1), (2, 3, 8, 9)),
+    "max, ceil, dilated": (lambda x: F.max_pool2d(x, 2, 3, 1, 2, ceil_mode=True), (3, 8, 9)),
+    "max 1-d": (lambda x: F.max_pool1d(x, 3, 2), (2, 3, 11)),
+    "max 3-d": (lambda x: F.max_pool3d(x, 2, 1), (2, 3, 4, 5, 6)),
+    "adaptive max": (lambda x: F.adaptive_max_pool2d(x, (3, 4)), (2, 3, 7, 9)),
+    "adaptive max 3-d": (lambda x: F.adaptive_max_pool3d(x, 2), (2, 3, 5, 4, 3)),
+    "mean": (lambda x: F.avg_pool2d(x, 3, 2, 1), (2, 3, 8, 9)),
+    "mean, ceil": (lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), (2, 3, 8, 8)),
+    "mean, divisor": (lambda x: F.avg_pool2d(x, 2, divisor_override=3), (3, 8, 8)),
+    "mean 1-d": (lambda x: F.avg_pool1d(x, 3, 1, 1), (2, 3, 9)),
+    "mean 3-d": (lambda x: F.avg_pool3d(x, 3, 2, 1), (2, 3, 4, 5, 6)),
+    "tiles": (lambda x: F.avg_pool2d(x, 2), (2, 3, 8, 8)),
+    "adaptive mean": (lambda x: F.adaptive_avg_pool2d(x, (3, 5)), (2, 3, 7, 9)),
+    "adaptive mean 1-d": (lambda x: F.adaptive_avg_pool1d(x, 4), (2, 3, 9)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients(name: str) -> None:
+    function, shape = CALLS[name]
+    x = torch.randn(shape)
+    graph = Call(gradient(function))
+    torch.testing.assert_close(graph(x), gradient(function)(x))
+    assert "gflow.aten" not in graph.ir("traced")
+
+
+def test_no_copies_between_convolutions() -> None:
+    """Pooling is channels last where convolutions are."""
+
+    def build(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Any:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return F.conv2d(F.avg_pool2d(F.max_pool2d(F.conv2d(x, a).relu(), 3, 2, 1), 3, 1), b)
+
+        return gradient(function)(x)
+
+    class Net(nn.Graph):
+        def build(self, x: Any, a: Any, b: Any) -> Any:
+            return build(x, a, b)
+
+    args = torch.randn(2, 3, 12, 13), torch.randn(8, 3, 3, 3), torch.randn(4, 8, 1, 1)
+    graph = Net()
+    torch.testing.assert_close(graph(*args), build(*args), rtol=1e-4, atol=1e-4)
+    lines = [
+        line for line in graph.ir("planned").splitlines() if "_pool" in line and '"gflow.' in line
+    ]
+    assert len(lines) == 4
+    assert all('layout = "N*C"' in line for line in lines)

@@ -30,7 +30,7 @@ def check(types: list[str], body: Any, args: list[Tensor], native: bool = True) 
         assert not any(isinstance(s, AtenStep) for s in program.steps)
     ours = CudaExecutable(program, InterpreterDevice())([a.clone() for a in args])
     for a, w in zip(ours, wanted, strict=True):
-        torch.testing.assert_close(a, w, rtol=1e-5, atol=1e-5, check_stride=False)
+        torch.testing.assert_close(a, w, rtol=1e-5, atol=1e-5, check_stride=False, equal_nan=True)
     return ours[0]
 
 

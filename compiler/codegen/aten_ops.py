@@ -137,8 +137,8 @@ def _swapped(ref: TensorRef) -> TensorRef:
 def convolution(b: Placement, o: Op) -> None:
     """A convolution, or its gradient for the input or the weight."""
     attrs = read(OPS[o.name], o.op.attributes)
-    first, second = (_channels_first(b.ref(v), attrs["layout"]) for v in o.operands)
-    out = _channels_first(b.ref(o.results[0]), attrs["layout"])
+    first, second = (channels_first(b.ref(v), attrs["layout"]) for v in o.operands)
+    out = channels_first(b.ref(o.results[0]), attrs["layout"])
     if out.type.numel == 0:
         return
     walk = [list(attrs[name]) for name in ("stride", "padding", "dilation")]
@@ -158,8 +158,8 @@ def convolution(b: Placement, o: Op) -> None:
     b.aten(b.label(o), "aten.convolution_backward.default", args, inputs, out)
 
 
-def _channels_first(ref: TensorRef, layout: str) -> TensorRef:
-    """The same memory seen as NC* (or OI*)."""
+def channels_first(ref: TensorRef, layout: str) -> TensorRef:
+    """An activation, or a weight: the same memory seen as NC* (or OI*)."""
     if layout == "NC*":
         return ref
     n, c, spatial = conv_dims(layout, ref.type.rank)

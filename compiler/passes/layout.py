@@ -2,7 +2,7 @@
 
 Every 2-d and 3-d convolution with layout "NC*" becomes one with "N*C", gradients too. Its result
 exists channels last, as a row-major tensor of its own; a transpose (a view, free) stands for the
-channels-first value. Elementwise ops, reductions, pads, slices, concatenations and broadcasts
+channels-first value. Elementwise ops, reductions, pooling, pads, slices, concatenations and broadcasts
 follow: they work on the channels-last tensors and give channels-last results, so that no transpose
 is left between convolutions, normalizations and activations. Weight gradients are transposed back
 to the layout of the parameter. All other users read the channels-first view.
@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import BARRIER
 
 from ..simplify.rewriter import Node, Rewriter
@@ -117,7 +118,7 @@ class LayoutRewriter(Rewriter):
         return value
 
     def follow_results(self, op: ir.Operation) -> None:
-        """The results of an op that knows no layouts (pooling, say) are read channels last.
+        """The results of an op that knows no layouts (of PyTorch) are read channels last.
 
         PyTorch gives such results the memory layout of the operands.
         """
@@ -127,6 +128,10 @@ class LayoutRewriter(Rewriter):
     def visit_other(self, op: ir.Operation) -> None:
         if op.name == "gflow.aten":
             self.follow_results(op)
+        elif op.name == "gflow.max_pool":
+            found = pooled(op, self)
+            for old, new in zip(op.results, found or ()):
+                old.replace_all_uses_with(self.first(new))
         elif op.name == f"gflow.{BARRIER}":
             pairs = zip(op.operands, op.results)
             self._lazy.update(r for v, r in pairs if self.has_last(v))
@@ -224,6 +229,26 @@ def reduce(n: Node, b: Rewriter) -> ir.Value | None:
     kept = [d for d in order if d not in dims]
     permutation = tuple(kept.index(d) for d in sorted(kept))
     return b.build("transpose", [result], {"permutation": permutation})
+
+
+def pooled(op: ir.Operation, b: LayoutRewriter) -> list[ir.Value] | None:
+    """The channels-last results of pooling of which an operand is channels last."""
+    attrs = b.read_attributes(op, OPS[op.name.removeprefix("gflow.")])
+    if attrs["layout"] != "NC*" or not any(map(b.has_last, op.operands)):
+        return None
+    attrs["layout"] = "N*C"
+    if "shape" in attrs:
+        attrs["shape"] = permuted(attrs["shape"])
+    operands = [b.last(x) for x in op.operands]
+    return b.build_all(op.name.removeprefix("gflow."), operands, attrs)
+
+
+@RULES.add("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad")
+def pooling(n: Node, b: Rewriter) -> ir.Value | None:
+    """Pooling of a channels-last operand."""
+    assert isinstance(b, LayoutRewriter)
+    found = pooled(n.op, b)
+    return b.first(found[0]) if found else None
 
 
 @RULES.add("aten")

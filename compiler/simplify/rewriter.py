@@ -115,6 +115,16 @@ class Rewriter:
             op = builder.build_op(name, operands, attrs)
         return self._visit(Node(op, OPS[name], list(operands), self))
 
+    def build_all(
+        self, name: str, operands: Sequence[ir.Value], attrs: dict[str, Any]
+    ) -> list[ir.Value]:
+        """As `build`, all results of an op of several."""
+        assert self._anchor is not None
+        with ir.InsertionPoint(self._anchor), self._anchor.location:
+            op = builder.build_op(name, operands, attrs)
+        self._pure.append(op)
+        return list(op.results)
+
     def constant(self, value: Scalar, ty: TensorType) -> ir.Value:
         """The constant of type `ty` that is `value` everywhere; one op for each distinct one."""
         key = (ty, type(value).__name__, np.float64(value).tobytes() + repr(value).encode())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..opdef import OpDef
-from . import attention, compute, elementwise, shape, structure
+from . import attention, compute, elementwise, pooling, shape, structure
 
 OPS: dict[str, OpDef] = {
     op.name: op
-    for family in (elementwise, shape, compute, attention, structure)
+    for family in (elementwise, shape, compute, pooling, attention, structure)
     for op in family.OPS
 }

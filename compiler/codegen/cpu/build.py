@@ -14,7 +14,7 @@ from gflow.dialects.program import KernelGroup, KernelStep, Program
 
 from ...contractions import root_of
 from ...ssa import Op
-from .. import aten_ops, steps
+from .. import aten_ops, aten_pooling, steps
 from ..kernel import describe
 from ..placement import arguments, results
 from . import convolution, halves, movement, vmath
@@ -129,6 +129,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "aten": halves.widening_call(aten_ops.call),
     "attention": halves.widening_call(aten_ops.attention),
     "attention_grad": halves.widening_call(aten_ops.attention_grad),
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": aten_ops.take,

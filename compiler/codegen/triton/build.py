@@ -15,7 +15,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops, steps
 from ..placement import arguments, results
-from . import attention, fused, indexing, merge, movement, rows
+from . import attention, fused, indexing, merge, movement, pooling, rows
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -106,6 +106,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "aten": rows.call,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), pooling.pool),
     "reduce": aten_ops.position,
     "gather": indexing.gather,
     "take": indexing.take,

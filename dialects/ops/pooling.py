@@ -1,0 +1,142 @@
+"""Maxima and means over windows, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..opdef import Attr, OpDef, VerifyError
+from ..types import FLOATS, TensorType
+from .compute import conv_dims
+
+Types = Sequence[TensorType]
+Attrs = dict[str, Any]
+
+#: what says where windows begin and end; `size` says it alone
+_REGULAR = ("kernel", "stride", "padding")
+
+
+def _pooled(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int:
+    """How many windows there are along one dimension; the last one begins in the input or in its left padding."""
+    rest = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (rest + (stride - 1 if ceil else 0)) // stride + 1
+    return count - 1 if ceil and (count - 1) * stride >= size + padding else count
+
+
+def _check_entries(attrs: Attrs, spatial: int) -> None:
+    for name in (*_REGULAR, "dilation", "size"):
+        value = attrs.get(name)
+        if value is not None and len(value) != spatial:
+            raise VerifyError(f"{name} must have {spatial} entries, found {list(value)}")
+        low = 0 if name in ("padding", "size") else 1
+        if value is not None and any(v < low for v in value):
+            raise VerifyError(f"{name} must be at least {low}, found {list(value)}")
+    if attrs.get("padding") is not None:
+        for k, p in zip(attrs["kernel"], attrs["padding"]):
+            if 2 * p > k:
+                raise VerifyError(f"a window of {k} cannot have padding of {p}: at most half of it")
+
+
+def _result(x: TensorType, attrs: Attrs) -> TensorType:
+    """One element for each window and channel."""
+    spatial = x.rank - 2
+    if spatial not in (1, 2, 3):
+        raise VerifyError(f"the input must have 1, 2 or 3 spatial dimensions, found {x}")
+    given = [name for name in _REGULAR if attrs.get(name) is not None]
+    if (attrs.get("size") is None) != (len(given) == len(_REGULAR)) or (
+        attrs.get("size") is not None and given
+    ):
+        raise VerifyError("windows need kernel, stride and padding, or size alone")
+    _check_entries(attrs, spatial)
+    _, _, dims = conv_dims(attrs["layout"], x.rank)
+    if any(x.shape[d] == 0 for d in dims):
+        raise VerifyError(f"the input must have something in each window, found {x}")
+    if attrs.get("size") is not None:
+        sizes = list(attrs["size"])
+    else:
+        walk = zip(
+            dims,
+            attrs["kernel"],
+            attrs["stride"],
+            attrs["padding"],
+            attrs.get("dilation") or (1,) * spatial,
+        )
+        ceil = bool(attrs.get("ceil_mode"))
+        sizes = [_pooled(x.shape[d], k, s, p, dl, ceil) for d, k, s, p, dl in walk]
+        if min(sizes) < 1:
+            raise VerifyError(f"the window {list(attrs['kernel'])} is larger than the padded {x}")
+    shape = list(x.shape)
+    for d, size in zip(dims, sizes):
+        shape[d] = size
+    return TensorType(tuple(shape), x.dtype)
+
+
+def _max_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (x,) = operands
+    if x.dtype == "i1" or x.dtype.startswith("complex"):
+        raise VerifyError(f"element type {x.dtype} has no order")
+    result = _result(x, attrs)
+    return [result, TensorType(result.shape, "i64")] if attrs["positions"] else [result]
+
+
+def _avg_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (x,) = operands
+    if x.dtype not in FLOATS:
+        raise VerifyError(f"element type {x.dtype} is not one of {', '.join(FLOATS)}")
+    if attrs.get("divisor") == 0:
+        raise VerifyError("divisor must not be 0")
+    return [_result(x, attrs)]
+
+
+def _input(dy: TensorType, attrs: Attrs) -> TensorType:
+    """The type of the input whose gradient it is."""
+    x = TensorType(tuple(attrs["shape"]), dy.dtype)
+    if x.rank != dy.rank or _result(x, attrs) != dy:
+        raise VerifyError(f"pooling of {x} does not give {dy}")
+    return x
+
+
+def _max_pool_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
+    dy, positions = operands
+    if positions != TensorType(dy.shape, "i64"):
+        raise VerifyError(f"positions must be {TensorType(dy.shape, 'i64')}, found {positions}")
+    return [_input(dy, attrs)]
+
+
+def _avg_pool_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (dy,) = operands
+    x = _input(dy, attrs)
+    _avg_pool([x], attrs)
+    return [x]
+
+
+_WINDOWS = {
+    "kernel": Attr("i64[]", "sizes of a window; each of these has an entry for each spatial dimension", optional=True),
+    "stride": Attr("i64[]", "from one window to the next", optional=True),
+    "padding": Attr("i64[]", "places before the first element and after the last that are in no window's result", optional=True),
+    "ceil_mode": Attr("bool", "whether the last window may reach beyond the padding", optional=True),
+    "size": Attr("i64[]", "instead of the others: how many windows, which share the input as evenly as can be; window i "
+                 "of n is elements floor(i * size / n) to ceil((i + 1) * size / n)", optional=True),
+    "layout": Attr("str", "channels first or last", choices=("NC*", "N*C")),
+}  # fmt: skip
+_DILATION = {"dilation": Attr("i64[]", "between neighbours in a window", optional=True)}
+_MAX = {**_WINDOWS, **_DILATION}
+_AVG = {
+    **_WINDOWS,
+    "count_padding": Attr("bool", "whether padding counts as zeros in a mean", optional=True),
+    "divisor": Attr("i64", "what sums are divided by, if not their elements", optional=True),
+}
+_SHAPE = {"shape": Attr("i64[]", "the input's shape")}
+
+OPS: tuple[OpDef, ...] = (
+    OpDef("max_pool", "pooling",
+          "the largest element of each window, by channel, and, if asked for, where it stands in the channel's plane (row-major); "
+          "the first of equal ones, the last NaN if there is any", ("x",),
+          {**_MAX, "positions": Attr("bool", "whether positions are a second result")}, results=None, infer=_max_pool,
+          cost=8, amp="clear", mixed=True),
+    OpDef("max_pool_grad", "pooling", "the gradient of `max_pool` by its input of `shape`, from the positions of the maxima",
+          ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear"),
+    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8),
+    OpDef("avg_pool_grad", "pooling", "the gradient of `avg_pool` by its input of `shape`", ("dy",), {**_AVG, **_SHAPE},
+          infer=_avg_pool_grad, cost=8),
+)  # fmt: skip
