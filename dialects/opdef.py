@@ -60,8 +60,9 @@ class OpDef:
     cpu: the scalar expression for the CPU generator: a `vmath` name, or an MLIR template with
         {0}, {1}, … for operands and {t} for the type, by class of element type
         ("f" float, "s" signed, "u" unsigned, "b" bool; "*" any).
-    triton: the same in Triton's Python, `{0}`… for operands, by the same classes and "d" for f64 (else
-        "f"). Halves are computed in float32. `libdevice.` and `gf.` (what code generation brings) precede functions.
+    triton: the same in Triton's Python, `{0}`… for operands, by the same classes, "d" for f64, and "h" for
+        what only matters rounded to a half (else "f"). Halves are computed in float32. `libdevice.` and
+        `gf.` (what code generation brings) precede functions.
     full_operands, full_results: in mixed precision, of an op that allows halves, the numbers of those that
         stay float32.
     mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_TORCH_NAMES = {"rint": "round", "pow": "pow", "fmod": "fmod"}
+_TORCH_NAMES = {"rint": "round", "fast_exp": "exp", "fast_fdivide": "divide"}
 
 
 def repair() -> None:

@@ -18,6 +18,7 @@ from .expressions import (
 )
 from .parameters import Parameters
 from .philox import signed
+from .precision import coarse
 
 
 def evaluate(
@@ -33,6 +34,7 @@ def evaluate(
     load, index: the expression of such a node. used: gets the functions that are called.
     """
     names: list[str] = []
+    inexact = coarse(k)
     for n, node in enumerate(k.nodes):
         args = [names[a] for a in node.args]
         if node.op == "load":
@@ -50,7 +52,7 @@ def evaluate(
             raise Unsupported("a reduction after a contraction, in one kernel")
         else:
             kinds = [k.nodes[a].dtype for a in node.args]
-            text = elementwise(node.op, args, kinds, node.dtype, node.attrs, used)
+            text = elementwise(node.op, args, kinds, node.dtype, node.attrs, used, n in inexact)
         if text.isidentifier():
             names.append(text)
             continue

@@ -94,10 +94,11 @@ def elementwise(
     dtype: str,
     attrs: dict[str, Any],
     used: set[str],
+    coarse: bool = False,
 ) -> str:
     """The op `name` on values in registers. Functions that it calls are added to `used`.
 
-    args: names of variables, or literals.
+    args: names of variables, or literals. coarse: the digits of a half are enough.
     """
     source = arg_dtypes[0]
     if name not in _OPERATORS:
@@ -110,7 +111,7 @@ def elementwise(
         return f"({args[0]} {_PREDICATES[attrs['predicate']]} {args[1]})"
     table = OPS[name].triton
     if source in FLOATS:
-        keys = ["d", "f"] if source == "f64" else ["f"]
+        keys = ["d", "f"] if source == "f64" else ["h", "f"] if coarse else ["f"]
     else:
         keys = ["b" if source == "i1" else "u" if source.startswith("ui") else "s"]
     template = next(table[key] for key in [*keys, "*"] if key in table)

@@ -109,6 +109,20 @@ def gf_combine_or(a, b):
 def gf_combine_and(a, b):
     return a & b
 ''',
+    "gf_erf": '''
+def gf_erf(x):
+    """The error function to 16 bits: 1 minus a polynomial of 1 / (1 + 0.4 |x|) times exp(-x²)."""
+    a = tl.abs(x)
+    t = libdevice.fast_dividef(1.0, a * 0.4 + 1.0)
+    p = t * -0.200259795 + 0.709149576
+    p = p * t - 0.370911587
+    p = p * t + 0.468277111
+    p = p * t + 0.161822385
+    p = p * t + 0.231922282
+    square = x * x
+    far = libdevice.copysign(1.0 - p * t * libdevice.fast_expf(square * -1.0), x)
+    return tl.where(a < 0.1, x * (square * -0.376126389 + 1.12837917), far)
+''',
     "gf_philox": '''
 def gf_philox(block, stream, seed, offset):
     """The four words of a block of random bits: Philox 4x32-10."""

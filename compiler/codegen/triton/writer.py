@@ -33,6 +33,7 @@ from .expressions import (
     triton_type,
 )
 from .library import source
+from .precision import coarse
 from .tiling import Tiling
 
 #: element types whose constants may be parameters
@@ -86,6 +87,7 @@ class Writer:
         self.starts: dict[str, str] = {}
         self.walks: dict[tuple[int, ...], int] = {}
         self.numbered: dict[tuple[Any, ...], str] = {}
+        self.coarse = coarse(k)
 
     # -- text
 
@@ -363,7 +365,8 @@ class Writer:
                 raise AssertionError("a reduction is computed by its pass")
         args = [self.value(a) for a in node.args]
         dtypes = [self.k.nodes[a].dtype for a in node.args]
-        return elementwise(node.op, args, dtypes, node.dtype, node.attrs, self.used)
+        inexact = i in self.coarse
+        return elementwise(node.op, args, dtypes, node.dtype, node.attrs, self.used, inexact)
 
     # -- the whole
 
