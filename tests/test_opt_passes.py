@@ -119,7 +119,7 @@ class _Block(nn.Module):
 
 
 class _Pooled(nn.Module):
-    """Pooling goes through PyTorch, which knows no layout of ours."""
+    """Pooling, channels last between convolutions, and an op of PyTorch's, which knows no layout of ours."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Pooled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = nn.functional.max_pool2d(torch.tanh(self.first(x)), 2)
         x = nn.functional.avg_pool2d(self.second(x + 1), 2)
-        return x.flatten(1)
+        return nn.functional.interpolate(x, scale_factor=2).flatten(1)
 
 
 class _Volume(nn.Module):

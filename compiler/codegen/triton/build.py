@@ -15,7 +15,7 @@ from ...ssa import Op
 from ...views import is_view
 from .. import aten_ops, steps
 from ..placement import arguments, results
-from . import attention, fused, indexing, merge, movement, pooling, rows
+from . import attention, fused, indexing, merge, movement, pooling, positions, rows
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -107,7 +107,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), pooling.pool),
-    "reduce": aten_ops.position,
+    "reduce": positions.position,
     "gather": indexing.gather,
     "take": indexing.take,
     "index_add": indexing.index_add,

@@ -27,7 +27,7 @@ class Line:
     stride: int
     padding: int
     dilation: int
-    adaptive: bool
+    adaptive: bool = False
 
     @property
     def span(self) -> int:
@@ -62,7 +62,7 @@ def lines_of(attrs: dict[str, Any], inputs: Sequence[int], outputs: Sequence[int
         return [Line(n, o, _longest(n, o), 1, 0, 1, True) for n, o in zip(inputs, outputs)]
     dilation = attrs.get("dilation") or (1,) * len(inputs)
     walk = zip(inputs, outputs, attrs["kernel"], attrs["stride"], attrs["padding"], dilation)
-    return [Line(*entry, False) for entry in walk]
+    return [Line(*entry) for entry in walk]
 
 
 class Windows:
