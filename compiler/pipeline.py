@@ -48,7 +48,7 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
     if kind == "cuda":
         passes.append("gflow-sink-reshapes")
     passes += ["gflow-simplify", "cse"]
-    passes += [_fuse(options), _schedule(options, kind)]
+    passes += [_fuse(options, kind), _schedule(options, kind)]
     if options.memory_budget:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch={kind}}}")
     elif options.memory_fraction:
@@ -62,7 +62,11 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
-def _fuse(options: PipelineOptions) -> str:
+#: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory
+_CUDA_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
+
+
+def _fuse(options: PipelineOptions, kind: str) -> str:
     return _with_options(
         "gflow-fuse",
         {
@@ -72,6 +76,7 @@ def _fuse(options: PipelineOptions) -> str:
             "update-in-contraction": options.fuse_model_update_ops
             and not options.multi_tensor_update,
         },
+        _CUDA_FUSION if kind == "cuda" else {},
     )
 
 
@@ -91,10 +96,11 @@ def _plan_memory(options: PipelineOptions, kind: str) -> str:
     return f"gflow-plan-memory{{{settings}}}"
 
 
-def _with_options(name: str, switches: dict[str, bool]) -> str:
-    """A pass with the switches that are off."""
-    off = [f"{switch}=false" for switch, on in switches.items() if not on]
-    return f"{name}{{{' '.join(off)}}}" if off else name
+def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) -> str:
+    """A pass with the switches that are off, and with more options."""
+    given = [f"{option}={value}" for option, value in more.items()]
+    given += [f"{switch}=false" for switch, on in switches.items() if not on]
+    return f"{name}{{{' '.join(given)}}}" if given else name
 
 
 def cpu_pipeline(options: PipelineOptions) -> str:

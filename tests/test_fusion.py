@@ -29,6 +29,7 @@ OPTIONS = {
     "nothing twice": FuseOptions(recompute_cost=-1),
     "all twice": FuseOptions(recompute_cost=10_000),
     "tiny kernels, all twice": FuseOptions(max_ops=4, recompute_cost=10_000),
+    "as for CUDA": FuseOptions(recompute_cost=80, recompute_normalized=True, split_reductions=True),
 }
 
 

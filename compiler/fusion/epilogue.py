@@ -10,6 +10,9 @@
 That saves storing the contraction's result and loading it again, or, where others read the result
 too, loading it once.
 
+With `split_reductions`, a kernel that reduces (a norm, a bias's gradient) gives up its first part, where that
+stores a value through which all the rest goes: the part follows the contraction, the rest loads that value.
+
 No circle can arise: give every op and group a key, (level, -1) before anything is joined and (level
 of the contraction, its number) for what is joined. All that a unit reads has a lower key: a
 contraction reads lower levels, and a group is joined only if all else that it reads has a lower key
@@ -23,6 +26,7 @@ from gflow.dialects.types import without_ones
 from ..contractions import CONTRACTIONS
 from ..ssa import Op
 from .groups import Group, Grouping, numel
+from .parts import first_part
 
 
 def join_epilogues(grouping: Grouping) -> None:
@@ -40,17 +44,56 @@ def join_epilogues(grouping: Grouping) -> None:
         through = [r for r in body.users[v] if body.ops[r].name == "reshape"]
         views = [(v, -1), *((body.ops[r].results[0], r) for r in dict.fromkeys(through))]
         found = [(gi, u, r) for u, r in views for gi in readers.get(u, ())]
-        for gi, u, r in sorted(found, key=lambda f: (grouping.groups[f[0]].level, f[0])):
-            if _fits(grouping, o, gi, u):
-                _join(grouping, o, gi, u, r)
-                if r >= 0 and readers[u] == [gi] and u not in needed:
-                    grouping.absorbed.add(r)
-                break
+        found.sort(key=lambda f: (grouping.groups[f[0]].level, f[0]))
+        whole = ((gi, u, r) for gi, u, r in found if _fits(grouping, o, grouping.groups[gi], u))
+        chosen = next(whole, None)
+        if chosen is None and grouping.options.split_reductions:
+            parts = (_split(grouping, o, gi, u, r, readers, needed) for gi, u, r in found)
+            chosen = next((part for part in parts if part is not None), None)
+        if chosen is not None:
+            gi, u, r = chosen
+            _join(grouping, o, gi, u, r)
+            if r >= 0 and readers[u] == [gi] and u not in needed:
+                grouping.absorbed.add(r)
 
 
-def _fits(grouping: Grouping, contraction: Op, gi: int, u: int) -> bool:
-    """Whether group `gi`, which reads `u` (the contraction's result or a reshape of it), can follow."""
-    g, body, flow = grouping.groups[gi], grouping.body, grouping.flow
+def _split(
+    grouping: Grouping,
+    contraction: Op,
+    gi: int,
+    u: int,
+    reshape: int,
+    readers: dict[int, list[int]],
+    needed: set[int],
+) -> tuple[int, int, int] | None:
+    """Make a group of its own of the first part of `gi`, if that can follow the contraction."""
+    groups = grouping.groups
+
+    def outside(value: int) -> bool:
+        return value in needed or any(i != gi for i in readers.get(value, ()))
+
+    found = first_part(grouping, gi, u, outside)
+    if found is None or not _fits(grouping, contraction, found[0], u):
+        return None
+    first, rest, between = found
+    new = len(groups)
+    for b in groups[gi].inputs:
+        readers[b] = [i for i in readers[b] if i != gi]
+    groups.append(first)
+    groups[gi] = rest
+    for number, group in ((new, first), (gi, rest)):
+        for b in group.inputs:
+            readers.setdefault(b, []).append(number)
+    moved = set(first.members) - set(rest.members)
+    for m in moved | {grouping.body.producer[between]}:
+        if grouping.group_of.get(m) == gi:
+            grouping.group_of[m] = new
+    return new, u, reshape
+
+
+def _fits(grouping: Grouping, contraction: Op, g: Group, u: int) -> bool:
+    """Whether a group that reads `u` (the contraction's result or a reshape of it) can follow."""
+    body, flow = grouping.body, grouping.flow
     shape = flow.shape(u)
     if not g.members or g.sealed or g.reduced is not None or g.root >= 0:
         return False

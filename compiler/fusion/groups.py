@@ -28,6 +28,20 @@ class FuseOptions:
     epilogues: bool = field(
         default=True, metadata={"doc": "a contraction and what follows it may be one kernel"}
     )
+    recompute_normalized: bool = field(
+        default=False,
+        metadata={
+            "doc": "a value that a kernel computes after its reductions may be recomputed as well, from what "
+            "they gave"
+        },
+    )
+    split_reductions: bool = field(
+        default=False,
+        metadata={
+            "doc": "the first part of a kernel that reduces may follow a contraction, and the rest be "
+            "a kernel of its own"
+        },
+    )
     add_to_output: bool = field(
         default=True, metadata={"doc": "adding a tensor to a contraction's result counts as that"}
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gflow.dialects.ops import OPS
@@ -28,20 +30,27 @@ def recompute(grouping: Grouping) -> None:
     its size than before, it isn't stored at all.
     """
     groups = grouping.groups
+    through = grouping.options.recompute_normalized
     readers: dict[int, set[int]] = {}
     for gi, g in enumerate(groups):
         for b in g.inputs:
             readers.setdefault(b, set()).add(gi)
     stored = grouping.read_outside()
+    loads = Counter(b for g in groups for b in g.inputs)
+    stops: list[Callable[[int], bool]] = [stored.__contains__, lambda value: False]
+    if through:
+        stops.append(lambda value: loads[value] > 0)
     for v in sorted(readers):
         owner = grouping.owner(v)
         if owner is None or groups[owner].sealed:
             continue
         # from what is stored anyway, or from what the group loads
-        found = [_cone(grouping, v, groups[owner], stop) for stop in (stored, set())]
-        cones = [c for c in found if c is not None and c.cost <= grouping.options.recompute_cost]
-        if len(cones) == 2 and cones[0] == cones[1]:
-            del cones[1]
+        cones: list[_Cone] = []
+        for stop in stops:
+            cone = _cone(grouping, v, groups[owner], stop)
+            cheap = cone is not None and cone.cost <= grouping.options.recompute_cost
+            if cone is not None and cheap and cone not in cones:
+                cones.append(cone)
         targets = [groups[h] for h in sorted(readers[v])]
         chosen = [_cheapest(grouping, v, cones, target) for target in targets]
         vanishes = v not in stored and all(c and c[0] <= 1 for c in chosen)
@@ -50,7 +59,9 @@ def recompute(grouping: Grouping) -> None:
             best = _cheapest(grouping, v, cones, target)
             if best is not None and (vanishes or best[0] == 0):
                 target.members = sorted({*target.members, *best[1].ops})
+                loads.subtract(target.inputs)
                 target.inputs = (target.inputs - {v}) | best[1].leaves
+                loads.update(target.inputs)
 
 
 def _cheapest(
@@ -87,20 +98,27 @@ def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     return True
 
 
-def _cone(grouping: Grouping, v: int, g: Group, stop: set[int]) -> _Cone | None:
-    """What computes `v` in its group, from values in `stop` where it comes by them; None if a
-    reduction is part of it."""
+def _cone(grouping: Grouping, v: int, g: Group, stop: Callable[[int], bool]) -> _Cone | None:
+    """What computes `v` in its group, from values that `stop` where it comes by them; None if a
+    reduction is part of it. With `recompute_normalized` what reductions gave is loaded."""
     body, flow = grouping.body, grouping.flow
+    through, size = grouping.options.recompute_normalized, flow.body.types[v].numel
     cone = _Cone([], set(), 0)
     members = set(g.members)
     stack, seen = [v], {v}
     while stack:
         value = stack.pop()
         p = body.producer[value]
-        if p < 0 or p not in members or (value in stop and value != v):
+        if p < 0 or p not in members or (value != v and stop(value)):
             cone.leaves.add(value)
             continue
-        if flow.kind[p] == "reduce" or value in g.after:
+        if value in g.after:
+            if not through or (flow.kind[p] == "reduce" and value == v):
+                return None
+            if body.types[value].numel * _NEGLIGIBLE <= size:
+                cone.leaves.add(value)
+                continue
+        if flow.kind[p] == "reduce":
             return None
         cone.ops.append(p)
         cone.cost += OPS[body.ops[p].name].cost

@@ -114,7 +114,7 @@ class LaunchReport:
         kinds: dict[str, list[Launch]] = {}
         for entry in self.launches:
             kinds.setdefault(entry.kind, []).append(entry)
-        rows = [("kind", "launches", "read", "written", "operations", "least time", "share")]
+        rows: list[tuple[str, ...]] = [("kind", "launches", "read", "written", "operations", "least time", "share")]
         total = self.seconds
         for kind, found in sorted(kinds.items(), key=lambda k: -sum(e.seconds for e in k[1])):
             rows.append((kind, *_sums(found, total)))
@@ -134,7 +134,7 @@ class LaunchReport:
         for entry in self.launches:
             groups.setdefault((entry.kind, entry.label, entry.type, entry.moved), []).append(entry)
         head = ("ops", "launches", "read", "written", "operations", "least time", "share", "op", "")
-        rows = [(*head, "first of")]
+        rows: list[tuple[str, ...]] = [(*head, "first of")]
         for found in sorted(groups.values(), key=lambda g: -sum(e.seconds for e in g)):
             first = found[0]
             what = first.label, first.type, str(first.source)
