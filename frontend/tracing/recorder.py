@@ -229,6 +229,14 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if (
+            torch._C._is_torch_function_mode_enabled()
+        ):  # in torch.Tensor(...), torch.LongTensor(...)
+            with torch._C.DisableTorchFunction():
+                return self._dispatch(func, types, args, kwargs)
+        return self._dispatch(func, types, args, kwargs)
+
+    def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if func in _SAME_VALUE:

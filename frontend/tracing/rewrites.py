@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._C._functorch import peek_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphTraceError
@@ -48,6 +49,9 @@ class Rewrites(TorchFunctionMode):
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
         self.stand_ins: dict[int, StandIn] = {}
+        self.bare: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # fake tensors by their ids, with stand-ins
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
@@ -58,6 +62,8 @@ class Rewrites(TorchFunctionMode):
         known = self.stand_ins.get(id(real))
         if known is not None:
             return known.wrapper
+        if isinstance(real, FakeTensor):
+            return self._unwrapped(real)
         index = len(self.recorder.inputs)
         fake = self.recorder.constant(real)
         wrapper = self.view_of(real, index) if self.view_of is not None else None
@@ -65,6 +71,14 @@ class Rewrites(TorchFunctionMode):
             wrapper = functional(fake, real)
         self.register(real, wrapper, index)
         return wrapper
+
+    def _unwrapped(self, fake: FakeTensor) -> Tensor:
+        """The stand-in of a result that no functional tensor went into: of an op of numbers alone."""
+        known = self.bare.get(id(fake))
+        if known is None:
+            self.recorder.value_of(fake)  # it is of this trace
+            known = self.bare[id(fake)] = (fake, functional(fake, fake))
+        return known[1]
 
     def lift(self, arg: Any) -> Any:
         """`arg` with real tensors replaced by their stand-ins."""
@@ -128,6 +142,9 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Tensor:
+    if input.numel() == 0:  # as PyTorch: statistics stay
+        out = input.clone() if weight is None else input * weight[0]
+        return out if bias is None else out + bias[0]
     if running_mean is None or running_var is None:
         return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)[
             0

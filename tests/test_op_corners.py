@@ -1,0 +1,64 @@
+"""Calls at the edge of what an op takes: numbers alone, literals of old kinds, tensors without elements."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+
+import gflow as flow
+from gflow import nn
+
+aten = torch.ops.aten
+X = torch.arange(9.0).reshape(3, 3)
+
+
+class Call(nn.Graph):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def build(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def _updated_number(x: torch.Tensor) -> Any:
+    number = aten.add(4, 3.5)
+    number.add_(1)
+    return number * x, number
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "numbers alone": lambda x: (aten.add(4, 3.5), aten.div(1024, 100, rounding_mode="floor")),
+    "numbers alone, then a tensor": lambda x: aten.mul(2, 3) + x,
+    "numbers alone, updated": _updated_number,
+    "torch.Tensor of a list": lambda x: torch.Tensor([1.0, 2.0, 3.0]) + x,
+    "torch.Tensor of a size": lambda x: torch.Tensor(3).fill_(2) + x,
+    "torch.LongTensor": lambda x: x + torch.LongTensor([294]).to(x.device),
+    "torch.BoolTensor": lambda x: torch.BoolTensor([True, False, True]) & (x > 4),
+    "Tensor.new": lambda x: x.new([1.0, 2.0, 3.0]) * x.new(3, 3).zero_() + x,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tensors_from_numbers(name: str) -> None:
+    function = FUNCTIONS[name]
+    torch.testing.assert_close(Call(function)(X), function(X))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_nothing(training: bool) -> None:
+    eager = torch.nn.BatchNorm1d(4).train(training)
+    compiled = copy.deepcopy(eager)
+    results = []
+    for module in (eager, flow.compile(compiled)):
+        x = torch.randn(0, 4, 3, requires_grad=True)
+        y = module(x)
+        gradients = torch.autograd.grad(y.sum(), [x, *module.parameters()])
+        results.append([y, *gradients, *module.buffers()])
+    for got, wanted in zip(*map(tree_leaves, results)):
+        assert torch.equal(got, wanted)
