@@ -11,7 +11,7 @@ from codegen_harness import Arg, Case, b, copies, full, make, spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_interpreter import DTYPES
-from triton_harness import compile_case, run_cases
+from triton_harness import PIPELINE_FOR_CUDA, compile_case, run_cases
 from triton_interpreter import run_program
 
 from gflow import targets
@@ -230,17 +230,45 @@ def test_tf32_is_asked_for() -> None:
     assert 'input_precision="ieee"' in plain.source
 
 
+def with_config(case: Case, way: str, **more: int) -> None:
+    """Have the case's kernel run by descriptors, with such constants."""
+    program = compile_case(case)
+    (kernel,), (step,) = program.triton.values(), program.steps
+    numbers = [i for i, c in enumerate(kernel.configs) if c.constants[way]]
+    config = kernel.configs[numbers[0]]
+    config = replace(config, constants=config.constants | more)
+    program.triton[kernel.name] = kernel = replace(kernel, configs=(config,))
+    grid = grid_of(kernel, config, step.args)
+    program.steps[:] = [replace(step, config=0, grid=grid)]
+
+
 def test_descriptors() -> None:
-    """The configs that load whole tiles by descriptors, which nothing chooses without a device."""
-    m, k, n = 70, 72, 88
+    """Whole tiles are loaded by descriptors; few programs walk over many tiles."""
+    m, k, n = 70, 72, 136
+    few = {"BLOCK_M": 32, "BLOCK_N": 64, "BLOCK_K": 16, "PERSISTENT": 3, "PARTS": 4, "GROUP_M": 2}
     for left, right in [(None, None), ((1, 80), None), (None, (1, 72)), ((1, 80), (1, 72))]:
         case = product(m, k, n, "bf16", a=Arg((m, k), "bf16", left), b=Arg((k, n), "bf16", right))
-        program = compile_case(case)
-        (kernel,), (step,) = program.triton.values(), program.steps
-        numbers = [i for i, c in enumerate(kernel.configs) if c.constants["DESCRIPTORS"]]
-        grid = grid_of(kernel, kernel.configs[numbers[0]], step.args)
-        program.steps[:] = [replace(step, config=numbers[0], grid=grid)]
-        against_float64([case])
+        with_config(case, "PERSISTENT", **few)
+        (program,) = against_float64([case])
+        assert program.steps[0].grid == (3, 1, 1)
+    batched = product(m, k, n, "bf16", batch=(2,))
+    with_config(batched, "DESCRIPTORS")
+    after = linear(m, k, n, "bf16", lambda x, r: [gelu(b("convert", b("add", x, r), dtype="f32"))])
+    after.rtol, after.atol = 2e-2, 2e-2
+    with_config(after, "PERSISTENT", **few)
+    run_cases([batched, after])
+
+
+def test_rows_that_begin_anywhere_are_copied() -> None:
+    """If the product is large; descriptors then read whole vectors of the copy."""
+    m, k, n = 2048, 4099, 1024
+    for target, stem in {"cuda:90": "pointwise", "cuda:80": "matmul"}.items():
+        for left in ((k, 1), (1, m + 1)):
+            case = product(m, k, n, "bf16", a=Arg((m, k), "bf16", left))
+            options = CompileOptions(target=target, pipeline=PIPELINE_FOR_CUDA)
+            assert launches(compile_module(case.module, options))[0] == stem
+    small = product(33, 41, 50, "bf16")
+    assert len(compile_case(small).steps) == 1
 
 
 def test_switches_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,18 +6,26 @@
 // CHECK:     matmul_add_maximum_{{.*}}(a=arg0, b=arg1, M=512, N=256, K=128,
 // CHECK:     "gflow.matmul"
 // CHECK:     def matmul_add_maximum_
-// CHECK:     band = program // (GROUP_M * tiles_n) * GROUP_M
-// CHECK:     a_at = a + (a_rows * a_m)[:, None] + terms[None, :]
-// CHECK:     b_at = b + terms[:, None] + (b_cols * b_n)[None, :]
 // CHECK:     a_desc = tl.make_tensor_descriptor(a, [M, K], [a_m, 1], [BLOCK_M, BLOCK_K])
-// CHECK:     for step in range(0, tl.cdiv(K, BLOCK_K)):
-// CHECK:       y = tl.trans(b_desc.load([tile_n * BLOCK_N, k]))
-// CHECK:       elif TERMS_MULTIPLE % BLOCK_K == 0:
-// CHECK-NEXT:    x = tl.load(a_at + k)
-// CHECK-NEXT:    y = tl.load(b_at + k)
-// CHECK:       acc = tl.dot(x, y, acc)
-// CHECK:     tl.load(x{{[0-9]}} + cols[None, :], mask=(cols < N)[None, :]).to(tl.float32)
-// CHECK:     tl.store(out0 + (rows * out0_s0)[:, None] + cols[None, :], {{.*}}.to(tl.bfloat16), mask=(rows < M)[:, None] & (cols < N)[None, :])
+// CHECK:     tl.assume(tl.cdiv(K, BLOCK_K) > 0)
+// CHECK:     if PERSISTENT:
+// CHECK-NEXT:  last = tiles_m * tiles_n
+// CHECK-NEXT:  stride = tl.num_programs(0)
+// CHECK:     for program in tl.range(tl.program_id(0), last, stride, flatten=PERSISTENT > 0):
+// CHECK:       band = program // (GROUP_M * tiles_n) * GROUP_M
+// CHECK:       a_at = a + (a_rows * a_m)[:, None] + terms[None, :]
+// CHECK:       b_at = b + terms[:, None] + (b_cols * b_n)[None, :]
+// CHECK:       for step in range(0, tl.cdiv(K, BLOCK_K)):
+// CHECK:         y = tl.trans(b_desc.load([tile_n * BLOCK_N, k]))
+// CHECK:         elif TERMS_MULTIPLE % BLOCK_K == 0:
+// CHECK-NEXT:      x = tl.load(a_at + k)
+// CHECK-NEXT:      y = tl.load(b_at + k)
+// CHECK:         acc = tl.dot(x, y, acc)
+// CHECK:       for part in tl.static_range(PARTS):
+// CHECK-NEXT:    cols = tile_n * BLOCK_N + part * (BLOCK_N // PARTS) + tl.arange(0, BLOCK_N // PARTS)
+// CHECK-NEXT:    piece = gf_columns(acc, part, PARTS)
+// CHECK:         tl.load(x{{[0-9]}} + cols[None, :], mask=(cols < N)[None, :]).to(tl.float32)
+// CHECK:         tl.store(out0 + (rows * out0_s0)[:, None] + cols[None, :], {{.*}}.to(tl.bfloat16), mask=(rows < M)[:, None] & (cols < N)[None, :])
 func.func @linear(%x: tensor<512x128xbf16>, %w: tensor<256x128xbf16>, %bias: tensor<256xbf16>) -> tensor<512x256xbf16> {
   %t = "gflow.transpose"(%w) {permutation = array<i64: 1, 0>} : (tensor<256x128xbf16>) -> tensor<128x256xbf16>
   %p = "gflow.matmul"(%x, %t) : (tensor<512x128xbf16>, tensor<128x256xbf16>) -> tensor<512x256xbf16>

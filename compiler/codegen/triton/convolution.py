@@ -15,21 +15,20 @@ from itertools import pairwise
 from math import prod
 from typing import Literal
 
-from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ...ssa import Op
 from .. import aten_ops
-from ..kernel import Access, Kernel, Node, simplify
+from .aligned import Operand, copy, vectorized
 from .builder import Builder
-from .contraction import Frame, add, kind_of_product, tf32_allowed, through_pytorch, zero
+from .contraction import Frame, add, kind_of_product, tf32_allowed
 from .conv_geometry import Geometry, Tensor, geometry
 from .conv_text import Walk, and_masks, masked
 from .depthwise import depthwise, is_depthwise
 from .epilogue import Epilogue, plain
-from .fused import launch
-from .matmul import Operand, product, vectorized
+from .matmul import product
 from .parameters import WIDE, Parameters, addresses, term, total
+from .partial import through_pytorch, zero
 from .tile import Axis
 from .tiles import Problem
 
@@ -165,16 +164,10 @@ class _Convolution:
         dense = row_major_strides(shape)
         ty = TensorType(shape, w.dtype)
         place = self.b.scratch(-(-ty.nbytes // 64) * 64)
-        self._copy(w, ty, place, dense)
+        source = (w.outer, *w.spatial, w.channel)
+        copy(self.b, ty, w.place, source, place, dense, self.label)
         self.reserved = -(-ty.nbytes // 64) * 64
         return Tensor(place, w.dtype, dense[0], dense[-1], dense[1:-1])
-
-    def _copy(self, w: Tensor, ty: TensorType, target: Place, strides: tuple[int, ...]) -> None:
-        load = Access(0, ty.dtype, (w.outer, *w.spatial, w.channel))
-        store = Access(0, ty.dtype, strides, 0)
-        node = Node("load", ty.dtype, slot=0)
-        k = simplify(Kernel(ty.shape, frozenset(), [node], [load], [], [store]))
-        launch(self.b, k, [w.place], [target], self.label)
 
     def _add(self, frame: Frame) -> None:
         add(self.b, frame, self.after, reserved=self.reserved)
@@ -225,7 +218,8 @@ class _Convolution:
             p.stride("w_c", w.channel),
             p.strides("w_", w.spatial),
         )
-        setup = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)", *self._groups(1)]
+        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        setup = self._groups(1)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", g.outputs, "y")
         setup += self.walk.starts("y")
         image = "image.to(tl.int64)" if far else "image"
@@ -279,7 +273,7 @@ class _Convolution:
         self._add(
             Frame(
                 f"convolution_{g.rank}d", p, problem, x.dtype, self.result, rows, n, self._batches(1),
-                self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), setup, count, load,
+                self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
         )  # fmt: skip
@@ -317,7 +311,8 @@ class _Convolution:
             p.stride("w_c", w.channel),
             p.strides("w_", w.spatial),
         )
-        setup = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)", *self._groups(phases)]
+        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        setup = self._groups(phases)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", counts, "q")
         ok, rest = [f"(rows < {rows})"], "phase"
         image = "image.to(tl.int64)" if y.extent >= WIDE else "image"
@@ -417,7 +412,7 @@ class _Convolution:
         self._add(
             Frame(
                 f"convolution_{g.rank}d_input_grad", p, problem, y.dtype, self.result, rows, n,
-                self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), setup,
+                self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
                 " * ".join([*taps, "blocks"]), load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
@@ -450,18 +445,19 @@ class _Convolution:
         setup = list(self._groups(1))
         if flat:
             n = p.number("N", g.cg * g.taps)
-            setup += [
+            columns = [
                 "cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)", f"c = cols % {c}", f"tap = cols // {c}",
-                *self.walk.taps("tap", names), "column = cols",
+                "column = cols",
             ]  # fmt: skip
+            setup += self.walk.taps("tap", names)
             tiles, col_ok = "tl.cdiv({cols}, BLOCK_N)", f"cols < {n}"
         else:
             n = c
-            setup += [
+            columns = [
                 f"across = tl.cdiv({c}, BLOCK_N)", "tap = tile_n // across",
-                "c = tile_n % across * BLOCK_N + tl.arange(0, BLOCK_N)", *self.walk.taps("tap", names),
-                f"column = tap * {c} + c",
+                "c = tile_n % across * BLOCK_N + tl.arange(0, BLOCK_N)", f"column = tap * {c} + c",
             ]  # fmt: skip
+            setup += self.walk.taps("tap", names)
             tiles, col_ok = " * ".join([*names, "tl.cdiv({cols}, BLOCK_N)"]), f"c < {c}"
         y_rows, y_mask = "rows", f"(rows < {rows})[:, None]"
         if y_c != "1":
@@ -505,7 +501,7 @@ class _Convolution:
         )
         frame = Frame(
             f"convolution_{g.rank}d_weight_grad", p, problem, x.dtype, self.result, rows, n, self._batches(1),
-            self._weight_axes(flat), (f"rows < {rows}", col_ok), setup, f"tl.cdiv({many}, BLOCK_K)", load,
+            self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup, f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),
             unhinted=frozenset({"K"}),
         )  # fmt: skip

@@ -12,13 +12,14 @@ from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
 from .builder import Builder
-from .contraction import SUMS, add_kernel, total
 from .conv_geometry import Geometry, Tensor
 from .conv_text import Walk, and_masks, masked
 from .epilogue import Epilogue
 from .grid import cdiv
+from .kernel_text import add_kernel
 from .parameters import WIDE, Parameters, addresses, indented, term
 from .parameters import total as total_of
+from .partial import SUMS, total
 from .tile import Axis, Tile
 from .tiles import device
 

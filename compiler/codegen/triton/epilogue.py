@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from gflow.dialects import builder as ops
 from gflow.dialects.mlir import ir
@@ -33,8 +34,26 @@ _UNTOLD = frozenset(
 )
 
 
-#: an op that costs more, and so many values, fill registers
-_COSTLY, _MANY = 4, 10
+#: an op that costs more has values of its own
+_COSTLY = 4
+#: words of a costly function's values, and of a random number that is made
+_FUNCTION, _RANDOM = 2, 6
+
+
+def _words(dtype: str) -> float:
+    """Registers that an element waits in."""
+    return max(2, TensorType((), dtype).itemsize) / 4
+
+
+def _full(k: Kernel, a: Access) -> bool:
+    """Whether an access has another element for (nearly) each of the tile."""
+    return 2 * prod(n for n, s in zip(k.sizes, a.strides) if s) > k.numel
+
+
+def _single(k: Kernel, a: Access) -> bool:
+    """Whether an access goes element by element, each with an address of its own."""
+    odd = any(s > 1 and s % 8 for s in a.strides)
+    return _full(k, a) and (odd or a.strides[-1:] > (1,))
 
 
 @dataclass
@@ -53,18 +72,31 @@ class Epilogue:
     comment: Callable[[], str] | None = None
     ops: tuple[str, ...] = ()
 
-    def heavy(self) -> bool:
-        """Whether it needs many registers: large expressions, or accesses of single elements."""
-        nodes = sum(len(k.nodes) for k in self.kernels)
-        costly = any(
-            n.op in OPS and OPS[n.op].cost > _COSTLY for k in self.kernels for n in k.nodes
+    def live(self) -> float:
+        """Words for each element of a tile that are in registers at once, beside the sum: an estimate."""
+        words = 0.0
+        for k in self.kernels:
+            loads = {a.operand: a for a in k.loads if not is_raw(a, self.operands) and _full(k, a)}
+            words += sum(_words(a.dtype) for a in loads.values())
+            words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
+            words += any(n.op == "random" for n in k.nodes) * _RANDOM
+            if any(_single(k, a) for a in (*loads.values(), *k.stores)):
+                words += 1
+        stores = [_words(s.dtype) for k in self.kernels for s in k.stores]
+        return words + sum(stores) - max(stores, default=0.0)
+
+    def costly(self) -> bool:
+        """Whether its text is long for each element that a thread has, and so takes long to compile."""
+        return any(
+            n.op == "random" or (n.op in OPS and OPS[n.op].cost > _COSTLY)
+            for k in self.kernels
+            for n in k.nodes
         )
-        if costly or nodes > _MANY or any(n.op == "random" for k in self.kernels for n in k.nodes):
-            return True
-        walks = [a for k in self.kernels for a in (*k.loads, *k.stores)]
-        return any(s > 1 and s % 8 for a in walks for s in a.strides) or any(
-            a.strides and a.strides[-1] > 1 for a in walks
-        )
+
+    def widest(self) -> int:
+        """Bytes of the largest element that is stored."""
+        stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in k.stores]
+        return max(stores, default=0)
 
     def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
         """The lines that compute and store.

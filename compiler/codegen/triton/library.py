@@ -109,6 +109,18 @@ def gf_combine_or(a, b):
 def gf_combine_and(a, b):
     return a & b
 ''',
+    "gf_columns": '''
+def gf_columns(tile, part: tl.constexpr, PARTS: tl.constexpr):
+    """Columns of a tile: piece number `part` of so many equal ones; they stay in their registers."""
+    if PARTS > 1:
+        halves = tl.reshape(tile, (tile.shape[0], 2, tile.shape[1] // 2))
+        left, right = tl.split(tl.permute(halves, (0, 2, 1)))
+        if part < PARTS // 2:
+            tile = gf_columns(left, part, PARTS // 2)
+        else:
+            tile = gf_columns(right, part - PARTS // 2, PARTS // 2)
+    return tile
+''',
     "gf_erf": '''
 def gf_erf(x):
     """The error function to 16 bits: 1 minus a polynomial of 1 / (1 + 0.4 |x|) times exp(-x²)."""

@@ -6,29 +6,20 @@ c[b, m, n] = epilogue(sum over k of a[b, m, k] b[b, k, n])
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Literal
 
-from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
 from ...ssa import Op
+from .aligned import Operand, aligned, vectorized
 from .builder import Builder
-from .contraction import SUMS, Frame, add, kind_of_product, tf32_allowed, through_pytorch, zero
+from .contraction import Frame, add, kind_of_product, tf32_allowed
 from .epilogue import Epilogue, plain
 from .parameters import WIDE, Parameters, addresses, extent, term, total, wide
+from .partial import SUMS, through_pytorch, zero
 from .tile import Axis
-from .tiles import Problem
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Memory seen as matrices: batch strides, then those of the two dimensions."""
-
-    place: Place
-    dtype: str
-    batch: tuple[int, ...]
-    rows: int
-    cols: int
+from .tiles import Problem, best_splits
 
 
 def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -86,6 +77,23 @@ def product(
     count = 1
     for d in dims:
         count *= d
+    kind = kind_of_product(x.dtype, m, n, tf32)
+    item = TensorType((), x.dtype).itemsize
+    moved = item * count * (m * k + k * n + m * n)
+    problem = Problem(m, n, k, count, item, kind, moved)
+    x, y, reserved = aligned(b, x, y, problem, after.label)
+    even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
+    # tensor cores take tf32 only with neighbouring terms side by side
+    upright = item == 2 or (x.cols == 1 and y.rows == 1)
+    described = even and upright and kind == "cores" and b.arch >= 90
+    way: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
+    if described:
+        way = "DESCRIPTORS" if dims else "PERSISTENT"
+    problem = replace(problem, gather=not even, ragged=reserved > 0, descriptors=way)
+    if splits is None:
+        splits = best_splits(problem, b.arch)
+    if splits > 1 and described:
+        way = "DESCRIPTORS"
     params = Parameters()
     a, w = params.pointer("a", x.dtype, x.place), params.pointer("b", y.dtype, y.place)
     for name, size in (("M", m), ("N", n), ("K", k)):
@@ -95,7 +103,6 @@ def product(
     y_wide = extent((*dims, k, n), (*ys, y.rows, y.cols)) >= WIDE
     am, ak = params.stride("a_m", x.rows), params.stride("a_k", x.cols)
     bk, bn = params.stride("b_k", y.rows), params.stride("b_n", y.cols)
-    setup.append("cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)")
     # past the end, rows and columns are the last ones again, where a mask would cost more than that
     x_mask = y_mask = None
     if am == "1":
@@ -115,11 +122,8 @@ def product(
         f"a_at = {addresses(a, x_left, x_right, '(BLOCK_M, BLOCK_K)')}",
         f"b_at = {addresses(w, y_left, y_right, '(BLOCK_K, BLOCK_N)')}",
     ]
-    kind = kind_of_product(x.dtype, m, n, tf32)
-    item = TensorType((), x.dtype).itemsize
-    even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
-    described = even and kind == "cores" and b.arch >= 90
-    load = ["k = step * BLOCK_K"]
+    load: list[str] = ["k = step * BLOCK_K"]
+    before: list[str] = []
     if described:
         x_made, x_load = _descriptor(
             "a", ("M", "K"), (am, ak), ("BLOCK_M", "BLOCK_K"), ("tile_m * BLOCK_M", "k")
@@ -127,8 +131,12 @@ def product(
         y_made, y_load = _descriptor(
             "b", ("K", "N"), (bk, bn), ("BLOCK_K", "BLOCK_N"), ("k", "tile_n * BLOCK_N")
         )
-        setup += ["if DESCRIPTORS:", f"    a_desc = {x_made}", f"    b_desc = {y_made}"]
-        load += ["if DESCRIPTORS:", f"    x = {x_load}", f"    y = {y_load}"]
+        made = [f"if {way}:", f"    a_desc = {x_made}", f"    b_desc = {y_made}"]
+        if way == "PERSISTENT":
+            before = made
+        else:
+            setup += made
+        load += [f"if {way}:", f"    x = {x_load}", f"    y = {y_load}"]
     x_step, y_step = (
         f" + {term(wide('k', far), s)}" if s != "0" else ""
         for far, s in ((x_wide, ak), (y_wide, bk))
@@ -141,17 +149,14 @@ def product(
         f"    x = tl.load(a_at{x_step}{_masked(x_mask, '(terms < K - k)[None, :]')})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask, '(terms < K - k)[:, None]')})",
     ]
-    moved = item * count * (m * k + k * n + m * n)
-    problem = Problem(
-        m, n, k, count, item, kind, moved, gather=not even, heavy=after.heavy() or n % 8 > 0
-    )
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
-        _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"), setup,
-        "tl.cdiv(K, BLOCK_K)", load, precision="tf32" if tf32 else "ieee",
-        descriptors=described, unhinted=frozenset() if am == "1" else frozenset({"M"}),
+        _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"),
+        ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
+        precision="tf32" if tf32 else "ieee", descriptors=way,
+        unhinted=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
-    add(b, frame, after, splits)
+    add(b, frame, after, splits, reserved)
 
 
 def _descriptor(
@@ -168,14 +173,6 @@ def _descriptor(
     made = f"tl.make_tensor_descriptor({name}, [{', '.join(sizes)}], [{', '.join(strides)}], [{', '.join(block)}])"
     load = f"{name}_desc.load([{', '.join(at)}])"
     return made, f"tl.trans({load})" if swapped else load
-
-
-def vectorized(matrix: Sequence[int], others: Sequence[int], item: int) -> bool:
-    """Whether 16 bytes can be loaded at a time: one stride of a matrix is 1, all others are multiples of so many."""
-    if 1 not in matrix:
-        return False
-    rest = [s for s in matrix if s != 1]
-    return all(s * item % 16 == 0 for s in (*rest, *others))
 
 
 def _masked(*masks: str | None) -> str:

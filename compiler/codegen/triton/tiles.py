@@ -22,6 +22,7 @@ class Device:
     shared: bytes of shared memory that a block may have. half, single, double: operations a second of one
     multiprocessor, by tensor cores for halves. cache: bytes a second that one loads from the second-level cache.
     memory: bytes a second of all. launch: seconds between two kernels. latency: of a tile's first loads and stores.
+    descriptors: seconds to make those of a program. turn: from one tile of a program to its next.
     """
 
     count: int
@@ -33,6 +34,8 @@ class Device:
     memory: float
     launch: float = 2e-6
     latency: float = 1.5e-6
+    descriptors: float = 1e-6
+    turn: float = 0.4e-6
 
 
 _VOLTA = Device(40, 64 << 10, 1.6e12, 0.2e12, 0.01e12, 25e9, 0.32e12)
@@ -51,13 +54,19 @@ def device(arch: int) -> Device:
 
 @dataclass(frozen=True)
 class Tile:
-    """m, n: of the result. k: terms at a time."""
+    """m, n: of the result. k: terms at a time.
+
+    parts: in how many pieces what follows is computed. descriptors: by how many programs, each with a share of all
+    tiles (or with one, where they aren't walked), whose loads go by descriptors; 0 by pointers, one tile each.
+    """
 
     m: int
     n: int
     k: int
     warps: int
     stages: int
+    parts: int = 1
+    descriptors: int = 0
 
     def config(self, **more: int) -> TritonConfig:
         constants = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, **more}
@@ -91,10 +100,12 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 class Problem:
     """A product: sizes, how many of them, bytes of an element of the operands.
 
-    gather: the operands are loaded element by element. heavy: what follows needs many registers.
+    gather: the operands are loaded element by element. heavy: finding them, or what follows, takes much text.
     run: terms that a block may span, if not all: a convolution's channels.
     kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
-    0 if nothing but the product counts.
+    0 if nothing but the product counts. live: words that what follows has in registers for each of its elements.
+    stored: bytes of an element of the result. descriptors: as of a contraction's frame. ragged: other loads than by
+    these go element by element.
     """
 
     m: int
@@ -107,6 +118,10 @@ class Problem:
     run: int = 0
     gather: bool = False
     heavy: bool = False
+    live: float = 0.0
+    stored: int = 4
+    descriptors: str = ""
+    ragged: bool = False
 
     @property
     def span(self) -> int:
@@ -119,9 +134,8 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
         found = _ROW if p.m == 1 else _COLUMN if p.n == 1 else _SUMS
         return list(found)
     d = device(arch)
-    whole = _CORES if p.kind == "cores" else _SINGLE
     fitting = []
-    for t in whole:
+    for t in _CORES if p.kind == "cores" else _SINGLE:
         k = t.k
         if p.kind == "cores":
             k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16)
@@ -131,17 +145,76 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
         heavy = p.heavy or arch < 90  # there the operands are in registers, too
         if t.m * t.n > (_GATHERED if p.gather else _HEAVY if heavy else t.m * t.n):
             continue
-        t = Tile(t.m, t.n, k, t.warps, t.stages)
+        t = replace(t, k=k)
+        t = replace(t, parts=_parts(p, t, arch))
         if _shared(t, p.item) > d.shared:
-            t = Tile(t.m, t.n, t.k, t.warps, 2)
+            t = replace(t, stages=2)
+        fits = _shared(t, p.item) <= d.shared and registers(p, t, arch) <= _MOST_REGISTERS
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
-        if _shared(t, p.item) <= d.shared and not too_large and t not in fitting:
+        if fits and not too_large and t not in fitting:
             fitting.append(t)
     return fitting or [Tile(16, 16, 32, 4, 2)]
 
 
-#: elements of the largest tile whose operands are loaded one by one, and of one with much to do afterwards
+def _every(p: Problem, arch: int) -> list[Tile]:
+    """Candidates, with their loads by pointers and by descriptors."""
+    plain = candidates(p, arch)
+    return [*plain, *(t for t in (_by_descriptors(p, t, arch) for t in plain) if t is not None)]
+
+
+#: elements of the largest tile whose operands are loaded one by one, and of one with much text for each
 _GATHERED, _HEAVY = 128 * 64, 128 * 128
+#: registers that a thread may have, and those that it needs whatever the tile
+_MOST_REGISTERS, _OTHERS = 255, 40
+#: further ones: for operands, where they aren't read from shared memory; for a walk over tiles
+_FRAGMENTS, _WALK = 16, 24
+#: of a multiprocessor
+_ALL_REGISTERS = 1 << 16
+#: pieces of a tile, and columns of the least
+_PARTS, _NARROW = (1, 2, 4, 8), 16
+
+
+def registers(p: Problem, t: Tile, arch: int) -> float:
+    """Those of a thread: its part of the sum, and what follows on one piece of it."""
+    each = t.m * t.n / (32 * t.warps) * (2 if p.kind == "double" else 1)
+    others = _OTHERS + (_FRAGMENTS if arch < 90 else 0) + (_WALK if t.descriptors else 0)
+    return each + p.live * each / t.parts + others
+
+
+def _parts(p: Problem, t: Tile, arch: int) -> int:
+    """The fewest pieces with which what follows fits into registers."""
+    options = _pieces(t)
+    tried = (n for n in options if registers(p, replace(t, parts=n), arch) <= _MOST_REGISTERS)
+    return next(tried, options[-1])
+
+
+def _pieces(t: Tile) -> list[int]:
+    return [n for n in _PARTS if t.n // n >= _NARROW] or [1]
+
+
+def _by_descriptors(p: Problem, t: Tile, arch: int) -> Tile | None:
+    """The tile with its loads by descriptors, if the problem has such and it is worth it."""
+    if not p.descriptors or t.m < 64 or t.n < 32:
+        return None
+    if p.descriptors == "DESCRIPTORS":
+        return replace(t, descriptors=1)
+    d, t = device(arch), replace(t, descriptors=1)
+    least = _parts(p, t, arch)
+    for stages in range(t.stages, 1, -1):
+        for parts in (n for n in _pieces(t) if n >= least):
+            # the next tile's loads are under way while a piece goes through shared memory to be stored
+            shared = _shared(t, p.item) * stages // t.stages + t.m * t.n * p.stored // parts
+            if shared + _DESCRIPTOR_BYTES <= d.shared:
+                at_once = min(
+                    d.shared // shared, _ALL_REGISTERS // int(32 * t.warps * registers(p, t, arch))
+                )
+                programs = d.count * max(1, at_once)
+                return replace(t, stages=stages, parts=parts, descriptors=programs)
+    return None
+
+
+#: shared memory that descriptors and barriers take
+_DESCRIPTOR_BYTES = 1024
 
 
 def _shared(t: Tile, item: int) -> int:
@@ -159,19 +232,35 @@ def seconds(p: Problem, t: Tile, splits: int, arch: int) -> float:
     effect = min(1.0, 0.5 + t.m * t.n / 32768)
     arithmetic = 2 * t.m * t.n * terms / (rate[p.kind] * effect)
     loads = (t.m + t.n) * terms * p.item / d.cache
+    if p.ragged and not t.descriptors:
+        loads *= _RAGGED
     at_once = max(1, min(d.shared // max(_shared(t, p.item), 1), 48 // t.warps, 4))
     each = cdiv(tiles, d.count)
-    took = each * max(arithmetic, loads) + cdiv(each, at_once) * d.latency
+    took = each * max(arithmetic, loads)
+    if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
+        took += d.latency + d.descriptors + each * d.turn
+    else:
+        took += cdiv(each, at_once) * (d.latency + (d.descriptors if t.descriptors else 0.0))
     took = max(took, p.bytes / d.memory)
     if splits > 1:
         took += d.launch + 8 * p.m * p.n * p.batch * splits / d.memory
     return took
 
 
+#: how much longer loads of single elements take
+_RAGGED = 4
+
+
+def fastest(p: Problem, arch: int) -> float:
+    """Seconds with the model's choices."""
+    splits = best_splits(p, arch)
+    return seconds(p, ordered(p, splits, arch)[0], splits, arch)
+
+
 def best_splits(p: Problem, arch: int) -> int:
     """How often to split the terms so that the device is busy."""
     most = max(1, p.k // _SPLIT_TERMS)
-    tiles = candidates(p, arch)
+    tiles = _every(p, arch)
     options = [s for s in _SPLITS if s <= most]
     return min(options, key=lambda s: (min(seconds(p, t, s, arch) for t in tiles), s))
 
@@ -182,7 +271,7 @@ def ordered(p: Problem, splits: int, arch: int, used: Collection[Tile] = ()) -> 
 
     used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
     """
-    found = [(seconds(p, t, splits, arch), n, t) for n, t in enumerate(candidates(p, arch))]
+    found = [(seconds(p, t, splits, arch), n, t) for n, t in enumerate(_every(p, arch))]
     best = min(found)
     again = [f for f in found if f[2] in used and f[0] <= _HARDLY * best[0]]
     choice = min(again)[2] if again else best[2]
@@ -192,18 +281,23 @@ def ordered(p: Problem, splits: int, arch: int, used: Collection[Tile] = ()) -> 
 #: how much longer a tile may take to be used again
 _HARDLY = 1.25
 #: tiles to try beside the choice
-_TRIED = 5
+_TRIED = 7
 
 
 def _neighbours(choice: Tile, p: Problem, arch: int) -> list[Tile]:
-    """The tiles most like the choice."""
+    """The choice with its loads made in the other way, then the tiles most like it, in either way."""
     large = replace(p, m=1 << 20, n=1 << 20)
-    others = [t for t in candidates(large if p.kind != "sums" else p, arch) if t != choice]
+    every = _every(large if p.kind != "sums" else p, arch)
 
     def unlike(t: Tile) -> float:
-        return abs(log2(t.m / choice.m)) + abs(log2(t.n / choice.n)) + (t.k != choice.k) / 2
+        far = abs(log2(t.m / choice.m)) + abs(log2(t.n / choice.n)) + (t.k != choice.k) / 2
+        return far + (bool(t.descriptors) != bool(choice.descriptors)) * _OTHER_WAY
 
-    return sorted(others, key=unlike)[:_TRIED]
+    return sorted((t for t in every if t != choice), key=unlike)[:_TRIED]
+
+
+#: how unlike a tile is whose loads are made in the other way
+_OTHER_WAY = 0.6
 
 
 def whole_terms(p: Problem, tile: Tile) -> int:
