@@ -84,6 +84,10 @@ class TritonConfig:
     num_warps: int = 4
     num_stages: int = 2
 
+    def __str__(self) -> str:
+        parts = [f"{name}={value}" for name, value in self.constants.items()]
+        return ", ".join([*parts, f"{self.num_warps} warps", f"{self.num_stages} stages"])
+
 
 @dataclass(frozen=True)
 class TritonKernel:

@@ -68,7 +68,7 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
     """
     if program.target == "cpu" or (os.environ.get(DEVICE) and not always):
         return
-    from gflow.compiler.codegen.triton.compile import add_device_code
+    from gflow.compiler.codegen.triton.device_code import add_device_code
 
     tell = options.on_phase or current().phase
     add_device_code(program, store=_store(), tell=tell, timing=options.timing)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import cubins
 from benchmarks.cuda_models import MODELS, trace_of
 from gflow.compiler.codegen.triton.accesses import accesses
-from gflow.compiler.codegen.triton.compile import compile_kernels
+from gflow.compiler.codegen.triton.device_code import add_device_code
 from gflow.dialects.program import AtenStep, LaunchStep, Program
 from gflow.executor import program_of
 from gflow.runtime.cuda.fake import dry_run
@@ -35,8 +35,7 @@ def checked(program: Program, every: bool) -> None:
     program.steps = [
         s for s in program.steps if isinstance(s, LaunchStep) and (s.kernel, s.config) in uses
     ]
-    jobs = [(program.triton[kernel], config) for kernel, config in uses]
-    program.device_code = compile_kernels(jobs, int(program.target.partition(":")[2]))
+    add_device_code(program)
     assert not cubins.problems(cubins.rows_of(program))
 
 

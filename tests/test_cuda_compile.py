@@ -8,13 +8,20 @@ import pytest
 
 from gflow.compiler.codegen.triton.compile import (
     KernelError,
-    add_device_code,
     compile_kernels,
     key_of,
 )
+from gflow.compiler.codegen.triton.device_code import MORE, add_device_code, avoid_spills
 from gflow.compiler.codegen.triton.pool import shared_pool
 from gflow.compiler.codegen.triton.worker import _check_entry
-from gflow.dialects.program import LaunchStep, Program, TritonConfig, TritonKernel
+from gflow.dialects.program import (
+    DeviceCode,
+    LaunchStep,
+    Program,
+    Race,
+    TritonConfig,
+    TritonKernel,
+)
 
 pytest.importorskip("triton")
 
@@ -144,6 +151,44 @@ def test_a_program_gets_the_code_that_it_launches():
     assert timing["triton"] > 0
     program.triton["add"] = kernel("")
     add_device_code(program)  # it is there
+
+
+def test_where_the_first_config_spills_another_runs():
+    def code(spills, shared=0):
+        return DeviceCode("", "k", shared, 4, spills=spills)
+
+    def run(*spills, configs=8, shared=0, races=()):
+        grid = ("cdiv(n, BLOCK)",)
+        ways = tuple(TritonConfig({"BLOCK": 1 << n}, 4, 2) for n in range(configs))
+        k = TritonKernel("k", "", {"n": "i32"}, {}, (), ways, grid)
+        p = Program("p", "", [], [], [], {}, {}, 0, target="cuda:90", triton={"k": k})
+        p.steps = [LaunchStep("k", (n,), 0, (n, 1, 1), "op") for n in (100, 7)]
+        p.races = [Race(n, "op", "a GPU", {}) for n in races]
+        p.device_code = {key_of("k", 0): code(spills[0], shared)}
+        asked = []
+
+        def compiled(jobs):
+            asked.extend(c for _, c in jobs)
+            known = [(c, code(spills[c])) for _, c in jobs if spills[c] is not None]
+            return {key_of("k", c): found for c, found in known}
+
+        avoid_spills(p, ["k"], compiled)
+        return p, asked
+
+    program, asked = run(0)
+    assert not asked
+    program, asked = run(8, 4, 0)
+    assert asked == [1, 2]
+    assert [(s.config, s.grid) for s in program.steps] == [(2, (25, 1, 1)), (2, (2, 1, 1))]
+    assert list(program.device_code) == [key_of("k", 2)]
+    program, asked = run(8, None, 4, 9, 0)  # one does not compile, all others spill
+    assert len(asked) == MORE
+    assert program.steps[0].config == 2
+    assert run(8, 9, configs=2)[0].steps[0].config == 0
+    assert run(0, 4, 4, 4, shared=1 << 20)[0].steps[0].config == 1
+    measured, asked = run(8, 0, races=[0])
+    assert [s.config for s in measured.steps] == [0, 1]
+    assert list(measured.device_code) == [key_of("k", n) for n in (0, 1)]
 
 
 def test_workers_do_not_outlive_their_process():

@@ -13,7 +13,7 @@ from torch import nn
 import gflow
 from gflow.compiler.codegen.triton.compile import key_of
 from gflow.compiler.codegen.triton.library_calls import library_calls
-from gflow.compiler.codegen.triton.tune import contenders, tune
+from gflow.compiler.codegen.triton.tune import SPILLED, contenders, tune
 from gflow.dialects.program import (
     AtenStep,
     DeviceCode,
@@ -91,6 +91,16 @@ def test_only_what_is_compiled_is_tried_and_what_cannot_run_loses():
     assert none.races == []
 
 
+def test_what_spills_much_is_not_tried():
+    given = program((1000,))
+    given.device_code[key_of("k", 1)] = replace(CODE, spills=SPILLED)
+    timer = Timer()
+    assert tune(given, timer, "a GPU").steps[0].config == 2
+    assert {s.config for s in timer.asked} == {0, 2}
+    given.device_code = {key: replace(CODE, spills=SPILLED) for key in given.device_code}
+    assert tune(given, Timer(), "a GPU").steps[0].config == 1
+
+
 def test_a_library_wins_only_if_it_is_faster():
     call = AtenStep("aten.relu.default", "[[], {}]", (), (), "op 0")
     slower = tune(program((1000,)), Timer(2.5), "a GPU", calls={0: call})
@@ -161,6 +171,20 @@ def test_explain_says_who_won_and_by_how_much():
     assert "Chosen by measuring on a GPU" in text
     assert "20.0 us  BLOCK=64  library  50.0 %  matmul" in " ".join(text.split("\n"))
     assert "CUDA graph" not in text  # it is on the CPU
+
+
+def test_explain_says_what_spills():
+    graph = Infer()
+    graph(torch.randn(8, 32), torch.randn(2, 3, 6, 6))
+    plan: Any = graph._state.latest
+    other = program((1000, 5))
+    other.steps[1] = replace(other.steps[1], config=1)
+    other.device_code[key_of("k", 1)] = replace(CODE, spills=8)
+    for name in ("triton", "device_code"):
+        getattr(plan.compiled.program, name).update(getattr(other, name))
+    plan.compiled.program.steps += other.steps
+    text = " ".join(str(graph.explain()).split())
+    assert "8 BLOCK=128, 4 warps, 2 stages BLOCK=64, 4 warps, 2 stages k" in text
 
 
 def test_a_graph_is_tuned_where_it_is_compiled(monkeypatch):

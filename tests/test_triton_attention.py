@@ -9,7 +9,7 @@ import torch
 from ir_interpreter import DTYPES, run_module
 
 from gflow.compiler.codegen.triton.attention_configs import configs
-from gflow.compiler.codegen.triton.compile import add_device_code
+from gflow.compiler.codegen.triton.device_code import add_device_code
 from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context

@@ -22,6 +22,7 @@ from gflow.dialects.program import AtenStep, Race
 
 from ..lowering import lower
 from ..plan import Plan
+from .spills import Spill, spills_of, text_of
 from .stage import planned
 
 _SHOWN = 20
@@ -62,7 +63,7 @@ class Explanation:
 
     switches: what its config sets. pipeline: the passes. costs: kernels, bytes and the least time
     before and after them. races: how kernels' configurations were chosen by measuring. no_graph: on a
-    GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere.
+    GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere. spills: kernels short of registers.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
     races: list[Race] = field(default_factory=list)
     no_graph: str | None = None
+    spills: list[Spill] = field(default_factory=list)
 
     def __str__(self) -> str:
         switched = ", ".join(f"{k}={v!r}" for k, v in self.switches.items()) or "none set"
@@ -84,6 +86,8 @@ class Explanation:
         parts.append(self._recomputed())
         if self.races:
             parts.append(self._races())
+        if self.spills:
+            parts.append(text_of(self.spills))
         if self.no_graph is not None:
             why = f"no, step by step: {self.no_graph}" if self.no_graph else "yes"
             parts.append(f"As one CUDA graph: {why}.")
@@ -158,7 +162,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
         program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
-        program.races, getattr(plan.compiled.run, "no_graph", None),
+        program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program),
     )  # fmt: skip
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from typing import Any
 
-from gflow.dialects.program import DeviceCode, LaunchStep, Program, TritonKernel
+from gflow.dialects.program import DeviceCode, TritonKernel
 
-from ...targets import parse_target
 from .pool import PATIENCE, Answer, shared_pool
 
 #: of a kernel and one of its configs
@@ -34,37 +32,6 @@ class KernelError(ValueError):
 def key_of(kernel: str, config: int) -> str:
     """The name of a kernel with a config in `Program.device_code`."""
     return f"{kernel}/{config}"
-
-
-def add_device_code(
-    program: Program,
-    *,
-    store: Store | None = None,
-    tell: Callable[[str, str], None] = lambda name, detail: None,
-    timing: dict[str, float] | None = None,
-) -> None:
-    """Compile what the launches of a program for CUDA need, for its target's architecture.
-
-    Args:
-        store: reads and writes bytes by kind and name; nothing is kept without it.
-        tell: called with "triton" and how far it is.
-        timing: seconds are added, as "triton".
-
-    Raises:
-        KernelError: a kernel does not compile.
-    """
-    start = time.perf_counter()
-    wanted = {(s.kernel, s.config): s.label for s in program.steps if isinstance(s, LaunchStep)}
-    jobs = [
-        (program.triton[kernel], config)
-        for kernel, config in wanted
-        if key_of(kernel, config) not in program.device_code
-    ]
-    labels = {kernel: label for (kernel, _), label in reversed(wanted.items())}
-    arch = parse_target(program.target).arch
-    program.device_code |= compile_kernels(jobs, arch, store=store, tell=tell, labels=labels)
-    if timing is not None:
-        timing["triton"] = timing.get("triton", 0.0) + time.perf_counter() - start
 
 
 def compile_kernels(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 
-from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Race, TritonConfig
+from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Race
 
 from .compile import Job, Store, key_of, triton_version
 from .grid import grid_of
@@ -23,6 +23,8 @@ Measure = Callable[[LaunchStep | AtenStep], float]
 LIBRARY = "library"
 #: configs of a kernel that are tried, in the cost model's order
 MOST = 6
+#: bytes of a thread, and more, which a config must not spill to be tried where another spills less
+SPILLED = 64
 #: by how much a library must be faster to be chosen
 _MARGIN = 0.98
 _KIND = "tuning"
@@ -83,11 +85,18 @@ def _ways(
     """The ways to run a step, the cost model's choice first."""
     kernel = program.triton[step.kernel]
     found: dict[str, LaunchStep | AtenStep] = {}
+    spills = {
+        n: program.device_code[key_of(kernel.name, n)].spills
+        for n in range(len(kernel.configs[:most]))
+        if key_of(kernel.name, n) in program.device_code
+    }
+    least = min(spills.values(), default=0)
     for n, config in enumerate(kernel.configs[:most]):
-        if n == step.config or key_of(kernel.name, n) in program.device_code:
+        hopeless = spills.get(n, 0) >= SPILLED and least < SPILLED
+        if n == step.config or (n in spills and not hopeless):
             grid = grid_of(kernel, config, step.args)
             if 0 not in grid:
-                found[_described(config)] = replace(step, config=n, grid=grid)
+                found[str(config)] = replace(step, config=n, grid=grid)
     if call is not None:
         found[LIBRARY] = call
     return found
@@ -104,11 +113,6 @@ def _order(seconds: Mapping[str, float]) -> list[str]:
     if order[0] == LIBRARY and len(order) > 1 and seconds[LIBRARY] > _MARGIN * seconds[order[1]]:
         order[:2] = [order[1], LIBRARY]
     return order
-
-
-def _described(config: TritonConfig) -> str:
-    parts = [f"{name}={value}" for name, value in config.constants.items()]
-    return ", ".join([*parts, f"{config.num_warps} warps", f"{config.num_stages} stages"])
 
 
 def _key(program: Program, step: LaunchStep, device: str, ways: Sequence[str]) -> str:

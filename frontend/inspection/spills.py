@@ -1,0 +1,48 @@
+"""Kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice or at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gflow.compiler.tables import table
+from gflow.dialects.program import LaunchStep, Program
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Spill:
+    """A kernel that runs with another configuration than the model's first choice, which spills, or that spills.
+
+    label: an op that it runs for. first, chosen: configurations. bytes: that a thread spills with the chosen one.
+    """
+
+    kernel: str
+    label: str
+    first: str
+    chosen: str
+    bytes: int
+
+
+def spills_of(program: Program) -> list[Spill]:
+    """The kernels of a program with machine code; not those that were chosen by measuring."""
+    raced = {race.step for race in program.races}
+    found: dict[tuple[str, int], Spill] = {}
+    for n, step in enumerate(program.steps):
+        if not isinstance(step, LaunchStep) or n in raced:
+            continue
+        code = program.device_code.get(f"{step.kernel}/{step.config}")
+        if code is None or not (step.config or code.spills):
+            continue
+        first, chosen = (str(program.triton[step.kernel].configs[c]) for c in (0, step.config))
+        spill = Spill(step.kernel, step.label.partition(" ")[0], first, chosen, code.spills)
+        found.setdefault((step.kernel, step.config), spill)
+    return list(found.values())
+
+
+def text_of(spills: list[Spill]) -> str:
+    rows = [("bytes", "chosen", "first choice", "kernel")]
+    rows += [(str(s.bytes), s.chosen, s.first, s.kernel) for s in spills[:_SHOWN]]
+    more = f"\n  and {len(spills) - _SHOWN} more" if len(spills) > _SHOWN else ""
+    head = "Spilled registers, of a thread; another configuration than the first where that spills more"
+    return f"{head}:\n\n{table(rows, '><<<')}{more}"
