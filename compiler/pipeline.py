@@ -58,6 +58,8 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
         passes.append("gflow-repeat-copies")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
+    if kind == "cuda":
+        passes.append("gflow-write-in-place")
     passes += [_plan_memory(options, kind)]
     return f"builtin.module(func.func({','.join(passes)}))"
 

@@ -103,6 +103,7 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
     for o in body.ops:
         for r in o.results:
             names[r] = f"%{r}"
+    begun: set[int] = set()
     for n, o in enumerate(running):
         source = source_of(o.op)
         places = _places(o)
@@ -114,9 +115,11 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
             source,
         )
         plan.steps.append(step)
-        for r, place in zip(o.results, places):
+        for part, place in zip(o.results, places):
             match = _ARENA.match(place)
-            if match:
+            r = at[part].base  # of which a result may be a part: it begins with the first
+            if match and r not in begun:
+                begun.add(r)
                 end = max(bisect_right(numbers, last.get(r, o.index)) - 1, n)
                 plan.values.append(
                     PlannedValue(

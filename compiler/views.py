@@ -6,7 +6,8 @@ needs to know where a value lives (copies, memory planning, code generation) ask
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from gflow.dialects.attributes import read
@@ -20,6 +21,9 @@ from .passes.base import PassError
 from .ssa import Body, Op
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
+
+#: on a concatenation or a copy: what it reads is written into its result, so it does nothing itself
+IN_PLACE = "gflow.in_place"
 
 
 class Layout(NamedTuple):
@@ -114,6 +118,7 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
 def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
     """The layout of every value. A view op that cannot be a view copies: it is its own base."""
     found: list[Layout | None] = [None] * len(body.values)
+    parts = parts_in_place(body)
     for v, strides in zip(body.arguments, argument_strides(function, body)):
         found[v] = Layout(v, 0, strides)
     for o in body.ops:
@@ -128,9 +133,59 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
             # one element in memory, read everywhere
             found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
         for r in o.results:
-            if found[r] is None:
+            if r in parts:
+                found[r] = parts[r]
+            elif found[r] is None:
                 found[r] = Layout(r, 0, row_major_strides(body.types[r].shape))
     return found  # type: ignore[return-value]
+
+
+def parts_in_place(body: Body) -> dict[int, Layout]:
+    """Values that lie in the result of a concatenation or a copy that stands further down (`IN_PLACE`).
+
+    Raises:
+        PassError: one cannot lie there.
+    """
+    found: dict[int, Layout] = {}
+    for o in reversed(body.ops):
+        if o.name not in ("concatenate", "fused") or IN_PLACE not in o.op.attributes:
+            continue
+        if o.name == "fused" and (len(o.operands), len(o.results)) != (1, 1):
+            raise PassError(f"{IN_PLACE} is for copies", o.op)
+        for v, layout in zip(o.operands, part_layouts(body, o, found)):
+            part = source_layout(body, v, layout)
+            if part is None or part[0] in found or body.producer[part[0]] < 0:
+                raise PassError("an operand cannot lie in the result", o.op)
+            found[part[0]] = part[1]
+    return found
+
+
+def part_layouts(body: Body, o: Op, parts: Mapping[int, Layout]) -> list[Layout]:
+    """Where the operands of a concatenation or a copy belong in its result."""
+    (r,) = o.results
+    whole = parts.get(r) or Layout(r, 0, row_major_strides(body.types[r].shape))
+    if o.name != "concatenate":
+        return [whole]
+    dim = read(OPS["concatenate"], o.op.attributes)["dim"]
+    starts = accumulate((body.types[v].shape[dim] for v in o.operands), initial=0)
+    step = whole.strides[dim]
+    return [whole._replace(offset=whole.offset + start * step) for start in starts][:-1]
+
+
+def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] | None:
+    """The value that `value` is a reshape or transpose of, and how it lies if `value` is to lie as told."""
+    while (p := body.producer[value]) >= 0 and body.ops[p].name in ("reshape", "transpose"):
+        shape, (x,) = body.types[value].shape, body.ops[p].operands
+        if body.ops[p].name == "reshape":
+            strides = reshape_strides(shape, layout.strides, body.types[x].shape)
+        else:
+            permutation = read(OPS["transpose"], body.ops[p].op.attributes)["permutation"]
+            places = sorted(range(len(permutation)), key=permutation.__getitem__)
+            strides = tuple(layout.strides[d] for d in places)
+        if strides is None:
+            return None
+        value, layout = x, layout._replace(strides=strides)
+    return value, layout
 
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:

@@ -58,8 +58,8 @@ class Placement:
         names = [a.value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
         for r, name in zip(o.results, names):
             space, _, number = name.partition(":")
-            if space == "arena":
-                self.places[r] = Place("arena", 0, int(number))
+            if space == "arena":  # of a part: where the whole lies
+                self.places[self.at[r].base] = Place("arena", 0, int(number))
             elif space == "result":
                 self.places[r] = Place("result", int(number), 0)
             else:

@@ -9,7 +9,7 @@ from gflow.dialects.constants import element_bytes
 from gflow.dialects.program import Place
 
 from ..ssa import Op
-from ..views import is_view
+from ..views import IN_PLACE, is_view
 from .placement import Placement
 
 B = TypeVar("B", bound=Placement)
@@ -19,7 +19,8 @@ Steps = Mapping[str, Callable[[B, Op], None]]
 
 
 def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
-    """Add the steps of an op; views have none, constants become the program's.
+    """Add the steps of an op; views have none, nor what is written in place, constants
+    become the program's.
 
     Raises:
         ValueError: the op has no place in memory, or no code for the target.
@@ -32,6 +33,8 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     if "gflow.buffers" not in o.op.attributes:
         raise ValueError(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
     b.assign(o)
+    if IN_PLACE in o.op.attributes:
+        return
     if o.name not in steps:
         raise ValueError(f"gflow.{o.name} has no {target} code; run gflow-fuse first")
     begin = len(b.steps)

@@ -51,6 +51,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
                 yield 'needs a place for each result: gflow.buffers = ["arena:<offset>", …]', o.op
                 return
             places.update(zip(o.results, found))
+            places.update((at[r].base, place) for r, place in zip(o.results, found))
     yield from _arena(body, at, places, size)
     yield from _returned(body, at, places, aliases(function, body))
 
@@ -83,7 +84,8 @@ def _arena(
             space, low = places.get(r, ("", 0))
             if space != "arena":
                 continue
-            high = low + max(body.types[r].nbytes, 1)
+            whole = at[r].base  # of which it may be a part
+            high = low + max(body.types[whole].nbytes, 1)
             if low % ALIGN or high > size:
                 yield f"bytes {low} to {high} are not an aligned part of an arena of {size}", o.op
                 continue
@@ -91,10 +93,11 @@ def _arena(
             after = bisect_left(live, high, key=lambda entry: entry[0])
             taken = live[first:after]
             for _, _, old in taken:
-                if not _may_take_over(body, at, o, n, old, last, places):
+                if old != whole and not _may_take_over(body, at, o, n, old, last, places):
                     yield _overlap(body, o, n, old), o.op
-            live[first:after] = [(low, high, r)]
-            dying.setdefault(max(last.get(r, o.index), o.index), []).append(r)
+            live[first:after] = [(low, high, whole)]
+            dies = max(last.get(whole, o.index), body.producer[whole])
+            dying.setdefault(dies, []).append(whole)
         yield from _scratch(o, live, size)
         for v in dying.pop(o.index, ()):
             first = bisect_left(live, places[v][1], key=lambda entry: entry[0])

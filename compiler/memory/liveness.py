@@ -134,6 +134,16 @@ def last_uses(body: Body, at: Sequence[Layout]) -> dict[int, int]:
 def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
     """A buffer for result `n` of `o`: a dying operand's, or a new one."""
     r = o.results[n]
+    whole = lives.at[r].base
+    if whole != r:  # a part of another value, whose buffer it begins
+        if whole not in lives.buffer_of:
+            lives.buffer_of[whole] = len(lives.buffers)
+            end = max(last.get(whole, o.index), lives.body.producer[whole])
+            lives.buffers.append(Buffer(aligned(lives.body.types[whole].nbytes), o.index, end))
+        lives.buffer_of[r] = lives.buffer_of[whole]
+        return
+    if r in lives.buffer_of:  # its parts lie there already
+        return
     end = max(last.get(r, o.index), o.index)
     old = _dying(lives, last, o, n)
     if old is None:

@@ -64,7 +64,7 @@ def _unit(b: Builder, ops: tuple[Op, ...], begin: int, end: int) -> Unit:
                     for i in range(len(o.operands))
                     if reads_where_it_writes(o.op, i, n)
                 }
-            writes.append(Access(r, b.ref(r)))
+            writes.append(Access(b.at[r].base, b.ref(r)))
         if "gflow.scratch" in o.op.attributes:
             offset, size = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
             scratch.append((offset, offset + size))

@@ -60,7 +60,10 @@ def attention_grad(b: Builder, o: Op) -> None:
         call.pointer("sums", o.operands[5])
         call.p.pointer("delta", "f32", delta)
         for name in results:
-            call.pointer(name, o.results[("dq", "dk", "dv", "dbias").index(name)])
+            value = o.results[("dq", "dk", "dv", "dbias").index(name)]
+            call.pointer(name, value)
+            if name != "dbias":
+                call.result_strides(name, value)
         if stem == "attention_bias_grad":
             call.bias_sums()
         call.launch(stem, text, grid)
@@ -115,6 +118,11 @@ class _Call:
             for suffix, stride in (("b", batch), (letter, position), ("h", head)):
                 self.number(f"{name}_{suffix}", stride, self._is_wide(value))
             self.constants[f"{name.upper()}_STEP"] = channel
+
+    def result_strides(self, name: str, value: int) -> None:
+        """Strides of batches, positions and heads of a result; its channels are neighbours."""
+        for suffix, stride in zip("bsh", self.b.strides(value)):
+            self.number(f"{name}_{suffix}", stride, self._is_wide(value))
 
     def extras(self) -> None:
         """The bias, the generator's state, sizes."""

@@ -197,8 +197,8 @@ def KERNEL(
             dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
         ds = p * (dp - own[:, None])
         result = tl.dot(ds.to(keys.dtype), keys, result, input_precision=PRECISION)
-    dq += (batch * rows * heads + h) * D
-    put_rows(dq, i, heads * D, rows, result * scale, D, BLOCK_D, EDGE_M)
+    dq += batch * dq_b + h * dq_h
+    put_rows(dq, i, dq_s, rows, result * scale, D, BLOCK_D, EDGE_M)
 """
 
 KEY_GRAD = """
@@ -255,9 +255,10 @@ def KERNEL(
             dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
             ds = p * (dp - own[None, :])
             dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
-    at = batch * columns * (heads // GROUP) + of_group
-    put_rows(dk + at * D, j, heads // GROUP * D, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
-    put_rows(dv + at * DV, j, heads // GROUP * DV, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
+    dk += batch * dk_b + of_group * dk_h
+    put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
+    dv += batch * dv_b + of_group * dv_h
+    put_rows(dv, j, dv_s, columns, dv_sum, DV, BLOCK_DV, EDGE_N)
 """
 
 BIAS_GRAD = """

@@ -18,6 +18,7 @@ from gflow.dialects.types import COMPLEX
 
 from ...contractions import root_of
 from ...ssa import Op
+from ...views import IN_PLACE
 from ..kernel import Kernel, Unsupported, describe
 from ..placement import kind_of
 from . import fused
@@ -55,7 +56,9 @@ class _Member:
 
 def candidate(b: Builder, o: Op) -> bool:
     """Whether an op may share a launch: a fused one without a contraction."""
-    return o.name == "fused" and "gflow.buffers" in o.op.attributes and root_of(o.op) is None
+    attributes = o.op.attributes
+    planned = "gflow.buffers" in attributes and IN_PLACE not in attributes
+    return o.name == "fused" and planned and root_of(o.op) is None
 
 
 class Window:
