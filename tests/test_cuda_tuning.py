@@ -12,7 +12,7 @@ from torch import nn
 
 import gflow
 from gflow.compiler.codegen.triton.compile import key_of
-from gflow.compiler.codegen.triton.library_calls import library_calls
+from gflow.compiler.codegen.triton.library_calls import Instead, library_calls
 from gflow.compiler.codegen.triton.tune import SPILLED, contenders, tune
 from gflow.dialects.program import (
     AtenStep,
@@ -24,10 +24,12 @@ from gflow.dialects.program import (
     TritonConfig,
     TritonKernel,
 )
+from gflow.runtime.aten_step import AtenCall
 from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
 from gflow.runtime.program_io import from_bytes, to_bytes
+from gflow.runtime.tensors import DTYPES
 from gflow.targets import programs_for, tuned
 
 CODE = DeviceCode("", "k", 0, 4)
@@ -103,14 +105,64 @@ def test_what_spills_much_is_not_tried():
 
 def test_a_library_wins_only_if_it_is_faster():
     call = AtenStep("aten.relu.default", "[[], {}]", (), (), "op 0")
-    slower = tune(program((1000,)), Timer(2.5), "a GPU", calls={0: call})
+    slower = tune(program((1000,)), Timer(2.5), "a GPU", calls={0: Instead(1, {"library": call})})
     assert slower.steps[0].config == 1
     assert "library" in slower.races[0].seconds
-    same = tune(program((1000,)), Timer(1.99), "a GPU", calls={0: call})
+    same = tune(program((1000,)), Timer(1.99), "a GPU", calls={0: Instead(1, {"library": call})})
     assert isinstance(same.steps[0], LaunchStep)
-    faster = tune(program((1000,)), Timer(0.5), "a GPU", calls={0: call})
+    faster = tune(program((1000,)), Timer(0.5), "a GPU", calls={0: Instead(1, {"library": call})})
     assert faster.steps[0] is call
     assert next(iter(faster.races[0].seconds)) == "library"
+
+
+def test_a_call_may_replace_several_launches():
+    call = AtenStep("aten.relu.default", "[[], {}]", (), (), "op 0")
+    calls = {0: Instead(2, {"library (a)": call})}
+    kept = tune(program(), Timer(4.5), "a GPU", calls=calls)
+    assert len(kept.steps) == 3
+    found = tune(program(), Timer(3.5), "a GPU", calls=calls)
+    assert found.steps[0] is call
+    assert [s.label for s in found.steps] == ["op 0", "op 2"]
+    assert [(r.step, next(iter(r.seconds))) for r in found.races] == [
+        (0, "library (a)"),
+        (1, "BLOCK=64, 4 warps, 2 stages"),
+    ]
+    assert found.races[0].seconds["kernels"] == 4.0
+    fails = tune(program(), Timer(), "a GPU", calls=calls)
+    assert len(fails.races) == 3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_library_calls_of_attention_fit_their_schemas(causal):
+    """Shapes only: the libraries are on GPUs."""
+
+    class Attend(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64))
+            self.add_optimizer(torch.optim.SGD([self.weight], lr=0.1))
+
+        def build(self, x):
+            q = (x * self.weight.bfloat16()).unflatten(-1, (2, 32)).transpose(1, 2)
+            y = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
+            y.float().sum().backward()
+            return y
+
+    graph = Attend()
+    graph(torch.randn(2, 24, 64, dtype=torch.bfloat16))
+    plan: Any = graph._state.latest
+    (found,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
+    calls = [i for i in library_calls(found).values() if "library (cuDNN)" in i.calls]
+    assert len(calls) == 2
+    for instead in calls:
+        for step in instead.calls.values():
+            call = AtenCall(step)
+            call.bind(
+                lambda r: torch.empty_strided(
+                    r.type.shape, r.strides, dtype=DTYPES[r.type.dtype], device="meta"
+                )
+            )
+            call.run()
 
 
 def test_answers_are_kept_for_a_device():
@@ -147,7 +199,8 @@ def test_library_calls_compute_the_same():
     plan: Any = graph._state.latest
     (found,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
     calls = library_calls(found)
-    assert any(c.overload == "aten.matmul.default" for c in calls.values())
+    known = [c for i in calls.values() for c in i.calls.values()]
+    assert any(c.overload == "aten.matmul.default" for c in known)
     pytest.importorskip("triton")
     timer = StepTimer(found, InterpreterDevice(), runs=2, warm_up=1)
     only_calls = lambda s: timer(s) if isinstance(s, AtenStep) else math.inf  # noqa: E731

@@ -114,9 +114,9 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
         )
     heads_first = min(needed, 5)
     inputs = [b.ref(x) for x in o.operands]
-    inputs[:heads_first] = [_swapped(ref) for ref in inputs[:heads_first]]
+    inputs[:heads_first] = [swapped(ref) for ref in inputs[:heads_first]]
     outputs = [b.ref(r) for r in o.results]
-    outputs[:swapped_results] = [_swapped(ref) for ref in outputs[:swapped_results]]
+    outputs[:swapped_results] = [swapped(ref) for ref in outputs[:swapped_results]]
     args = [{"t": i} for i in range(needed)]
     keywords = {"scale": attrs["scale"]}
     if bias is not None:
@@ -125,7 +125,7 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
     b.steps.append(AtenStep(overload, text, tuple(inputs), tuple(outputs), b.label(o)))
 
 
-def _swapped(ref: TensorRef) -> TensorRef:
+def swapped(ref: TensorRef) -> TensorRef:
     """The same memory with positions and heads swapped."""
     (n, t, h, c), (sn, st, sh, sc) = ref.type.shape, ref.strides
     return TensorRef(ref.place, TensorType((n, h, t, c), ref.type.dtype), (sn, sh, st, sc))

@@ -1,6 +1,9 @@
-"""What a library would run in a launch's place: products and convolutions through PyTorch."""
+"""What a library would run in the place of launches: products, convolutions and attention through PyTorch."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
@@ -11,15 +14,24 @@ from ...ssa import Op
 from ...targets import parse_target
 from .. import aten_ops
 from ..placement import Placement
+from . import library_attention
 from .build import build_with
 from .builder import Builder
 
+LIBRARY = "library"
 
-def library_calls(program: Program) -> dict[int, AtenStep]:
-    """For launches of a program that a single call can replace: the step's number, and the call.
 
-    That is an op alone, without an epilogue, which takes one launch.
-    """
+@dataclass(frozen=True)
+class Instead:
+    """Calls, each of which can replace all launches up to step number `end`, by the library's name."""
+
+    end: int
+    calls: Mapping[str, AtenStep] = field(default_factory=dict)
+
+
+def library_calls(program: Program) -> dict[int, Instead]:
+    """What single calls can replace launches of a program, by the number of the first launch: those of an op alone,
+    without an epilogue."""
     found = {}
     with make_context():
         module = ir.Module.parse(program.ir)
@@ -27,14 +39,22 @@ def library_calls(program: Program) -> dict[int, AtenStep]:
         b = Builder(function, parse_target(program.target).arch)
         build_with(b)
         for ops, begin, end in b.units:
-            if len(ops) == 1 and end == begin + 1 and isinstance(program.steps[begin], LaunchStep):
-                call = _call(b, ops[0])
-                if call is not None:
-                    found[begin] = call
+            if len(ops) == 1 and all(isinstance(s, LaunchStep) for s in program.steps[begin:end]):
+                calls = _calls(b, ops[0])
+                if calls:
+                    found[begin] = Instead(end, calls)
     return found
 
 
-def _call(b: Placement, o: Op) -> AtenStep | None:
+def _calls(b: Builder, o: Op) -> dict[str, AtenStep]:
+    if o.name in ("attention", "attention_grad"):
+        named = library_attention.calls(b, o)
+        return {f"{LIBRARY} ({name})": step for name, step in named.items()}
+    step = _product(b, o)
+    return {} if step is None else {LIBRARY: step}
+
+
+def _product(b: Placement, o: Op) -> AtenStep | None:
     begin = len(b.steps)
     if o.name == "matmul":
         inputs = [b.ref(v) for v in o.operands]
