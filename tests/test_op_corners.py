@@ -62,3 +62,30 @@ def test_batch_norm_of_nothing(training: bool) -> None:
         results.append([y, *gradients, *module.buffers()])
     for got, wanted in zip(*map(tree_leaves, results)):
         assert torch.equal(got, wanted)
+
+
+def test_complex_results_that_are_arguments() -> None:
+    """Nothing computes them, and the gradients of a sum are its gradient."""
+    x = torch.complex(X, X + 1)
+    y = x.t()[:1]
+    assert torch.equal(Call(lambda x, y: (x, y))(x, y)[1], y)
+    results = []
+    for run in (torch.add, flow.compile(torch.add)):
+        a, b = x.clone().requires_grad_(), y.clone().requires_grad_()
+        total = run(a, b, alpha=2)
+        results.append([total, *torch.autograd.grad(total, [a, b], torch.ones_like(total))])
+    torch.testing.assert_close(*results)
+    kept = torch.zeros(3, 3, dtype=torch.complex64)
+    Call(lambda x: kept.copy_(x))(x)
+    assert torch.equal(kept, x)
+
+
+def test_as_strided_scatter_counts_from_its_tensor() -> None:
+    """Also where the tensor lies somewhere in the arena."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        into = x * 8 + 10
+        return torch.as_strided_scatter(into, y * 2 - 4, (6, 2), (8, 3), 1) * into.sum()
+
+    x, y = torch.randn(6, 8), torch.randn(6, 2)
+    torch.testing.assert_close(Call(function)(x, y), function(x, y))

@@ -29,7 +29,7 @@ from __future__ import annotations
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import row_major_strides
+from gflow.dialects.types import COMPLEX, row_major_strides
 
 from ..contractions import root_of, root_operands
 from ..memory.in_place import reads_where_it_writes
@@ -47,10 +47,18 @@ _DENSE = {
     "index_add": (1, 2),
 }
 
+#: there are no kernels on complex numbers
+_CLONE = {
+    "overload": "aten.clone.default",
+    "args": '[[{"t": 0}], {"memory_format": {"memory_format": "contiguous_format"}}]',
+}
+
 
 def copy_of(value: ir.Value) -> ir.Value:
-    """A dense row-major copy, as a fused op, at the insertion point."""
+    """A dense row-major copy at the insertion point: a fused op, or PyTorch's of complex numbers."""
     ty = builder.type_of(value)
+    if ty.dtype in COMPLEX:
+        return builder.build_op("aten", [value], _CLONE, [ty]).results[0]
     fused = builder.build_op("fused", [value], {"kind": "pointwise"}, [ty])
     block = fused.regions[0].blocks.append(value.type)
     with ir.InsertionPoint(block):

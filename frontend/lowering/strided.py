@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from gflow.dialects import extents
 from gflow.dialects.types import row_major_strides
 
 from ..tracing.trace import Trace, TraceValue
-from .dtypes import LoweringError, Unsupported
+from .dtypes import TO_TORCH, LoweringError, Unsupported
 from .emitter import Emitter, Value
+from .escape import emit_aten
 from .registry import lowers
 from .shape import wrap
 
@@ -35,11 +38,15 @@ def strided_take(
         return em.slice(flat, 0, offset, offset + math.prod(shape)).reshape(shape)
     if not shape:
         return em.slice(flat, 0, offset, offset + 1).reshape(())
+    return em("take", flat, _positions(em, shape, strides, offset), dim=0)
+
+
+def _positions(em: Emitter, shape: tuple[int, ...], strides: Sequence[int], offset: int) -> Value:
     position = em.full(offset, shape, "i64")
     for d, stride in enumerate(strides):
         if stride and shape[d] > 1:
             position = position + em.iota(shape, d, "i64") * stride
-    return em("take", flat, position, dim=0)
+    return position
 
 
 def _starts_its_storage(trace: Trace, value: TraceValue) -> bool:
@@ -85,10 +92,19 @@ def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | No
 
 
 @lowers("aten.as_strided_scatter")
-def as_strided_scatter(em: Emitter, x: Value, *args: Any, **kwargs: Any) -> Value:
+def as_strided_scatter(
+    em: Emitter, x: Value, source: Value, shape: Any, strides: Any, offset: int | None = None
+) -> Value:
+    """By positions: PyTorch's own counts from where the memory begins that the tensor lies in."""
     if _memory_order(em) != list(range(x.rank)):
         raise LoweringError("as_strided_scatter of a permuted tensor; call .contiguous() first")
-    raise Unsupported("a strided scatter")
+    places = _positions(em, tuple(shape), strides, offset or 0)
+    values = em.broadcast(source.to(x.dtype), places.shape)
+    flat = [v.reshape((v.numel,)) for v in (x, places, values)]
+    result = TraceValue(0, flat[0].shape, TO_TORCH[x.dtype], (1,))
+    call = [flat[0], 0, *flat[1:]]
+    found: Value = emit_aten(em, torch.ops.aten.scatter.src, call, {}, [result])[0]
+    return found.reshape(x.shape)
 
 
 @lowers("aten.unfold", "aten.unfold_copy")
