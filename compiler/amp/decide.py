@@ -244,7 +244,9 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
             varying = [v for v in data if v not in known.exact]
             if as_half(results[0]) and len(varying) == 1 and o.name != "take":
                 x = root[varying[0]]
-                if wanted[x] or types[x].numel <= types[results[0]].numel:
+                # nobody needs the operand's digits, or rounding it is less to store
+                smaller = types[x].numel <= types[results[0]].numel
+                if wanted[x] or smaller or not (arithmetic[x] or full[x]):
                     wanted[x] = True
                     sunk.add(results[0])
                     continue
