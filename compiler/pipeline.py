@@ -46,7 +46,7 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
         passes.append("gflow-fold-batch-norm")
     passes.append("gflow-assign-layout")
     if kind == "cuda":
-        passes.append("gflow-sink-reshapes")
+        passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     passes += [_fuse(options, kind), _schedule(options, kind)]
     if options.memory_budget:

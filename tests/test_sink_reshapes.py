@@ -12,7 +12,7 @@ from gflow.compiler.passmanager import run_pipeline
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
-SINK = "builtin.module(func.func(gflow-sink-reshapes))"
+SINK = "builtin.module(func.func(gflow-sink-reshapes,gflow-sink-concatenations))"
 
 # ruff: noqa: E501
 #: a block as a transformer has it: bias, activation, dropout, residual, norm, and bias gradient
