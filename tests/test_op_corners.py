@@ -89,3 +89,14 @@ def test_as_strided_scatter_counts_from_its_tensor() -> None:
 
     x, y = torch.randn(6, 8), torch.randn(6, 2)
     torch.testing.assert_close(Call(function)(x, y), function(x, y))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.view_as_complex, lambda x: x.view(torch.float64), lambda x: x.view(torch.int16)],
+)
+def test_memory_read_as_something_else(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What is dense in eager mode may be a view of a transposed argument in a program."""
+    x = torch.randn(2, 6).t()
+    got = Call(lambda x: function(x.contiguous()))(x)
+    assert torch.equal(got, function(x.contiguous()))

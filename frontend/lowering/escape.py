@@ -17,13 +17,15 @@ _NONDETERMINISTIC = torch.Tag.nondeterministic_seeded
 
 #: Kernels that take integer operands only if they are dense, wherever they come from.
 _DENSE_INTEGERS = ("aten._embedding_bag", "aten.embedding_bag")
+#: Calls that read the memory of a tensor as something else.
+_DENSE = ("aten.view_as_complex", "aten.view.dtype", "aten.view_copy.dtype")
 
 
-def _dense(em: Emitter, item: Any) -> Any:
-    """Integer tensors copied by ATen, which no pass turns back into a view."""
+def _dense(em: Emitter, item: Any, dtypes: tuple[str, ...] | None = None) -> Any:
+    """Tensors (of these dtypes) copied by ATen, which no pass turns back into a view."""
     if isinstance(item, list):
-        return [_dense(em, i) for i in item]
-    if not isinstance(item, Value) or item.dtype not in ("i64", "i32"):
+        return [_dense(em, i, dtypes) for i in item]
+    if not isinstance(item, Value) or item.number or (dtypes and item.dtype not in dtypes):
         return item
     text = encode_call(
         [item],
@@ -49,6 +51,8 @@ def emit_aten(
     """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`."""
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
     if str(func).startswith(_DENSE_INTEGERS):
+        args = [_dense(em, a, ("i64", "i32")) for a in args]
+    elif str(func).startswith(_DENSE):
         args = [_dense(em, a) for a in args]
     leaves = {id(v): v for v in arg_tree_leaves(*args, **kwargs) if isinstance(v, Value)}
     # Neighbours of one type: an op has few groups of operands of one type.
