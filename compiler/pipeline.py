@@ -48,7 +48,10 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
     if kind == "cuda":
         passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
-    passes += [_fuse(options, kind), _schedule(options, kind)]
+    passes += [_fuse(options, kind)]
+    if kind == "cuda":
+        passes.append("gflow-join-reductions")
+    passes += [_schedule(options, kind)]
     if options.memory_budget:
         passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch={kind}}}")
     elif options.memory_fraction:

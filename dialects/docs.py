@@ -73,6 +73,7 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "gather": (["5x4xf32", "5x2xi64"], {"dim": 1}),
     "index_add": (["10x4xf32", "3xi64", "3x4xf32"], {"dim": 0}),
     "reduce": (["2x3xf32"], {"kind": "sum", "dims": (1,)}),
+    "partial_sums": (["2x4x3xf32"], {"run": 3}),
     "matmul": (["8x2x3xf32", "8x3x4xf32"], {}),
     "convolution": (["2x3x8x8xf32", "4x3x3x3xf32"], _CONV),
     "convolution_input_grad": (["2x4x8x8xf32", "4x3x3x3xf32"], {**_CONV, "shape": (2, 3, 8, 8)}),

@@ -400,6 +400,9 @@ _RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {
     "gather": lambda xs, a: torch.gather(xs[0], a["dim"], xs[1].long()),
     "index_add": _index_add,
     "reduce": _reduce,
+    "partial_sums": lambda xs, a: torch.stack(
+        [rows.sum(0) for rows in xs[0].flatten(0, -2).split(a["run"])]
+    ),
     "convolution": _convolution,
     "convolution_input_grad": _conv_grad(0),
     "convolution_weight_grad": _conv_grad(1),

@@ -37,7 +37,8 @@ class Unsupported(ValueError):
 class Node:
     """One value of the expression DAG.
 
-    op: "load", "const", "index" (a linear position as i64), "reduce", "random", or an elementwise op's name.
+    op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", or an elementwise
+        op's name.
     args: indices of operand nodes.
     slot: for "load" the index into `Kernel.loads`, for "index" into `Kernel.indices`.
     depth: how many reductions lie below on the longest path; a reduce node's own depth counts itself.
@@ -175,6 +176,12 @@ class _Describer:
                 return self.demand(operands[0], tuple(inner_map))
             case "reduce":
                 return self.reduce(operands[0], attrs, ty, dim_map)
+            case "partial_sums":
+                full = tuple(range(len(self.space)))
+                if type_of(operands[0]).shape != self.space:
+                    raise Unsupported(f"partial sums of {type_of(operands[0])} over {self.space}")
+                summed = self.demand(operands[0], full)
+                return self.add(Node("partial_sums", ty.dtype, (summed,), {"run": attrs["run"]}))
         args = tuple(self.demand(x, dim_map) for x in operands)
         return self.add(
             Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
@@ -236,6 +243,13 @@ def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: Di
     return tuple(next(found) if size != 1 else -1 for size in inner)
 
 
+def partial_sums_of(value: ir.Value) -> ir.Operation | None:
+    """The `gflow.partial_sums` that makes a value."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "gflow.partial_sums":
+        return None
+    return value.owner.operation
+
+
 def _is_root(value: ir.Value) -> bool:
     """Whether a value is the result of a contraction."""
     if isinstance(value.owner, ir.Block):
@@ -256,6 +270,9 @@ def _index_space(block: ir.Block) -> tuple[tuple[int, ...], frozenset[int]]:
         if op.operation.name == "gflow.reduce":
             attrs = read(OPS["reduce"], op.operation.attributes)
             return type_of(op.operation.operands[0]).shape, frozenset(attrs["dims"])
+        if op.operation.name == "gflow.partial_sums":
+            space = type_of(op.operation.operands[0]).shape
+            return space, frozenset({len(space) - 1})
     shapes = [type_of(v).shape for v in _yielded(block) if not _is_root(v)]
     return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
 
@@ -287,6 +304,11 @@ def describe(
         if _is_root(value):
             continue
         ty = type_of(value)
+        if partial_sums_of(value) is not None:
+            node = d.demand(value, ())
+            along = (*(0 for _ in d.space[1:]), own[-1])
+            stores.append(Access(i, ty.dtype, along, node))
+            continue
         if ty.shape == d.space:
             dim_map = full
         elif without_ones(ty.shape) == without_ones(kept_shape):
@@ -352,4 +374,6 @@ def _annotate(k: Kernel) -> Kernel:
         if node.op == "reduce":
             node.depth += 1
             node.dims -= k.reduced
+        elif node.op == "partial_sums":
+            node.dims &= k.reduced
     return k

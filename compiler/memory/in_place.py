@@ -35,7 +35,7 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     read, written = builder.type_of(argument), builder.type_of(yielded)
     if read.numel != written.numel or read.itemsize != written.itemsize:
         return False
-    if not isinstance(yielded.owner, ir.Block) and _contracts(yielded.owner.operation):
+    if not isinstance(yielded.owner, ir.Block) and _gathers(yielded.owner.operation):
         return False
     passes = _Passes([o.operation for o in body])
     last_read, spread = _last_read(argument, passes)
@@ -46,8 +46,10 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     return read.numel != passes.numel or last_read <= passes.depth(yielded) + 1
 
 
-def _contracts(op: ir.Operation) -> bool:
-    return OPS[op.name.removeprefix("gflow.")].category == "contraction"
+def _gathers(op: ir.Operation) -> bool:
+    """Whether what an op gives at a position comes of many positions, and isn't a reduction of the kernel's."""
+    name = op.name.removeprefix("gflow.")
+    return name == "partial_sums" or OPS[name].category == "contraction"
 
 
 class _Passes:
@@ -106,6 +108,8 @@ def _last_read(argument: ir.Value, passes: _Passes) -> tuple[int | None, bool]:
                     last = max(last, passes.depth(value) + whole)
                 case "reduce":
                     last = max(last, passes.depth(op.results[0]))
+                case "partial_sums":
+                    last = max(last, passes.depth(value) + 1)
                 case "broadcast" if passes.spreads(op):
                     spread = True
                     last = max(last, passes.depth(value) + 1)

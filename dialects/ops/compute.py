@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
@@ -33,6 +34,17 @@ def _reduce(operands: Types, attrs: Attrs) -> list[TensorType]:
         raise VerifyError(f"kind {kind} reduces one dimension, found {list(dims)}")
     dtype = "i64" if kind in ("argmax", "argmin") else x.dtype
     return [TensorType(tuple(s for d, s in enumerate(x.shape) if d not in dims), dtype)]
+
+
+def _partial_sums(operands: Types, attrs: Attrs) -> list[TensorType]:
+    (x,) = operands
+    run = attrs["run"]
+    if x.rank < 2 or x.dtype not in FLOATS:
+        raise VerifyError(f"x must have rows of floats, found {x}")
+    if run < 1:
+        raise VerifyError(f"run must be at least 1, found {run}")
+    rows = prod(x.shape[:-1])
+    return [TensorType((-(-rows // run), x.shape[-1]), x.dtype)]
 
 
 def _matmul(operands: Types, attrs: Attrs) -> list[TensorType]:
@@ -158,6 +170,9 @@ OPS: tuple[OpDef, ...] = (
           "max and min propagate NaN; argmax and argmin give the first position, as i64",
           ("x",), {"kind": Attr("str", "the combiner", choices=REDUCE_KINDS), "dims": Attr("i64[]", "strictly increasing")},
           infer=_reduce, amp_kinds=dict.fromkeys(("max", "min", "argmax", "argmin"), "clear")),
+    OpDef("partial_sums", "reduction",
+          "the sums of each `run` rows of x, whose dimensions but the last are walked as one; the last sum may be of fewer",
+          ("x",), {"run": Attr("i64", "rows that are summed")}, infer=_partial_sums),
     OpDef("matmul", "contraction", "[..., M, K] times [..., K, N]; halves accumulate in float32", ("a", "b"), infer=_matmul, cost=64, amp="allow"),
     OpDef("convolution", "convolution", "cross-correlation of an activation with a weight", ("x", "weight"), _CONV_ATTRS,
           infer=_convolution, cost=64, amp="allow"),

@@ -10,6 +10,14 @@ func.func @reduce(%arg0: tensor<2x3xf32>) -> tensor<2xf32> {
   return %0 : tensor<2xf32>
 }
 
+// CHECK-LABEL: func.func @partial_sums(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.partial_sums"(%arg0) {run = 3 : i64} : (tensor<2x4x3xf32>) -> tensor<3x3xf32>
+// CHECK-NEXT:   return %[[v0]] : tensor<3x3xf32>
+func.func @partial_sums(%arg0: tensor<2x4x3xf32>) -> tensor<3x3xf32> {
+  %0 = "gflow.partial_sums"(%arg0) {run = 3 : i64} : (tensor<2x4x3xf32>) -> tensor<3x3xf32>
+  return %0 : tensor<3x3xf32>
+}
+
 // CHECK-LABEL: func.func @matmul(
 // CHECK-NEXT:   %[[v0:.+]] = "gflow.matmul"(%arg0, %arg1) : (tensor<8x2x3xf32>, tensor<8x3x4xf32>) -> tensor<8x2x4xf32>
 // CHECK-NEXT:   return %[[v0]] : tensor<8x2x4xf32>

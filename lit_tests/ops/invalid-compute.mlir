@@ -172,3 +172,19 @@ func.func @f(%a0: tensor<f32>) {
   %0 = "gflow.reduce"(%a0) {dims = array<i64: 0>, kind = "max"} : (tensor<f32>) -> tensor<f32>
   return
 }
+
+// -----
+
+func.func @f(%a0: tensor<3xf32>) {
+  // expected-error @+1 {{x must have rows of floats, found tensor<3xf32>}}
+  %0 = "gflow.partial_sums"(%a0) {run = 2 : i64} : (tensor<3xf32>) -> tensor<2x3xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a0: tensor<4x3xf32>) {
+  // expected-error @+1 {{run must be at least 1, found 0}}
+  %0 = "gflow.partial_sums"(%a0) {run = 0 : i64} : (tensor<4x3xf32>) -> tensor<4x3xf32>
+  return
+}

@@ -15,6 +15,7 @@ from gflow.dialects.types import TensorType
 
 from ..kernel import Kernel
 from .grid import cdiv
+from .runs import run_of
 from .tiling import Tiling
 
 #: programs that keep a device busy: two for each multiprocessor
@@ -42,6 +43,8 @@ def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     """Ways to run a kernel, the model's choice first."""
     if t.cols < 0:
         return (TritonConfig({}, 1, 1),)
+    if t.runs:
+        return _runs(k, t)
     if t.cols in k.reduced and not t.loop_cols:
         return _whole_rows(k, t)
     if t.loop_cols and not t.loop_rows:
@@ -96,6 +99,16 @@ def _whole_rows(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     if rows * cols >= _LARGE:
         choices.append((rows, cols, 2 * _warps(rows * cols)))
     return _configs(t, choices or [(1, cols, _warps(cols))])
+
+
+def _runs(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
+    """Whole rows, some of a run at once; there are few programs, each with enough bytes on their way."""
+    cols = power_of_two(k.sizes[t.cols])
+    run = run_of(k)
+    fits = [h for h in (1, 2, 4, 8) if run % h == 0 and (h == 1 or h * cols <= 2 * _LARGE)]
+    heights = fits[-1:] + fits[-2:-1]
+    choices = [(h, cols, _warps(h * cols)) for h in heights]
+    return _configs(t, [*choices, (heights[0], cols, 2 * _warps(heights[0] * cols))])
 
 
 def _warps(elements: int) -> int:

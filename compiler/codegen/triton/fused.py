@@ -13,6 +13,7 @@ from ...ssa import Op
 from ..kernel import Kernel, describe
 from .builder import Builder
 from .choose import configs_of
+from .runs import partial_stores, run_of
 from .split import Scratch, pieces_of, stages
 from .tiling import Tiling, tiling_of
 from .writer import Writer
@@ -63,6 +64,9 @@ def launch(
     if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
         raise ValueError(f"there are no kernels on complex numbers: {label}")
     t = tiling_of(k)
+    if t.runs:
+        _one(b, k, t, loads, stores, label, comment, partial_stores(k), run_of(k))
+        return
     count = pieces_of(k, t) if reducing else 1
     if count <= 1:
         _one(b, k, t, loads, stores, label, comment)

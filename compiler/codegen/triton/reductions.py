@@ -125,7 +125,7 @@ def reductions(k: Kernel, depth: int) -> list[int]:
 
 
 def levels(k: Kernel) -> int:
-    return max(n.depth for n in k.nodes if n.op == "reduce")
+    return max((n.depth for n in k.nodes if n.op == "reduce"), default=0)
 
 
 def write_reductions(w: Writer) -> None:

@@ -29,7 +29,8 @@ class Tiling:
     """rows, outer: dimensions, outermost first. cols: one dimension, or -1 (a kernel over one position).
 
     loop_rows, loop_cols: whether the axis is walked in a loop. split: whether several programs share what is
-    reduced, each a piece of the looped axis. wide: whether offsets need 64 bits.
+    reduced, each a piece of the looped axis. wide: whether offsets need 64 bits. runs: whether each program takes a
+    run of rows, one tile after the other, though rows are not reduced.
     """
 
     rows: tuple[int, ...]
@@ -39,16 +40,21 @@ class Tiling:
     loop_cols: bool = False
     split: bool = False
     wide: bool = False
+    runs: bool = False
 
     @property
     def axis(self) -> str:
         """The looped axis, the outer one if both are."""
-        return "rows" if self.loop_rows else "cols" if self.loop_cols else ""
+        return "rows" if self.loop_rows or self.runs else "cols" if self.loop_cols else ""
 
 
 def tiling_of(k: Kernel) -> Tiling:
     """Choose the axes of a kernel's tiles."""
     wide = _reach(k) >= _LIMIT
+    if any(n.op == "partial_sums" for n in k.nodes):
+        (cols,) = k.reduced
+        kept = tuple(d for d in range(len(k.sizes)) if d != cols)
+        return Tiling(kept, cols, (), wide=wide, runs=True)
     cols = _contiguous(k)
     if cols < 0:
         return Tiling((), -1, (), wide=wide)

@@ -144,6 +144,10 @@ class Writer:
         dims = self.axis(which)
         return bool(dims) and dims[0] in self.k.reduced
 
+    def looped(self, which: str) -> bool:
+        """Whether one program walks all of an axis, or a run of it."""
+        return self.reduced(which) or (self.t.runs and which == "rows")
+
     def block(self, which: str) -> str:
         return which.upper()
 
@@ -163,7 +167,7 @@ class Writer:
         grid: list[str] = []
         tiles: list[tuple[str, str]] = []
         for which in ("cols", "rows"):
-            if self.axis(which) and not self.reduced(which):
+            if self.axis(which) and not self.looped(which):
                 total, block = self.product(self.axis(which)), self.block(which)
                 tiles.append((which, f"tl.cdiv({total}, {block})"))
                 grid.append(f"cdiv({total}, {block})")
@@ -187,7 +191,7 @@ class Writer:
         for which in ("rows", "cols"):
             if not self.axis(which):
                 continue
-            if not self.reduced(which):
+            if not self.looped(which):
                 self.line(f"{which}_start = {self.starts[which]}")
                 self.positions(which, f"{which}_start")
             elif which != "rows" and not t.loop_cols:
@@ -309,8 +313,7 @@ class Writer:
         a = self.k.stores[n]
         pointer = self.pointer(f"out{n}", a, self.stores[a.operand])
         if n in self.pieces:
-            kept = prod(s for d, s in enumerate(self.k.sizes) if d not in self.k.reduced)
-            width = self.number("width", kept)
+            width = self.number("width", prod(n for n, s in zip(self.k.sizes, a.strides) if s))
             piece = "tl.program_id(1)" + (".to(tl.int64)" if self.t.wide else "")
             pointer += f" + {piece} * {width}"
         mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
@@ -361,7 +364,7 @@ class Writer:
                 return f"({text}).to(tl.int64)" if text != "0" else "tl.full([], 0, tl.int64)"
             case "random":
                 return philox.expression(self, i, node)
-            case "reduce":
+            case "reduce" | "partial_sums":
                 raise AssertionError("a reduction is computed by its pass")
         args = [self.value(a) for a in node.args]
         dtypes = [self.k.nodes[a].dtype for a in node.args]
@@ -372,10 +375,13 @@ class Writer:
 
     def render(self, stem: str, comment: Callable[[], str] | None) -> Written:
         from .reductions import write_reductions
+        from .runs import write_runs
 
         self.scopes = [Scope(frozenset(), "    ")]
         grid = [self.setup()]
-        if any(n.op == "reduce" for n in self.k.nodes):
+        if self.t.runs:
+            write_runs(self)
+        elif any(n.op == "reduce" for n in self.k.nodes):
             write_reductions(self)
         else:
             self.write(range(len(self.k.stores)))

@@ -1,0 +1,52 @@
+"""Kernels over rows that also sum columns: each program takes a run of rows, and leaves the sums of its run.
+
+    for each tile of the run: load · reductions along the rows · store · add to the sums
+    store the sums
+
+So a norm's backward reads what it needs once: the gradient of the input by rows, those of weight and bias by columns.
+What the runs leave is summed by another kernel, in one order, so results are the same bits every time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..kernel import Kernel
+
+if TYPE_CHECKING:
+    from .writer import Writer
+
+
+def partial_stores(k: Kernel) -> frozenset[int]:
+    """The stores of partial sums."""
+    return frozenset(n for n, s in enumerate(k.stores) if k.nodes[s.node].op == "partial_sums")
+
+
+def run_of(k: Kernel) -> int:
+    """How many rows a program takes."""
+    return next(n.attrs["run"] for n in k.nodes if n.op == "partial_sums")
+
+
+def write_runs(w: Writer) -> None:
+    from .expressions import triton_type
+    from .reductions import across, finished, levels, operand, reductions
+
+    k = w.k
+    sums = {k.stores[n].node: n for n in sorted(partial_stores(k))}
+    rows = frozenset(w.t.rows)
+    for r in sums:
+        w.line(f"acc_{r} = tl.full({w.shape()}, 0.0, {triton_type(k.nodes[r].dtype)})")
+
+    def body() -> None:
+        for level in range(1, levels(k) + 1):
+            for r in reductions(k, level):
+                finished(w, r, across(w, k.nodes[r], operand(w, r, True)))
+        for r in sums:
+            x, mask = w.value(k.nodes[r].args[0]), w.mask(rows)
+            w.line(f"acc_{r} += " + (f"tl.where({mask}, {x}, 0.0)" if mask else x))
+        w.write([n for n in range(len(k.stores)) if n not in sums.values()])
+
+    w.loop("rows", body)
+    for r, n in sums.items():
+        w.line(f"sum_{r} = tl.sum(acc_{r}, 0, keep_dims=True)")
+        w.store(n, f"sum_{r}")

@@ -1,0 +1,181 @@
+"""gflow-join-reductions: columns are summed where rows are walked, and results stay as exact as eager's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from ir_interpreter import run_module
+from torch import Tensor, nn
+
+import gflow
+from gflow.compiler import CompileOptions
+from gflow.compiler.passmanager import run_pipeline
+from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+
+pytest.importorskip("triton")
+
+SMALL = "gflow-join-reductions{least-rows=8 programs=3 shortest=8}"
+PIPELINE = DEFAULT_PIPELINES["cuda"].replace("gflow-join-reductions", SMALL)
+CONTEXT = make_context()
+
+
+class Block(nn.Module):
+    """A norm between products, with what goes around it."""
+
+    def __init__(self, norm: nn.Module, width: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(width, width), norm, nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return h + self.last(self.norm(h))
+
+
+class Train(gflow.nn.Graph):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.config.compile_options = CompileOptions(target="cuda:90", pipeline=PIPELINE)
+        self.add_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = ((self.model(x) - y) ** 2).float().mean()
+        loss.backward()
+        return loss
+
+
+def gradients(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    loss = ((model(x) - y) ** 2).mean()
+    loss.backward()
+    return {n: p.grad.double() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def updates(graph: Train, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Any]:
+    """What a step of size 1 took from the parameters; and the program."""
+    before = {n: p.detach().double().clone() for n, p in graph.model.named_parameters()}
+    graph(x, y)
+    (plan,) = [p for plans in graph._state.plans.values() for p in plans]
+    found = {n: before[n] - p.detach().double() for n, p in graph.model.named_parameters()}
+    return found, plan.compiled.program
+
+
+CASES = [
+    ("layer", nn.LayerNorm(19), (37, 19), torch.float32),
+    ("layer", nn.LayerNorm(16), (3, 13, 16), torch.bfloat16),
+    ("without bias", nn.LayerNorm(24, bias=False), (9, 24), torch.float32),
+    ("rms", nn.RMSNorm(19), (5, 9, 19), torch.float32),
+    ("rms", nn.RMSNorm(33), (50, 33), torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{str(case[3])[6:]}")
+def test_backward_of_a_norm(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GFLOW_CUDA_DEVICE", "interpreter")
+    _, norm, shape, dtype = case
+    torch.manual_seed(0)
+    model = Block(copy.deepcopy(norm), shape[-1]).to(dtype)
+    for p in model.parameters():  # nothing is 0, 1, or lost when it is rounded
+        p.data = (torch.randn(p.shape) * 0.3).to(dtype)
+    x, y = (torch.randn(shape).to(dtype) for _ in range(2))
+    exact = gradients(copy.deepcopy(model).double(), x.double(), y.double())
+    eager = gradients(copy.deepcopy(model), x, y)
+    found, program = updates(Train(model), x, y)
+    assert '"gflow.partial_sums"' in program.ir
+    sums = [k for k in program.triton.values() if "partial" in k.source and "low =" in k.source]
+    assert sums
+    unit = torch.finfo(dtype).eps
+    for name, want in exact.items():
+        scale = want.abs().max()
+        allowed = 2 * (eager[name] - want).abs().max() + 4 * unit * (scale + 1)
+        assert (found[name] - want).abs().max() <= allowed, name
+
+
+def _joined(text: str, options: str = "least-rows=8 programs=3 shortest=2") -> tuple[str, str]:
+    """A function with kernels, and what became of it."""
+    with CONTEXT:
+        module = ir.Module.parse(text)
+        run_pipeline(module, "builtin.module(func.func(gflow-fuse))")
+        before = str(module)
+        run_pipeline(module, f"builtin.module(func.func(gflow-join-reductions{{{options}}}))")
+        module.operation.verify()
+        return before, str(module)
+
+
+def _same(before: str, after: str, *shapes: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    args = [torch.randn(s) for s in shapes]
+    with CONTEXT:
+        want, got = (
+            run_module(ir.Module.parse(t), [a.clone() for a in args]) for t in (before, after)
+        )
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
+
+
+def _function(lines: str, returned: str, types: str) -> str:
+    t, r, c = "tensor<20x4xf32>", "tensor<20xf32>", "tensor<4xf32>"
+    body = lines.replace("ROWS", f'{{dims = array<i64: 1>, kind = "sum"}} : ({t}) -> {r}')
+    body = body.replace("COLUMNS", f'{{dims = array<i64: 0>, kind = "sum"}} : ({t}) -> {c}')
+    over = "{dims = array<i64: DIM>, shape = array<i64: 20, 4>}"
+    body = body.replace("ALONG", f"{over.replace('DIM', '0')} : ({r}) -> {t}")
+    body = body.replace("DOWN", f"{over.replace('DIM', '1')} : ({c}) -> {t}")
+    body = body.replace("WIDE", f": ({t}, {t}) -> {t}")
+    return f"""func.func @f(%x: {t}, %y: {t}, %w: tensor<4x4xf32>) -> ({types}) {{
+        {body}
+        return {returned} : {types}
+      }}"""
+
+
+SOFT = """
+    %s = "gflow.reduce"(%x) ROWS
+    %b = "gflow.broadcast"(%s) ALONG
+    %d = "gflow.sub"(%x, %b) WIDE
+"""
+
+
+def test_columns_of_what_the_rows_give_are_summed() -> None:
+    lines = (
+        SOFT
+        + '%p = "gflow.matmul"(%d, %w) : (tensor<20x4xf32>, tensor<4x4xf32>) -> tensor<20x4xf32>\n'
+    )
+    lines += '%q = "gflow.mul"(%d, %d) WIDE\n%c = "gflow.reduce"(%q) COLUMNS'
+    text = _function(lines, "%p, %c", "tensor<20x4xf32>, tensor<4xf32>")
+    before, after = _joined(text)
+    assert after.count("gflow.partial_sums") == 1
+    _same(before, after, (20, 4), (20, 4), (4, 4))
+
+
+def test_what_only_the_rows_read_is_not_stored() -> None:
+    """%a is computed by the kernel of columns, and read by that of rows."""
+    lines = """
+    %a = "gflow.add"(%x, %y) WIDE
+    %c = "gflow.reduce"(%a) COLUMNS
+    %s = "gflow.reduce"(%a) ROWS
+    %b = "gflow.broadcast"(%s) ALONG
+    %d = "gflow.sub"(%a, %b) WIDE
+    """
+    text = _function(lines, "%d, %c", "tensor<20x4xf32>, tensor<4xf32>")
+    before, after = _joined(text)
+    assert after.count("gflow.partial_sums") == 1
+    assert after.count('kind = "row"') == 1
+    _same(before, after, (20, 4), (20, 4), (4, 4))
+
+
+def test_sums_that_the_rows_need_stay_apart() -> None:
+    """The rows are of %x less the columns' sums: one kernel cannot be both."""
+    lines = """
+    %c = "gflow.reduce"(%x) COLUMNS
+    %k = "gflow.broadcast"(%c) DOWN
+    %e = "gflow.sub"(%x, %k) WIDE
+    %s = "gflow.reduce"(%e) ROWS
+    %b = "gflow.broadcast"(%s) ALONG
+    %d = "gflow.mul"(%x, %b) WIDE
+    """
+    before, after = _joined(_function(lines, "%d", "tensor<20x4xf32>"))
+    assert "gflow.partial_sums" not in after
+    _same(before, after, (20, 4), (20, 4), (4, 4))
