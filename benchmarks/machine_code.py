@@ -4,6 +4,8 @@
     LDG.E.128 R12, …     32 are on their way
     FADD R8, R8, R12     the first use: it waits
 
+Tiles that a loop keeps on their way go to shared memory (LDGSTS), in groups; DEPBAR waits for all but the last few.
+
 Instructions count once, wherever they stand: a loop's body is the kernel's traffic, and so is what has no loop.
 """
 
@@ -96,6 +98,7 @@ def traffic(text: str) -> Traffic:
     """The traffic of a disassembled kernel."""
     accesses: Counter[int] = Counter()
     waiting: list[tuple[range, int]] = []  # registers that loads fill, and bytes
+    groups = [0]  # bytes for shared memory
     on_way = on_chip = divisions = instructions = 0
     for name, operands in _LINE.findall(text):
         kind, *modifiers = name.split(".")
@@ -104,13 +107,21 @@ def traffic(text: str) -> Traffic:
         divisions += kind == "I2F" and "RP" in modifiers
         touched = set(_registers(operands))
         used = [n for n, (registers, _) in enumerate(waiting) if touched & set(registers)]
+        if used or kind == "DEPBAR":
+            on_way = max(on_way, sum(size for _, size in waiting) + sum(groups))
         if used:
-            on_way = max(on_way, sum(size for _, size in waiting))
             del waiting[: used[-1] + 1]  # they come in order
+        if kind == "LDGDEPBAR":
+            groups.append(0)
+        elif kind == "DEPBAR":
+            left = int(operands.rpartition(",")[2], 16)
+            groups = [*groups[:-1][len(groups) - 1 - left :], 0] if left < len(groups) else groups
         if kind in _GLOBAL:
             width = _width(modifiers)
             accesses[width] += 1
-            if kind in ("LDG", "LD"):
+            if kind == "LDGSTS":
+                groups[-1] += width
+            elif kind in ("LDG", "LD"):
                 first = next(_registers(operands), 0)
                 waiting.append((range(first, first + max(1, width // 4)), width))
     return Traffic(dict(sorted(accesses.items())), on_way, on_chip, divisions, instructions)

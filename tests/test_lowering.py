@@ -306,6 +306,23 @@ def test_unknown_overloads(name: str) -> None:
 # -- errors and cost
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.as_strided((4, 3), (1, 4)),
+        lambda x: x.as_strided((2, 3), (1, 2), 3),
+        lambda x: x.t().clone().as_strided((3, 4), (4, 1)),
+        lambda x: x.reshape(3, 4, 1, 1).clone().as_strided_((3, 4, 1, 1), (4, 1, 4, 4)) * 2,
+        lambda x: torch.as_strided_scatter(x, torch.ones(2, 3), (2, 3), (1, 2), 3),
+        lambda x: torch.as_strided_scatter(x, torch.ones(4, 3), (4, 3), (1, 4)),
+    ],
+)
+def test_strided_views_of_whole_pieces_of_memory_move_no_element_alone(view: Any) -> None:
+    text = check(view, torch.randn(3, 4))
+    assert "gflow.take" not in text
+    assert "iota" not in text
+
+
 def test_strided_view_of_a_view_is_an_error() -> None:
     with pytest.raises(Exception, match=r"test_lowering.py:\d+: as_strided on a view"):
         lower(trace(lambda x: x[2:].as_strided((2, 2), (1, 1)), torch.randn(8)))

@@ -36,6 +36,14 @@ def test_what_is_on_its_way_at_the_first_use() -> None:
     assert traffic("").on_way == 0 == traffic("").full
 
 
+def test_tiles_on_their_way_to_shared_memory() -> None:
+    names = ["LDGSTS.E.BYPASS.128 [R3], desc[UR4][R2.64]", "LDGDEPBAR"] * 2
+    names += ["DEPBAR.LE SB0, 0x1", "LDS.128 R8, [R3]", *names[:2], "DEPBAR.LE SB0, 0x0"]
+    text = "\n".join(f"/*{n:04x}*/ {name} ;" for n, name in enumerate(names))
+    found = traffic(text)
+    assert (found.on_way, found.on_chip, found.accesses) == (32, 1, {16: 3})
+
+
 @pytest.mark.parametrize(
     ("registers", "warps", "shared", "want"),
     [(32, 4, 0, 2048), (64, 4, 0, 1024), (32, 1, 0, 1024), (32, 4, 65536, 256)],

@@ -111,9 +111,13 @@ def _compile(
 
 
 def _check_devices(example_inputs: Sequence[Any]) -> None:
-    for tensor in example_inputs:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu":
-            raise Untraceable(f"a tensor on {tensor.device}")
+    """One device for all tensors; numbers may stay on the CPU."""
+    found = {t.device for t in example_inputs if isinstance(t, torch.Tensor) and t.ndim}
+    for device in found:
+        if device.type not in ("cpu", "cuda"):
+            raise Untraceable(f"a tensor on {device}")
+    if len(found) > 1:
+        raise Untraceable(f"tensors on {' and '.join(sorted(map(str, found)))}")
 
 
 def _interpret(module: torch.fx.GraphModule, args: list[Any]) -> Any:

@@ -84,4 +84,5 @@ def _laid_out(
             f"a program for a tensor of shape {list(shape)} was given {list(tensor.shape)}"
         )
     with torch.no_grad():
-        return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)
+        found = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+        return found.copy_(tensor)

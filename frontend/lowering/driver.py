@@ -23,7 +23,7 @@ from .emitter import Emitter, Value
 _FAMILIES = (
     "elementwise", "choosing", "activations", "reductions", "shape", "scatter", "strided",
     "creation", "indexing", "contraction", "convolution", "normalization", "softmax", "losses",
-    "randomness", "foreach", "pooling", "attention",
+    "randomness", "foreach", "pooling", "attention", "recurrent",
 )  # fmt: skip
 for _family in _FAMILIES:
     importlib.import_module(f"{__name__.rpartition('.')[0]}.{_family}")

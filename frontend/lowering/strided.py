@@ -19,6 +19,20 @@ from .registry import lowers
 from .shape import wrap
 
 
+def _dense(shape: Sequence[int], strides: Sequence[int]) -> list[int] | None:
+    """The dimensions of a strided view, outermost first, if it shows every element of one piece of memory
+    once; dimensions of one element may have any stride. None: it doesn't."""
+    order = sorted(range(len(shape)), key=lambda d: (shape[d] != 1, -strides[d], d))
+    dense = row_major_strides(tuple(shape[d] for d in order))
+    if 0 in shape or any(strides[d] != s for d, s in zip(order, dense) if shape[d] != 1):
+        return None
+    return order
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    return [order.index(d) for d in range(len(order))]
+
+
 def strided_take(
     em: Emitter, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> Value:
@@ -34,10 +48,10 @@ def strided_take(
             f"a strided view reaches element {last} of a tensor of {x.numel}; a graph does not "
             "keep what lies around a tensor in memory"
         )
-    if tuple(strides) == row_major_strides(shape) and math.prod(shape) > 0:
-        return em.slice(flat, 0, offset, offset + math.prod(shape)).reshape(shape)
-    if not shape:
-        return em.slice(flat, 0, offset, offset + 1).reshape(())
+    order = _dense(shape, strides)
+    if order is not None:
+        part = em.slice(flat, 0, offset, offset + math.prod(shape))
+        return em.transpose(part.reshape([shape[d] for d in order]), _inverse(order))
     return em("take", flat, _positions(em, shape, strides, offset), dim=0)
 
 
@@ -95,14 +109,25 @@ def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | No
 def as_strided_scatter(
     em: Emitter, x: Value, source: Value, shape: Any, strides: Any, offset: int | None = None
 ) -> Value:
-    """By positions: PyTorch's own counts from where the memory begins that the tensor lies in."""
-    if _memory_order(em) != list(range(x.rank)):
+    """Pieces of memory are joined; else by positions: PyTorch's own counts from where the memory begins
+    that the tensor lies in."""
+    memory, order, begin = _memory_order(em), _dense(shape, strides), offset or 0
+    end = begin + math.prod(shape)
+    if order is not None and end <= x.numel and extents.current() is None:
+        whole = em.transpose(x, memory)
+        flat = whole.reshape((x.numel,))
+        values = em.broadcast(source.to(x.dtype), tuple(shape))
+        middle = em.transpose(values, order).reshape((end - begin,))
+        around = em.slice(flat, 0, 0, begin), em.slice(flat, 0, end, x.numel)
+        joined = em.concatenate([around[0], middle, around[1]], 0)
+        return em.transpose(joined.reshape(whole.shape), _inverse(memory))
+    if memory != list(range(x.rank)):
         raise LoweringError("as_strided_scatter of a permuted tensor; call .contiguous() first")
-    places = _positions(em, tuple(shape), strides, offset or 0)
+    places = _positions(em, tuple(shape), strides, begin)
     values = em.broadcast(source.to(x.dtype), places.shape)
-    flat = [v.reshape((v.numel,)) for v in (x, places, values)]
-    result = TraceValue(0, flat[0].shape, TO_TORCH[x.dtype], (1,))
-    call = [flat[0], 0, *flat[1:]]
+    parts = [v.reshape((v.numel,)) for v in (x, places, values)]
+    result = TraceValue(0, parts[0].shape, TO_TORCH[x.dtype], (1,))
+    call = [parts[0], 0, *parts[1:]]
     found: Value = emit_aten(em, torch.ops.aten.scatter.src, call, {}, [result])[0]
     return found.reshape(x.shape)
 

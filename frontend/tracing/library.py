@@ -78,18 +78,20 @@ _REPLACED: list[tuple[Any, str, Any]] = [
 def traceable_library() -> Iterator[None]:
     """Active around `build()`."""
     originals = [vars(owner)[name] for owner, name, _ in _REPLACED]
-    onednn = torch._C._get_mkldnn_enabled()
+    onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
     for owner, name, function in _REPLACED:
         setattr(owner, name, function)
-    # oneDNN's LSTM layer hands its backward a workspace of a size that no shape rule knows;
-    # without it, an LSTM is recorded as matrix products and gates. Convolutions are recorded as
-    # aten.convolution either way.
+    # oneDNN's and cuDNN's LSTM layers hand their backward a workspace of a size that no shape rule
+    # knows; without them, an LSTM is recorded as matrix products and gates. Convolutions are recorded
+    # as aten.convolution either way.
     torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
     hook = optimizer.register_optimizer_step_pre_hook(_no_step)
     try:
         yield
     finally:
         hook.remove()
         torch._C._set_mkldnn_enabled(onednn)
+        torch._C._set_cudnn_enabled(cudnn)
         for (owner, name, _), original in zip(_REPLACED, originals):
             setattr(owner, name, original)

@@ -2,10 +2,10 @@
 
 // A whole row is a tile: it is read once. Halves are computed in float32; columns beyond the row count for nothing.
 
-// CHECK: reduce_div_sum_max_{{.*}}[4096×1×1, config 0](n0=4096, n1=1000, in0=arg0, s0_0=1000, out0=result0)
+// CHECK: reduce_div_sum_max_{{.*}}[4096×1×1, config 0](n0=4096, n1_8=125, in0=arg0, s0_0_8=125, out0=result0)
 // CHECK: #   grid: cdiv(n0, ROWS)
 // CHECK: #   config 0: ROWS = 1, COLS = 1024, 4 warps
-// CHECK: cols_in = i1 < n1
+// CHECK: cols_in = i1 < n1_8 * 8
 // CHECK: load_0 = tl.load(in0 + at0, mask=cols_in).to(tl.float32)
 // CHECK: tl.reduce(tl.where(cols_in, {{.*}}, float("-inf")), 1, gf_combine_max, keep_dims=True)
 // CHECK: exp_4 = libdevice.fast_expf(sub_3)

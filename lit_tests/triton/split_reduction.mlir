@@ -9,7 +9,7 @@
 // CHECK: acc_1 = tl.full([ROWS, COLS], 0.0, tl.float32)
 // CHECK: low = tl.program_id(1) * chunk
 // CHECK: high = tl.minimum(low + chunk, n0)
-// CHECK: for rows_start in range(low, high, ROWS):
+// CHECK: for rows_start in tl.range(low, high, ROWS, num_stages=3):
 // CHECK: acc_1 = acc_1 + load_0
 // CHECK: sum_1 = tl.sum(acc_1, 0, keep_dims=True)
 // CHECK: tl.store(out0 + i1 + tl.program_id(1) * width, sum_1)

@@ -8,12 +8,13 @@ neighbours, for whoever can measure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
-from ..kernel import Kernel
+from ..kernel import Access, Kernel
 from .grid import cdiv
 from .runs import run_of
 from .tiling import Tiling
@@ -29,6 +30,9 @@ _ALIVE = 8
 
 #: rows that a few programs reduce as they are
 _SHORT = 1024
+
+#: bytes of a long row, above which few are read at a time, so that they stay in the cache for the next pass
+_CACHED = 128 << 10
 
 #: most elements of a tile that is a whole row
 _ROW = 2048
@@ -48,16 +52,25 @@ def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     if t.cols in k.reduced and not t.loop_cols:
         return _whole_rows(k, t)
     if t.loop_cols and not t.loop_rows:
-        return _configs(t, [(1, 2048, 8), (1, 1024, 4), (1, 4096, 16)])
-    elements = _tile(k, t)
-    warps = max(1, elements // 256)
+        ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
+        row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
+        if row > _CACHED:
+            ways[:2] = ways[1::-1]
+        return _configs(t, ways)
+    elements, each = _tile(k, t), 8 if t.axis else _each(k, t)
+    warps = max(1, elements // (32 * each))
     if not t.rows:
-        return _configs(
-            t, [(1, elements, warps), (1, 2 * elements, 2 * warps), (1, 2 * elements, warps)]
-        )
-    cols = _width(k, t)
+        other = (1, elements, 2 * warps) if each == 16 else (1, 2 * elements, warps)
+        return _configs(t, [(1, elements, warps), (1, 2 * elements, 2 * warps), other])
     if _transposed(k, t):
-        return _configs(t, [(32, 32, 4), (64, 32, 8), (64, 64, 8)])
+        ways = [(32, 32, 4), (64, 32, 8), (64, 64, 8)]
+        high = power_of_two(k.sizes[t.rows[0]])
+        if high < 32:  # nine taps of a filter
+            ways = [(high, 64, max(1, high // 4)), (high, 128, max(1, high // 2))]
+        return _configs(t, ways[::-1] if _narrow(k, t) else ways)
+    # a vector along one side of the tile is loaded by each thread where it needs it, if there are more threads
+    # than elements; else it goes through shared memory
+    cols = min(_width(k, t), max(16, 16 * warps))
     rows = elements // cols
     if t.loop_rows and t.cols not in k.reduced:
         return _columns(k, t, rows, cols, warps)
@@ -74,6 +87,8 @@ def _columns(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> tuple[Tr
     reads = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads)
     light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
     plain = (rows, cols, warps)
+    if light and _narrow(k, t):
+        twice = (2 * rows, cols, max(4, warps // 2))
     return _configs(t, [twice, plain, tall] if light else [plain, twice])
 
 
@@ -116,17 +131,42 @@ def _warps(elements: int) -> int:
     return min(16, max(1, elements // 256 if elements <= _ROW else elements // 512))
 
 
+def _full(k: Kernel, t: Tiling, accesses: Sequence[Access]) -> list[int]:
+    """Bytes of an element of those accesses that cover the index space."""
+    return [
+        TensorType((), a.dtype).itemsize
+        for a in accesses
+        if a.strides[t.cols] and _covers(k, a.strides)
+    ]
+
+
+def _narrow(k: Kernel, t: Tiling) -> bool:
+    """Whether all that moves is of numbers of two bytes or fewer."""
+    return max(_full(k, t, (*k.loads, *k.stores)), default=4) <= 2
+
+
+def _each(k: Kernel, t: Tiling) -> int:
+    """Elements of a thread: eight. A vector of the widest store, if something else is narrower: all have one layout
+    then, and nothing goes through shared memory to change it. Two vectors if a narrow load comes alone."""
+    loads, stores = _full(k, t, k.loads), _full(k, t, k.stores)
+    widest = max(stores, default=0)
+    if min(loads + stores, default=4) < widest:
+        return max(2, 16 // widest)
+    large = k.numel >= 2 * _BUSY * _LARGE
+    return 16 if large and _narrow(k, t) and len(loads) == 1 else 8 if large or _narrow(k, t) else 4
+
+
 def _tile(k: Kernel, t: Tiling) -> int:
     """Elements of a tile."""
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
-    narrow = all(TensorType((), a.dtype).itemsize <= 2 for a in full) and bool(full)
+    narrow = _narrow(k, t)
     tile = 2 * _LARGE if narrow else _LARGE
     reduces = [n.dtype for n in k.nodes if n.op == "reduce"] if t.axis else []
     words = sum(cdiv(TensorType((), d).itemsize, 4) for d in [*reduces, *(a.dtype for a in full)])
     tile //= 1 if words <= _ALIVE else 2 if words <= 2 * _ALIVE else 4
     if any(n.op == "reduce" for n in k.nodes):
         return tile  # pieces are as many as are needed
-    return tile if cdiv(k.numel, tile) >= _BUSY else _SMALL
+    return tile if cdiv(k.numel, tile) >= _BUSY else _SMALL * (2 if narrow else 1)
 
 
 def _covers(k: Kernel, strides: tuple[int, ...]) -> bool:

@@ -33,6 +33,7 @@ from .expressions import (
     triton_type,
 )
 from .library import source
+from .pipelining import stages
 from .precision import coarse
 from .tiling import Tiling
 
@@ -122,7 +123,17 @@ class Writer:
     def number(self, name: str, value: int) -> str:
         return self.parameter(name, self.number_type, value)
 
+    def multiple(self, name: str, value: int) -> str:
+        """A number as a multiple of 8 or 4, where it is one: parameters are known as multiples of 16 or not at all,
+        and 24 columns may be loaded four at a time, too."""
+        unit = next((u for u in (8, 4) if value % u == 0), 1) if value % 16 else 1
+        if unit == 1:
+            return self.number(name, value)
+        return f"({self.number(f'{name}_{unit}', value // unit)} * {unit})"
+
     def size(self, d: int) -> str:
+        if d == self.t.cols and (self.t.rows or self.t.outer):
+            return self.multiple(f"n{d}", self.k.sizes[d])
         return self.number(f"n{d}", self.k.sizes[d])
 
     def product(self, dims: Sequence[int]) -> str:
@@ -218,7 +229,7 @@ class Writer:
                 rest = f"({rest} // n{d})"
             self.line(f"i{dims[0]} = {rest}")
         if self.masked(which):
-            self.line(f"{which}_in = {flat} < {self.product(dims)}")
+            self.line(f"{which}_in = {flat} < {_bare(self.product(dims))}")
 
     def loop(self, which: str, body: Callable[[], None]) -> None:
         """`body` for all tiles along a reduced axis; the last one begins before the axis ends."""
@@ -230,7 +241,13 @@ class Writer:
             self.name("low", "low", f"{piece} * {chunk}", frozenset())
             self.name("high", "high", f"tl.minimum(low + {chunk}, {total})", frozenset())
             low, high = "low", "high"
-        head = f"for {which}_start in range({low}, {high}, {block}):"
+        count = prod(self.k.sizes[d] for d in self.axis(which))
+        innermost = which == "cols" or not self.t.loop_cols
+        length = self.chunk or count
+        deep = stages(self.k, self.t, self.configs, which, length) if innermost else 1
+        steps = f"{low}, {high}, {block}"
+        steps = f"tl.range({steps}, num_stages={deep})" if deep > 1 else f"range({steps})"
+        head = f"for {which}_start in {steps}:"
         self.scopes.append(Scope(frozenset(self.axis(which)), self.scopes[-1].indent + "    "))
         self.positions(which, f"{which}_start")
         body()
@@ -263,7 +280,7 @@ class Writer:
             if strides[d] == 1:
                 terms.append(f"i{d}")
             else:
-                terms.append(f"i{d} * {self.number(f's{number}_{d}', strides[d])}")
+                terms.append(f"i{d} * {self.multiple(f's{number}_{d}', strides[d])}")
         return " + ".join(terms)
 
     def at(self, a: Access) -> str:
