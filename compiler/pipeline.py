@@ -62,7 +62,7 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
     if kind == "cuda":
-        passes.append("gflow-write-in-place")
+        passes += ["gflow-hoist", "gflow-write-in-place"]
     passes += [_plan_memory(options, kind)]
     return f"builtin.module(func.func({','.join(passes)}))"
 

@@ -1,0 +1,86 @@
+"""Pointwise kernels that read arguments alone run first, next to each other, so that they can share launches.
+
+Before, as `gflow-fuse` makes kernels of a model in mixed precision:
+
+    %0 = "gflow.fused"(%w0) ({ convert }) {kind = "pointwise"} : (tensor<4x4xf32>) -> tensor<4x4xf16>
+    %1 = "gflow.matmul"(%x, %0) : …
+    %2 = "gflow.fused"(%w1) ({ convert }) {kind = "pointwise"} : (tensor<4x4xf32>) -> tensor<4x4xf16>
+    %3 = "gflow.matmul"(%1, %2) : …
+
+After:
+
+    %0 = "gflow.fused"(%w0) …
+    %1 = "gflow.fused"(%w1) …
+    %2 = "gflow.matmul"(%x, %0) : …
+    %3 = "gflow.matmul"(%2, %1) : …
+
+The results live from the beginning on. So those are taken that are small (`small` bytes), and those that are needed
+when most memory is: a weight that the backward reads again, not one that is read once in inference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.dialects.mlir import func, ir
+
+from ..memory.liveness import Lives, lives_of
+from ..ssa import Body, Op
+from ..views import is_view
+from .base import Pass
+
+
+@dataclass(frozen=True)
+class HoistOptions:
+    """Which kernels."""
+
+    small: int = field(
+        default=65536, metadata={"doc": "bytes of a result that does not count as memory"}
+    )
+
+
+def run(function: func.FuncOp, options: HoistOptions) -> None:
+    lives = lives_of(function)
+    body, at = lives.body, lives.at
+    if not body.ops:
+        return
+    peak = max(range(len(body.ops)), key=lives.per_op.__getitem__)
+    early: set[int] = set()
+    for o in body.ops:
+        free = is_view(o, at) or o.name == "constant"
+        if not free and not _is_pointwise(o):
+            continue
+        if not {body.producer[v] for v in o.operands} - {-1} <= early:
+            continue
+        if free or all(_costs_nothing(lives, r, peak, options.small) for r in o.results):
+            early.add(o.index)
+    _move_first(body, early)
+
+
+def _is_pointwise(o: Op) -> bool:
+    attributes = o.op.attributes
+    return (
+        o.name == "fused"
+        and "kind" in attributes
+        and ir.StringAttr(attributes["kind"]).value == "pointwise"
+        and "gflow.launch" not in attributes
+    )
+
+
+def _costs_nothing(lives: Lives, value: int, peak: int, small: int) -> bool:
+    """Whether a value may live from the beginning on: it is small, or needed when most memory is."""
+    if value not in lives.buffer_of or value in lives.taken:
+        return False
+    needed = lives.body.producer[value] <= peak <= lives.buffers[lives.buffer_of[value]].end
+    return needed or lives.body.types[value].nbytes <= small
+
+
+def _move_first(body: Body, early: set[int]) -> None:
+    first = next((o for o in body.ops if o.index not in early), None)
+    if first is not None:
+        for o in body.ops:
+            if o.index in early and o.index > first.index:
+                o.op.move_before(first.op)
+
+
+PASS = Pass("gflow-hoist", run, HoistOptions, __doc__ or "")
