@@ -45,7 +45,8 @@ check "types" python scripts/typecheck.py
 
 log="$(mktemp)"
 trap 'rm -f "$log"' EXIT
-run_pytest() { python -m pytest --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
+# a worker for each core; a file's tests share what they set up, so they stay together
+run_pytest() { python -m pytest -n auto --dist loadfile --durations=10 "${marks[@]}" 2>&1 | tee "$log"; }
 check "pytest" run_pytest
 
 say "summary"
