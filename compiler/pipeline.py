@@ -46,7 +46,7 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
         passes.append("gflow-fold-batch-norm")
     passes.append("gflow-assign-layout")
     if kind == "cuda":
-        passes += ["gflow-sink-reshapes", "gflow-sink-concatenations"]
+        passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     passes += [_fuse(options, kind)]
     if kind == "cuda":

@@ -78,7 +78,7 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "convolution": (["2x3x8x8xf32", "4x3x3x3xf32"], _CONV),
     "convolution_input_grad": (["2x4x8x8xf32", "4x3x3x3xf32"], {**_CONV, "shape": (2, 3, 8, 8)}),
     "convolution_weight_grad": (["2x3x8x8xf32", "2x4x8x8xf32"], {**_CONV, "shape": (4, 3, 3, 3)}),
-    "max_pool": (["2x8x8x3xf32"], {**_POOL, "positions": True}),
+    "max_pool": (["2x8x8x3xf32"], {**_POOL, "positions": "plane"}),
     "max_pool_grad": (["2x4x4x3xf32", "2x4x4x3xi64"], {**_POOL, "shape": (2, 8, 8, 3)}),
     "avg_pool": (["2x8x8x3xf32"], {"size": (3, 3), "layout": "N*C"}),
     "avg_pool_grad": (["2x4x4x3xf32"], {**_POOL, "shape": (2, 8, 8, 3)}),

@@ -276,11 +276,32 @@ def _mean_windows(x: Tensor, a: Attrs) -> Tensor:
     return pooled(x, a["kernel"], a["stride"], a["padding"], **options)
 
 
+def _renumbered(places: Tensor, sizes: Sequence[int], a: Attrs, back: bool) -> Tensor:
+    """Positions in planes as positions in windows, or back."""
+    dilation = a.get("dilation") or (1,) * len(sizes)
+    rest, result = places.long(), torch.zeros_like(places, dtype=torch.int64)
+    per_plane, per_window = 1, 1
+    for d in reversed(range(len(sizes))):
+        shape = [-1 if i == d + 2 else 1 for i in range(places.dim())]
+        begin = torch.arange(places.shape[d + 2]).reshape(shape) * a["stride"][d] - a["padding"][d]
+        if back:
+            at = rest % a["kernel"][d] * dilation[d] + begin
+            result, rest = result + at * per_plane, rest // a["kernel"][d]
+        else:
+            at = (rest % sizes[d] - begin) // dilation[d]
+            result, rest = result + at * per_window, rest // sizes[d]
+        per_plane, per_window = per_plane * sizes[d], per_window * a["kernel"][d]
+    return result if back else result.to(torch.uint8)
+
+
 def pool(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
     """Pooling; gradients by what they are: sums over the windows, means by autograd."""
     first = [_first(a["layout"], t) for t in xs]
     if name == "max_pool":
-        found = list(_max_windows(first[0], a))[: 1 + a["positions"]]
+        y, places = _max_windows(first[0], a)
+        if a["positions"] == "window":
+            places = _renumbered(places, first[0].shape[2:], a, back=False)
+        found = [y] if a["positions"] == "none" else [y, places]
     elif name == "avg_pool":
         wide = torch.promote_types(first[0].dtype, torch.float32)
         found = [_mean_windows(first[0].to(wide), a).to(first[0].dtype)]
@@ -293,6 +314,8 @@ def pool(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
                 y = _mean_windows(x.requires_grad_(), a)
             (grad,) = torch.autograd.grad(y, x, first[0].to(wide))
         else:
+            if first[1].dtype == torch.uint8:
+                first[1] = _renumbered(first[1], x.shape[2:], a, back=True)
             dy, positions = (t.flatten(2) for t in first)
             grad = x.flatten(2).scatter_add(2, positions, dy.to(wide))
         found = [grad.reshape(x.shape).to(first[0].dtype)]

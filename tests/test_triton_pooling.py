@@ -59,12 +59,14 @@ def special(shape: tuple[int, ...]) -> Tensor:
 def _result(shape: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
     infer = OPS["max_pool"].infer
     assert infer is not None
-    (ty,) = infer([TensorType(shape, "f32")], {**attrs, "positions": False})
+    (ty,) = infer([TensorType(shape, "f32")], {**attrs, "positions": "none"})
     return ty.shape
 
 
-def _maxima(args: list[ir.Value], attrs: dict[str, Any], shape: tuple[int, ...]) -> list[ir.Value]:
-    y, places = builder.build_op("max_pool", args[:1], {**attrs, "positions": True}).results
+def _maxima(
+    args: list[ir.Value], attrs: dict[str, Any], shape: tuple[int, ...], positions: str = "plane"
+) -> list[ir.Value]:
+    y, places = builder.build_op("max_pool", args[:1], {**attrs, "positions": positions}).results
     return [y, places, builder.build("max_pool_grad", [args[1], places], {**attrs, "shape": shape})]
 
 
@@ -77,6 +79,8 @@ def test_pooling(name: str) -> None:
 
     def body(args: list[ir.Value]) -> list[ir.Value]:
         found = _maxima(args, attrs, shape)
+        if "size" not in attrs:
+            found += _maxima(args, attrs, shape, "window")[1:]
         if "dilation" not in attrs:
             found.append(builder.build("avg_pool", args[2:], means))
             found.append(builder.build("avg_pool_grad", args[1:2], {**means, "shape": shape}))
@@ -92,7 +96,7 @@ def test_types(dtype: str) -> None:
     x = special(shape).nan_to_num(3.0).clamp(-9, 9).to(DTYPES[dtype])
     out = _result(shape, attrs)
     if dtype == "i32":
-        check([_type(shape, dtype)], op("max_pool", **attrs, positions=True), [x])
+        check([_type(shape, dtype)], op("max_pool", **attrs, positions="plane"), [x])
         return
 
     def body(args: list[ir.Value]) -> list[ir.Value]:
@@ -105,7 +109,7 @@ def test_types(dtype: str) -> None:
 
 def test_without_positions() -> None:
     shape, attrs = WINDOWS["ceil"]
-    check([_type(shape, "f32")], op("max_pool", **attrs, positions=False), [special(shape)])
+    check([_type(shape, "f32")], op("max_pool", **attrs, positions="none"), [special(shape)])
 
 
 def test_views() -> None:
@@ -114,7 +118,7 @@ def test_views() -> None:
     def body(args: list[ir.Value]) -> list[ir.Value]:
         x = builder.transpose(args[0], (0, 3, 1, 2))
         attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "layout": "NC*"}
-        y, places = builder.build_op("max_pool", [x], {**attrs, "positions": True}).results
+        y, places = builder.build_op("max_pool", [x], {**attrs, "positions": "plane"}).results
         dy = builder.broadcast(args[1], builder.type_of(y).shape)
         shape = builder.type_of(x).shape
         last = {**attrs, "layout": "N*C", "shape": (2, 6, 5, 3)}

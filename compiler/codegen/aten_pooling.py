@@ -7,6 +7,7 @@ from typing import Any
 
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.pooling import POSITIONS
 from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType
 
@@ -16,8 +17,14 @@ from .placement import Placement
 
 
 def pool(b: Placement, o: Op) -> None:
-    """Any of the pooling ops."""
+    """Any of the pooling ops.
+
+    Raises:
+        ValueError: positions in windows, which PyTorch doesn't know.
+    """
     attrs = read(OPS[o.name], o.op.attributes)
+    if any(b.body.types[v].dtype == POSITIONS["window"] for v in (*o.operands[1:], *o.results[1:])):
+        raise ValueError(f"gflow.{o.name} on the CPU knows positions in planes only")
     if b.body.types[o.results[0]].numel == 0:
         return
     inputs, outputs = (

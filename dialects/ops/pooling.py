@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
@@ -11,6 +12,11 @@ from .compute import conv_dims
 
 Types = Sequence[TensorType]
 Attrs = dict[str, Any]
+
+#: element types of positions, by what they count from
+POSITIONS = {"plane": "i64", "window": "ui8"}
+#: elements of a window that a byte can count
+MOST_COUNTED = 256
 
 #: what says where windows begin and end; `size` says it alone
 _REGULAR = ("kernel", "stride", "padding")
@@ -75,8 +81,21 @@ def _max_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
     (x,) = operands
     if x.dtype == "i1" or x.dtype.startswith("complex"):
         raise VerifyError(f"element type {x.dtype} has no order")
-    result = _result(x, attrs)
-    return [result, TensorType(result.shape, "i64")] if attrs["positions"] else [result]
+    result, positions = _result(x, attrs), attrs["positions"]
+    if positions == "none":
+        return [result]
+    if positions == "window":
+        _check_counted(attrs)
+    return [result, TensorType(result.shape, POSITIONS[positions])]
+
+
+def _check_counted(attrs: Attrs) -> None:
+    """Whether a byte holds the number of an element in its window."""
+    if attrs.get("size") is not None or prod(attrs["kernel"]) > MOST_COUNTED:
+        raise VerifyError(
+            f"positions in windows need a kernel of at most {MOST_COUNTED} elements, found "
+            f"{attrs.get('kernel') or 'size'}"
+        )
 
 
 def _avg_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
@@ -98,8 +117,10 @@ def _input(dy: TensorType, attrs: Attrs) -> TensorType:
 
 def _max_pool_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
     dy, positions = operands
-    if positions != TensorType(dy.shape, "i64"):
+    if positions.shape != dy.shape or positions.dtype not in POSITIONS.values():
         raise VerifyError(f"positions must be {TensorType(dy.shape, 'i64')}, found {positions}")
+    if positions.dtype == POSITIONS["window"]:
+        _check_counted(attrs)
     return [_input(dy, attrs)]
 
 
@@ -130,9 +151,10 @@ _SHAPE = {"shape": Attr("i64[]", "the input's shape")}
 
 OPS: tuple[OpDef, ...] = (
     OpDef("max_pool", "pooling",
-          "the largest element of each window, by channel, and, if asked for, where it stands in the channel's plane (row-major); "
+          "the largest element of each window, by channel, and, if asked for, where it stands; "
           "the first of equal ones, the last NaN if there is any", ("x",),
-          {**_MAX, "positions": Attr("bool", "whether positions are a second result")}, results=None, infer=_max_pool,
+          {**_MAX, "positions": Attr("str", "the second result: none, row-major numbers in the channel's plane (i64), or in the "
+                                     "window, at most 256 (ui8)", choices=("none", "plane", "window"))}, results=None, infer=_max_pool,
           cost=8, amp="clear", mixed=True),
     OpDef("max_pool_grad", "pooling", "the gradient of `max_pool` by its input of `shape`, from the positions of the maxima",
           ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear"),

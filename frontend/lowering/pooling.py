@@ -133,11 +133,11 @@ def _of_slices(em: Emitter, x: Value, spatial: int, windows: dict[str, Any]) -> 
 
 def _max(em: Emitter, x: Value, spatial: int, windows: dict[str, Any]) -> tuple[Value, Value]:
     if em.needs(1):
-        y, positions = _emit(em, "max_pool", [x], spatial, {**windows, "positions": True})
+        y, positions = _emit(em, "max_pool", [x], spatial, {**windows, "positions": "plane"})
         return y, positions
     found = _of_slices(em, x, spatial, windows)
     if found is None:
-        (found,) = _emit(em, "max_pool", [x], spatial, {**windows, "positions": False})
+        (found,) = _emit(em, "max_pool", [x], spatial, {**windows, "positions": "none"})
     return found, em.full(0, found.shape, "i64")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
+from gflow.dialects.ops.pooling import POSITIONS
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import FLOATS, row_major_strides
 
@@ -61,10 +62,10 @@ class _Pool:
         inputs, outputs = self.sizes(inner), self.sizes(outer)
         self.p.pointer("x", self.dtype(o.operands[0]), b.place(o.operands[0]))
         if backward and len(o.operands) == 2:
-            self.p.pointer("positions", "i64", b.place(o.operands[1]))
+            self.p.pointer("positions", self.dtype(o.operands[1]), b.place(o.operands[1]))
         self.p.pointer("out", self.dtype(o.results[0]), b.place(o.results[0]))
         if not backward and len(o.results) == 2:
-            self.p.pointer("positions", "i64", b.place(o.results[1]))
+            self.p.pointer("positions", self.dtype(o.results[1]), b.place(o.results[1]))
         self.w = Windows(lines_of(self.attrs, inputs, outputs), self.p)
         self.acc = register_dtype(self.dtype(o.operands[0]))
         self.wide = any(is_wide(b, v) for v in (*o.operands, *o.results))
@@ -202,12 +203,16 @@ def _max_pool(k: _Pool) -> list[str]:
     found = "(value > best)" + (" | (value != value)" if k.acc in FLOATS else "")
     positions = len(k.o.results) == 2
     lines = [*k.w.begins("q"), f"base = {base}", f"best = {k.full(lowest, k.acc)}"]
+    in_window = k.attrs["positions"] == "window"
+    axes = range(len(k.walked))
     if positions:
-        lines += [*k.w.first(), f"place = {k.w.plane('f')} + tl.zeros({k.tile}, tl.int32)"]
+        first = k.w.number([f"e{i}" for i in axes]) if in_window else k.w.plane("f")
+        lines += [*k.w.first(), f"place = {first} + tl.zeros({k.tile}, tl.int32)"]
     body = [*elements, f"value = {_widened(k, k.load('x', f'base + {step}', inside, other))}"]
     body.append(f"better = {found}")
     if positions:
-        body.append(f"place = tl.where(better, {k.w.plane('u')}, place)")
+        place = k.w.number([f"k{i}" for i in axes]) if in_window else k.w.plane("u")
+        body.append(f"place = tl.where(better, {place}, place)")
     body.append("best = tl.where(better, value, best)")
     lines += k.w.loops("k", k.w.kernel(), body)
     lines.append(
@@ -215,7 +220,8 @@ def _max_pool(k: _Pool) -> list[str]:
     )
     if positions:
         where = k.result("positions", k.o.results[1])
-        lines.append(f"tl.store(positions + {where}, place.to(tl.int64), mask={k.inside})")
+        kind = triton_type(k.dtype(k.o.results[1]))
+        lines.append(f"tl.store(positions + {where}, place.to({kind}), mask={k.inside})")
     return lines
 
 
@@ -226,9 +232,17 @@ def _widened(k: _Pool, text: str) -> str:
 def _max_pool_grad(k: _Pool) -> list[str]:
     dy, positions = k.o.operands
     (dx,) = k.o.results
-    holders, inside = k.w.holders(exact=False)
+    in_window = k.dtype(positions) == POSITIONS["window"]
+    # an element's position in its plane is in no window that doesn't hold it
+    holders, inside = k.w.holders(exact=in_window)
     base, step = k.at("dy", dy, "o")
-    lines = [*k.w.nearest(), f"here = {k.w.plane('q')}", f"base = {base}"]
+    lines = [*k.w.nearest(), f"base = {base}"]
+    here = "here"
+    if in_window:
+        here = k.w.number([f"t{i}" for i in range(len(k.walked))])
+        k.w.constants |= {f"K{i}": line.kernel for i, line in enumerate(k.w.lines)}
+    else:
+        lines.append(f"here = {k.w.plane('q')}")
     place = f"base + {step}"
     if k.b.strides(dy) != k.b.strides(positions):
         place_base, place_step = k.at("positions", positions, "o")
@@ -237,9 +251,9 @@ def _max_pool_grad(k: _Pool) -> list[str]:
     lines.append(f"sum = {k.full(0, k.acc)}")
     body = [
         *holders,
-        f"place = {k.load('positions', place, inside, '-1')}",
+        f"place = {k.load('positions', place, inside, '0' if in_window else '-1')}",
         f"value = {k.load('x', f'base + {step}', inside, '0')}",
-        f"sum += {_widened(k, 'tl.where(place == here, value, 0)')}",
+        f"sum += {_widened(k, f'tl.where(place == {here}, value, 0)')}",
     ]
     lines += k.w.loops("j", k.w.covering(), body)
     lines.append(

@@ -103,6 +103,14 @@ class Windows:
             found += indented([f"for {letter}{i} in {span}({letter.upper()}{i}):"], i)
         return [*found, *indented(body, len(counts))]
 
+    def number(self, names: Sequence[str]) -> str:
+        """The number of an element in its window, from its coordinates there."""
+        text = names[0]
+        for i in range(1, len(names)):
+            text = f"({text})" if i > 1 else text
+            text = f"{text} * K{i} + {names[i]}"
+        return text
+
     # -- from a window to its elements
 
     def begins(self, names: str) -> list[str]:
@@ -140,16 +148,16 @@ class Windows:
         return [line.kernel for line in self.lines]
 
     def first(self) -> list[str]:
-        """Lines: the first element that a window has, as `f0`, …."""
+        """Lines: the first element that a window has, as `f0`, …; in the window it is `e0`, …."""
         found = []
         for i, line in enumerate(self.lines):
-            step = self.p.stride(f"dilation{i}", line.dilation)
             if not line.padding:
-                found.append(f"f{i} = h{i}")
-            elif step == "1":
-                found.append(f"f{i} = tl.maximum(h{i}, 0)")
-            else:
-                found.append(f"f{i} = h{i} + tl.cdiv(tl.maximum(0 - h{i}, 0), {step}) * {step}")
+                found += [f"e{i} = h{i} * 0", f"f{i} = h{i}"]
+                continue
+            step = self.p.stride(f"dilation{i}", line.dilation)
+            before = f"tl.maximum(0 - h{i}, 0)"
+            found.append(f"e{i} = {before if step == '1' else f'tl.cdiv({before}, {step})'}")
+            found.append(f"f{i} = h{i} + {term(f'e{i}', step)}")
         return found
 
     def count(self, padding: bool) -> tuple[list[str], str | int]:
@@ -195,7 +203,7 @@ class Windows:
     def holders(self, exact: bool) -> tuple[list[str], list[str]]:
         """Lines: the windows `o0`, … around an element; conditions for them to be there.
 
-        exact: and to hold it; else some may not.
+        exact: and to hold it, as their element `t0`, …; else some may not.
         """
         found, inside = [], []
         for i, line in enumerate(self.lines):
@@ -204,10 +212,17 @@ class Windows:
                 inside.append(f"(o{i} < stop{i})")
                 continue
             inside += [f"(o{i} >= 0)", f"(o{i} < {self._size('y', i)})"]
-            if exact and line.span % line.stride:
-                back = term(f"o{i}", self._stride(i))
-                place = term(f"q{i} + {self._padding(i)}", "1")
-                inside.append(f"({place} - {back} < {line.span})")
+            if not exact:
+                continue
+            padding = self._padding(i)
+            place = f"q{i}" if padding == "0" else f"q{i} + {padding}"
+            found.append(f"t{i} = {place} - {term(f'o{i}', self._stride(i))}")
+            if line.span % line.stride:
+                inside.append(f"(t{i} < {line.kernel})")
+            if line.dilation > 1:
+                step = self.p.stride(f"dilation{i}", line.dilation)
+                found += [f"there{i} = t{i} % {step} == 0", f"t{i} = t{i} // {step}"]
+                inside.append(f"there{i}")
         return found, inside
 
     def covering(self) -> list[int]:
