@@ -2,15 +2,19 @@
 
 Before:
 
-    %0:2 = "gflow.max_pool"(%x) {kernel = array<i64: 3, 3>, positions = "plane", …}
+    %0:2 = "gflow.max_pool"(%x) {kernel = array<i64: 2, 2>, layout = "N*C", padding = array<i64: 0, 0>,
+        positions = "plane", stride = array<i64: 2, 2>, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+        resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>}
        : (tensor<2x8x8x3xf32>) -> (tensor<2x4x4x3xf32>, tensor<2x4x4x3xi64>)
-    %1 = "gflow.max_pool_grad"(%dy, %0#1) {…} : (tensor<2x4x4x3xf32>, tensor<2x4x4x3xi64>) -> tensor<2x8x8x3xf32>
+    %1 = "gflow.max_pool_grad"(%0#0, %0#1) {kernel = array<i64: 2, 2>, layout = "N*C", padding = array<i64: 0, 0>,
+        shape = array<i64: 2, 8, 8, 3>, stride = array<i64: 2, 2>}
+       : (tensor<2x4x4x3xf32>, tensor<2x4x4x3xi64>) -> tensor<2x8x8x3xf32>
 
 After:
 
-    %0:2 = "gflow.max_pool"(%x) {kernel = array<i64: 3, 3>, positions = "window", …}
+    %0:2 = "gflow.max_pool"(%x) {… positions = "window", …}
        : (tensor<2x8x8x3xf32>) -> (tensor<2x4x4x3xf32>, tensor<2x4x4x3xui8>)
-    %1 = "gflow.max_pool_grad"(%dy, %0#1) {…} : (tensor<2x4x4x3xf32>, tensor<2x4x4x3xui8>) -> tensor<2x8x8x3xf32>
+    %1 = "gflow.max_pool_grad"(%0#0, %0#1) {…} : (tensor<2x4x4x3xf32>, tensor<2x4x4x3xui8>) -> tensor<2x8x8x3xf32>
 
 Positions that nothing reads are not asked for.
 """
