@@ -11,6 +11,7 @@ into phases: those of one phase meet the same taps. Channel groups are a batch d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import Literal
@@ -81,7 +82,7 @@ class _Convolution:
         result: TensorType,
         after: Epilogue,
     ) -> None:
-        self.b, self.g, self.x, self.w, self.y = b, g, x, w, y
+        self.b, self.g, self.x, self.w, self.y = b, g, x, _still(w, g), y
         self.result, self.after = result, after
         self.label = after.label
         self.tf32 = tf32_allowed(b, "convolution")
@@ -167,7 +168,7 @@ class _Convolution:
         source = (w.outer, *w.spatial, w.channel)
         copy(self.b, ty, w.place, source, place, dense, self.label)
         self.reserved = -(-ty.nbytes // 64) * 64
-        return Tensor(place, w.dtype, dense[0], dense[-1], dense[1:-1])
+        return _still(Tensor(place, w.dtype, dense[0], dense[-1], dense[1:-1]), g)
 
     def _add(self, frame: Frame) -> None:
         add(self.b, frame, self.after, reserved=self.reserved)
@@ -187,7 +188,6 @@ class _Convolution:
             moved,
             run,
             gather=not self._vectorized(),
-            heavy=True,
         )
 
     def _vectorized(self) -> bool:
@@ -513,3 +513,9 @@ class _Convolution:
         if g.last:
             return (channel, Axis(g.cg * g.taps, "column", 1))
         return (channel, Axis(g.cg, "c", 1), Axis(g.taps, "tap", 1 if flat else None))
+
+
+def _still(w: Tensor, g: Geometry) -> Tensor:
+    """A weight whose taps don't move along dimensions that have but one: an index that is always 0 would look as if
+    addresses were no multiples of anything."""
+    return replace(w, spatial=tuple(0 if k == 1 else s for k, s in zip(g.kernel, w.spatial)))

@@ -36,6 +36,8 @@ _UNTOLD = frozenset(
 
 #: an op that costs more has values of its own
 _COSTLY = 4
+#: words of a vector along the columns, for each element of the tile: a thread has few rows
+_VECTOR = 0.25
 #: words of a costly function's values, and of a random number that is made
 _FUNCTION, _RANDOM = 2, 6
 
@@ -78,6 +80,8 @@ class Epilogue:
         for k in self.kernels:
             loads = {a.operand: a for a in k.loads if not is_raw(a, self.operands) and _full(k, a)}
             words += sum(_words(a.dtype) for a in loads.values())
+            vectors = {a.operand for a in k.loads if a.strides[-1:] > (0,) and not _full(k, a)}
+            words += _VECTOR * len(vectors)
             words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
             words += any(n.op == "random" for n in k.nodes) * _RANDOM
             if any(_single(k, a) for a in (*loads.values(), *k.stores)):
