@@ -17,7 +17,7 @@
 // CHECK: sum_6 = tl.sum(acc_6, 0, keep_dims=True)
 // CHECK: tl.store(out1 + i1 + tl.program_id(1) * width, sum_6)
 // CHECK: def reduce_add_sum_
-// CHECK: for rows_start in range(0, n0, ROWS):
+// CHECK: for rows_start in tl.range(0, n0, ROWS, num_stages=2):
 // CHECK: tl.store(out1 + i1, add_7)
 
 func.func @f(%x: tensor<4096x256xf32>, %g: tensor<4096x256xf32>, %v: tensor<256xf32>, %w: tensor<256xf32>)
