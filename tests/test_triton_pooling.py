@@ -19,7 +19,12 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.program import LaunchStep
 from gflow.dialects.types import TensorType
+from gflow.lowering import lower
+from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime.cuda.interpreter import InterpreterDevice
+from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 
@@ -174,6 +179,22 @@ def test_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
     for a, b in zip(ours.parameters(), model.parameters()):
         torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-4, atol=1e-5)
     assert "gflow.aten" not in graph.ir("planned")
+
+
+def test_inference_on_a_device() -> None:
+    """Traced on a GPU, maxima whose positions nothing reads are one kernel, not slices."""
+    x = special((2, 3, 9, 8))
+    trace = trace_graph("g", lambda x: F.max_pool2d(x, 3, 2, 1), [x], {}, {}, ())
+    for call in trace.ops:
+        for value in call.results:
+            if value is not None:
+                value.device = torch.device("cuda")
+    program = compile_module(lower(trace), CompileOptions(target="cuda:90"))
+    (step,) = program.steps
+    assert isinstance(step, LaunchStep)
+    assert "positions" not in program.triton[step.kernel].parameters
+    (found,) = CudaExecutable(program, InterpreterDevice())([x])
+    torch.testing.assert_close(found, F.max_pool2d(x, 3, 2, 1), rtol=0, atol=0, equal_nan=True)
 
 
 def test_kernels_compile() -> None:

@@ -158,7 +158,7 @@ OPS: tuple[OpDef, ...] = (
           cost=8, amp="clear", mixed=True),
     OpDef("max_pool_grad", "pooling", "the gradient of `max_pool` by its input of `shape`, from the positions of the maxima",
           ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear"),
-    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8),
+    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8, amp="promote"),
     OpDef("avg_pool_grad", "pooling", "the gradient of `avg_pool` by its input of `shape`", ("dy",), {**_AVG, **_SHAPE},
           infer=_avg_pool_grad, cost=8),
 )  # fmt: skip

@@ -177,3 +177,27 @@ func.func @inexact_constant(%x: tensor<2x4xf32>, %w: tensor<4x4xf32>) -> tensor<
   %2 = "gflow.matmul"(%1, %w) : (tensor<2x4xf32>, tensor<4x4xf32>) -> tensor<2x4xf32>
   return %2 : tensor<2x4xf32>
 }
+
+// Pooling: a mean is arithmetic, which goes on in float32 here; maxima are exact, so their operand is rounded where it
+// is made, large as it is, since nothing else needs its digits.
+// CHECK-LABEL: func.func @pooling(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.convert"(%arg0) {dtype = "bf16"} : (tensor<2x9x9x3xf32>) -> tensor<2x9x9x3xbf16>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.convert"(%arg1) {dtype = "bf16"} : (tensor<4x3x3x3xf32>) -> tensor<4x3x3x3xbf16>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.convolution"(%[[v0]], %[[v1]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 1, 1>, stride = array<i64: 1, 1>} : (tensor<2x9x9x3xbf16>, tensor<4x3x3x3xbf16>) -> tensor<2x9x9x4xbf16>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.convert"(%[[v2]]) {dtype = "f32"} : (tensor<2x9x9x4xbf16>) -> tensor<2x9x9x4xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.avg_pool"(%[[v3]]) {kernel = array<i64: 2, 2>, layout = "N*C", padding = array<i64: 0, 0>, stride = array<i64: 1, 1>} : (tensor<2x9x9x4xf32>) -> tensor<2x8x8x4xf32>
+// CHECK-NEXT:   %[[v5:.+]] = "gflow.exp"(%[[v4]]) : (tensor<2x8x8x4xf32>) -> tensor<2x8x8x4xf32>
+// CHECK-NEXT:   %[[v6:.+]] = "gflow.convert"(%[[v5]]) {dtype = "bf16"} : (tensor<2x8x8x4xf32>) -> tensor<2x8x8x4xbf16>
+// CHECK-NEXT:   %[[v7:.+]] = "gflow.max_pool"(%[[v6]]) {kernel = array<i64: 2, 2>, layout = "N*C", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, padding = array<i64: 0, 0>, positions = "none", resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, stride = array<i64: 2, 2>} : (tensor<2x8x8x4xbf16>) -> tensor<2x4x4x4xbf16>
+// CHECK-NEXT:   %[[v8:.+]] = "gflow.convert"(%arg2) {dtype = "bf16"} : (tensor<4x3x3x4xf32>) -> tensor<4x3x3x4xbf16>
+// CHECK-NEXT:   %[[v9:.+]] = "gflow.convolution"(%[[v7]], %[[v8]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0, 0>, stride = array<i64: 1, 1>} : (tensor<2x4x4x4xbf16>, tensor<4x3x3x4xbf16>) -> tensor<2x2x2x4xbf16>
+// CHECK-NEXT:   %[[v10:.+]] = "gflow.convert"(%[[v9]]) {dtype = "f32"} : (tensor<2x2x2x4xbf16>) -> tensor<2x2x2x4xf32>
+// CHECK-NEXT:   return %[[v10]] : tensor<2x2x2x4xf32>
+func.func @pooling(%x: tensor<2x9x9x3xf32>, %w: tensor<4x3x3x3xf32>, %v: tensor<4x3x3x4xf32>) -> tensor<2x2x2x4xf32> {
+  %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1, 1>, padding = array<i64: 1, 1>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<2x9x9x3xf32>, tensor<4x3x3x3xf32>) -> tensor<2x9x9x4xf32>
+  %1 = "gflow.avg_pool"(%0) {kernel = array<i64: 2, 2>, stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, layout = "N*C"} : (tensor<2x9x9x4xf32>) -> tensor<2x8x8x4xf32>
+  %2 = "gflow.exp"(%1) : (tensor<2x8x8x4xf32>) -> tensor<2x8x8x4xf32>
+  %3 = "gflow.max_pool"(%2) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>, layout = "N*C", positions = "none", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x8x8x4xf32>) -> tensor<2x4x4x4xf32>
+  %4 = "gflow.convolution"(%3, %v) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<2x4x4x4xf32>, tensor<4x3x3x4xf32>) -> tensor<2x2x2x4xf32>
+  return %4 : tensor<2x2x2x4xf32>
+}
