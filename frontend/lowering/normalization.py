@@ -8,7 +8,6 @@ from typing import Any
 
 from .dtypes import Unsupported
 from .emitter import Emitter, Value
-from .reductions import moments
 from .registry import lowers
 
 # -- batch normalization
@@ -263,6 +262,26 @@ def rms_norm_backward(
 
 
 # -- group normalization
+#
+# Sums go channel by channel and groups are made of those, which are few: so the large tensor is walked in whatever
+# layout it has, once for the sums and once for the result, as in batch normalization.
+
+
+def _by_channel(em: Emitter, v: Value, like: Value) -> Value:
+    """A value for each sample and channel spread over `like`."""
+    return em.broadcast(v, like.shape, (0, 1))
+
+
+def _spatial(x: Value) -> Value:
+    """An activation with at least one dimension after its channels."""
+    return x if x.rank > 2 else x.reshape((*x.shape, 1))
+
+
+def _sample(em: Emitter, x: Value) -> Value:
+    """The first element of each channel: near what a sum of the channel is taken of."""
+    ends = (*x.shape[:2], *(1,) * (x.rank - 2))
+    first = em("slice", x, starts=(0,) * x.rank, limits=ends, strides=(1,) * x.rank)
+    return first.reshape(x.shape[:2])
 
 
 @lowers("aten.native_group_norm")
@@ -272,15 +291,25 @@ def native_group_norm(
 ) -> Any:  # fmt: skip
     if x.numel == 0:
         raise Unsupported("statistics of nothing")
-    v = x.compute().reshape((n, groups, c // groups * hw))
-    mean, var = moments(em, v, [2])
-    rstd = em("rsqrt", var + eps)
-    y = ((v - mean) * rstd).reshape(x.shape)
+    v = _spatial(x.compute())
+    grouped, dims = (n, groups, c // groups), range(2, v.rank)
+    k = _sample(em, v)
+    shifted = v - _by_channel(em, k, v)
+    s1, s2 = shifted.sum(dims) / hw, (shifted * shifted).sum(dims) / hw
+    centre = k + s1
+    means, variances = centre.reshape(grouped), em.maximum(s2 - s1 * s1, 0.0).reshape(grouped)
+    mean = em.mean(means, [2], keepdim=True)
+    off = means - mean
+    rstd = em("rsqrt", em.mean(variances + off * off, [2], keepdim=True) + eps)
+    scale = em.broadcast(rstd.reshape((n, groups)), grouped, (0, 1))
     if weight is not None:
-        y = y * _channel(em, weight.to(v.dtype), x)
+        scale = scale * weight.to(v.dtype).reshape(grouped[1:])
+    shift = off * scale
     if bias is not None:
-        y = y + _channel(em, bias.to(v.dtype), x)
-    return y.to(x.dtype), mean.reshape((n, groups)), rstd.reshape((n, groups))
+        shift = shift + bias.to(v.dtype).reshape(grouped[1:])
+    y = (v - _by_channel(em, centre, v)) * _by_channel(em, scale.reshape((n, c)), v)
+    y = y + _by_channel(em, shift.reshape((n, c)), v)
+    return y.reshape(x.shape).to(x.dtype), mean.reshape((n, groups)), rstd.reshape((n, groups))
 
 
 @lowers("aten.native_group_norm_backward")
@@ -290,20 +319,32 @@ def native_group_norm_backward(
 ) -> Any:  # fmt: skip
     if x.numel == 0:
         raise Unsupported("statistics of nothing")
-    grouped = (n, groups, c // groups, hw)
-    v, d = x.compute().reshape(grouped), dy.compute().reshape(grouped)
-    mean = mean.to(v.dtype).reshape((n, groups, 1, 1))
-    rstd = rstd.to(v.dtype).reshape((n, groups, 1, 1))
-    hat = (v - mean) * rstd
+    v, d = _spatial(x.compute()), _spatial(dy.compute())
+    grouped, dims = (n, groups, c // groups), range(2, v.rank)
+    mean = mean.to(v.dtype).reshape((n, groups, 1))
+    rstd = rstd.to(v.dtype).reshape((n, groups, 1))
+    k = _sample(em, v)
+    shifted = v - _by_channel(em, k, v)
+    off = k.reshape(grouped) - mean
+    sum_d = d.sum(dims).reshape(grouped)
+    sum_d_hat = ((d * shifted).sum(dims).reshape(grouped) + off * sum_d) * rstd
     dx = dw = db = None
     if output_mask[0]:
-        g = d
-        if weight is not None:
-            g = d * weight.to(v.dtype).reshape((1, groups, c // groups, 1))
-        m1, m2 = em.mean(g, [2, 3], keepdim=True), em.mean(g * hat, [2, 3], keepdim=True)
-        dx = ((g - m1 - hat * m2) * rstd).reshape(x.shape).to(x.dtype)
+        w = em.full(1, grouped[1:], v.dtype) if weight is None else weight.to(v.dtype)
+        w = w.reshape((1, *grouped[1:]))
+        count = c // groups * hw
+        m1 = (sum_d * w).sum([2], keepdim=True) / count
+        m2 = (sum_d_hat * w).sum([2], keepdim=True) / count
+        slope = m2 * rstd * rstd
+        spread = [scale.reshape((n, c)) for scale in (
+            em.broadcast(rstd, grouped) * em.broadcast(w, grouped),
+            em.broadcast(slope, grouped),
+            m1 * rstd + slope * off,
+        )]  # fmt: skip
+        scale, slopes, shift = (_by_channel(em, s, v) for s in spread)
+        dx = (d * scale - shifted * slopes - shift).reshape(x.shape).to(x.dtype)
     if output_mask[1]:
-        dw = (d * hat).sum([0, 3]).reshape((c,))
+        dw = sum_d_hat.sum([0]).reshape((c,))
     if output_mask[2]:
-        db = d.sum([0, 3]).reshape((c,))
+        db = sum_d.sum([0]).reshape((c,))
     return dx, dw, db
