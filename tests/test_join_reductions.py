@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from ir_interpreter import run_module
+from codegen_harness import Arg, b, make, reduce, spread
+from ir_interpreter import DTYPES, run_module
 from torch import Tensor, nn
+from triton_interpreter import run_program
 
 import gflow
 from gflow.compiler import CompileOptions
+from gflow.compiler.codegen.triton.compile import compile_kernels
+from gflow.compiler.compile import compile_module
 from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.pipeline import DEFAULT_PIPELINES
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.dialects.types import type_of
 
 pytest.importorskip("triton")
 
@@ -179,3 +184,64 @@ def test_sums_that_the_rows_need_stay_apart() -> None:
     before, after = _joined(_function(lines, "%d", "tensor<20x4xf32>"))
     assert "gflow.partial_sums" not in after
     _same(before, after, (20, 4), (20, 4), (4, 4))
+
+
+def test_sums_of_one_value_and_rows_of_what_all_share() -> None:
+    """%c and %e are sums of the same; %t is the same for each row."""
+    lines = (
+        SOFT
+        + """
+    %c = "gflow.reduce"(%d) COLUMNS
+    %e = "gflow.reduce"(%d) COLUMNS
+    %g = "gflow.reduce"(%y) COLUMNS
+    %k = "gflow.broadcast"(%g) DOWN
+    %t = "gflow.reduce"(%k) ROWS
+    %h = "gflow.broadcast"(%t) ALONG
+    %q = "gflow.sub"(%h, %d) WIDE
+    %r = "gflow.reduce"(%q) COLUMNS
+    """
+    )
+    text = _function(
+        lines, "%q, %c, %e, %r", ", ".join(["tensor<20x4xf32>", *["tensor<4xf32>"] * 3])
+    )
+    before, after = _joined(text)
+    assert after.count("gflow.partial_sums") >= 3
+    _same(before, after, (20, 4), (20, 4), (4, 4))
+    passes = DEFAULT_PIPELINES["cuda"].split("gflow-schedule")[1]
+    with CONTEXT:
+        module = ir.Module.parse(after)
+        options = CompileOptions(
+            target="cuda:90", pipeline=f"builtin.module(func.func(gflow-schedule{passes}"
+        )
+        args = [torch.randn(20, 4), torch.randn(20, 4), torch.randn(4, 4)]
+        want = run_module(ir.Module.parse(before), [a.clone() for a in args])
+        got = run_program(compile_module(module, options), args)
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
+
+
+def _norm_backward(
+    x: ir.Value, g: ir.Value, mean: ir.Value, rstd: ir.Value, weight: ir.Value
+) -> list[ir.Value]:
+    wide = type_of(x).shape
+    x, g = (b("convert", v, dtype="f32") for v in (x, g))
+    over = spread(rstd, wide, 0)
+    hat = b("mul", b("sub", x, spread(mean, wide, 0)), over)
+    d = b("mul", g, spread(weight, wide, 1))
+    m1, m2 = (spread(reduce("sum", v, 1), wide, 0) for v in (d, b("mul", d, hat)))
+    dx = b("mul", b("sub", b("sub", d, m1), b("mul", hat, m2)), over)
+    return [b("convert", dx, dtype="bf16"), reduce("sum", b("mul", g, hat), 0), reduce("sum", g, 0)]
+
+
+@pytest.mark.parametrize(("width", "arch"), [(768, 80), (2048, 90)])
+def test_kernels_at_real_sizes_do_not_spill(width: int, arch: int) -> None:
+    shapes = {"x": (8192, width), "g": (8192, width), "m": (8192,), "r": (8192,), "w": (width,)}
+    args = []
+    for name, shape in shapes.items():
+        dtype = "bf16" if name in "xg" else "f32"
+        args.append(Arg(shape, dtype, values=torch.empty(1, dtype=DTYPES[dtype]).expand(shape)))
+    case = make("norm", args, _norm_backward)
+    program = compile_module(case.module, CompileOptions(target=f"cuda:{arch}"))
+    assert len(program.steps) == 2
+    code = compile_kernels([(k, 0) for k in program.triton.values()], arch)
+    assert not any(c.spills for c in code.values())

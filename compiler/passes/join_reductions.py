@@ -109,19 +109,30 @@ class _Order:
 
 def run(function: func.FuncOp, options: JoinOptions) -> None:
     body = read_body(function)
-    rows = [o for o in body.ops if _space_of(o, "row") and _fits(_space_of(o, "row"), options)]
     order = _Order(body)
+    near: dict[
+        int, list[tuple[Op, tuple[int, ...]]]
+    ] = {}  # value → kernels of rows that read or make it
     found: dict[int, list[_Columns]] = {}
     for o in body.ops:
-        columns = _columns(o) if _fits(_space_of(o, "column"), options) else None
-        if columns is not None:
-            candidates = [r for r in rows if _can_join(order, r, columns)]
-            if candidates:
-                best = max(candidates, key=lambda r: _shared(r, columns))
-                found.setdefault(best.index, []).append(columns)
-    for index, all_columns in found.items():
+        space = _space_of(o, "row")
+        if _fits(space, options):
+            for v in {*o.operands, *o.results}:
+                near.setdefault(v, []).append((o, space))
+    for o in body.ops:
+        c = _columns(o) if _fits(_space_of(o, "column"), options) else None
+        if c is None:
+            continue
+        others = {
+            r.index: r for v in (*c.wide, *c.gives) for r, s in near.get(v, ()) if s == c.space
+        }
+        candidates = [r for r in others.values() if _can_join(order, r, c)]
+        if candidates:
+            best = max(candidates, key=lambda r: (_shared(r, c), -r.index))
+            found.setdefault(best.index, []).append(c)
+    for index, columns in found.items():
         r = body.ops[index]
-        still = [c for c in all_columns if _can_join(order, r, c)]
+        still = [c for c in columns if _can_join(order, r, c)]
         _join(order, r, _within(r, still, options), options)
 
 
@@ -200,9 +211,7 @@ def _cone(
 
 
 def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
-    """Whether kernel `r` may sum the columns: it stands where it can, and loads or computes all of them."""
-    if _space_of(r, "row") != c.space or not _shared(r, c):
-        return False
+    """Whether a kernel of rows of the same space may sum columns: it stands where it can, and has all of them."""
     feeds = not c.gives.keys().isdisjoint(r.operands)
     if not feeds and not c.wide <= {*r.operands, *r.results}:
         return False

@@ -32,21 +32,28 @@ def write_runs(w: Writer) -> None:
     from .reductions import across, finished, levels, operand, reductions
 
     k = w.k
-    sums = {k.stores[n].node: n for n in sorted(partial_stores(k))}
+    partial = sorted(partial_stores(k))
+    sums = list(dict.fromkeys(k.stores[n].node for n in partial))
     rows = frozenset(w.t.rows)
     for r in sums:
         w.line(f"acc_{r} = tl.full({w.shape()}, 0.0, {triton_type(k.nodes[r].dtype)})")
 
-    def body() -> None:
+    def reduce_rows(in_run: bool) -> None:
         for level in range(1, levels(k) + 1):
             for r in reductions(k, level):
-                finished(w, r, across(w, k.nodes[r], operand(w, r, True)))
+                if bool(k.nodes[r].dims & rows) == in_run:
+                    finished(w, r, across(w, k.nodes[r], operand(w, r, True)))
+
+    def body() -> None:
+        reduce_rows(True)
         for r in sums:
             x, mask = w.value(k.nodes[r].args[0]), w.mask(rows)
             w.line(f"acc_{r} += " + (f"tl.where({mask}, {x}, 0.0)" if mask else x))
-        w.write([n for n in range(len(k.stores)) if n not in sums.values()])
+        w.write([n for n in range(len(k.stores)) if n not in partial])
 
+    reduce_rows(False)  # of what all rows share
     w.loop("rows", body)
-    for r, n in sums.items():
+    for r in sums:
         w.line(f"sum_{r} = tl.sum(acc_{r}, 0, keep_dims=True)")
-        w.store(n, f"sum_{r}")
+    for n in partial:
+        w.store(n, f"sum_{k.stores[n].node}")
