@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from .tracing.clipping import clip_problem
 from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .tracing.sizes import Dynamic
+from .unread_keys import unread_problem
 from .views import unwrapped, view
 
 _names: Counter[str] = Counter()
@@ -178,7 +179,7 @@ class Graph(Inspection, Sharing):
 
         Raises:
             GraphError: `optim` is no optimizer, `lr_sch` is no scheduler of it or needs a metric, or
-                a group's clipping is no number.
+                a group's clipping is no number, or a group asks for what `optim` does not do.
         """
         state = self._checked()
         if isinstance(optim, str):
@@ -190,7 +191,7 @@ class Graph(Inspection, Sharing):
                 f"got {type(optim).__name__}"
             )
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
-        if problem := problem or clip_problem(optim):
+        if problem := problem or clip_problem(optim) or unread_problem(optim):
             raise GraphError(f"{_here()}: {problem}")
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
@@ -258,36 +259,16 @@ class Graph(Inspection, Sharing):
                 line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
-        state: _State | None = self.__dict__.get("_state")
-        if state is None or state.table is None:
-            state = self._first_call()
-        assert state.table is not None
-        if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
-            raise GraphError(
-                f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
-                "Call its modules there instead, or call one graph after the other."
-            )
-        leaves, key = flatten_call(self.build, args, kwargs)
-        call = state.dynamic.of(self.build, args, kwargs, leaves, key)
-        if call is not None:
-            key = call.key
-        if not state.table.is_current():
-            self._collect(state)
-        key = (key, *_modes(state))
-        plan = state.plans.find(key)
-        if plan is None:
-            try:
-                with one_at_a_time:
-                    plan = self._compile(key, args, kwargs, call.dynamic if call else None)
-            except StepSkipped as skipped:
-                self._after_step()
-                return skipped.outputs
-            outputs = plan.first_outputs
-            if outputs is not None:
-                plan.first_outputs = None
-                self._after_step()
-                return outputs[0]
-        result = plan.run(leaves, state)
+        leaves, plan = self._program(args, kwargs)
+        if isinstance(plan, StepSkipped):
+            self._after_step()
+            return plan.outputs
+        outputs = plan.first_outputs
+        if outputs is not None:
+            plan.first_outputs = None
+            self._after_step()
+            return outputs[0]
+        result = plan.run(leaves, self._state)
         self._after_step()
         return result
 
@@ -334,6 +315,47 @@ class Graph(Inspection, Sharing):
         Traced.__name__ = Traced.__qualname__ = f"{getattr(func, '__name__', 'function')}_graph"
         return Traced()
 
+    def _compile(self, *args: Any, **kwargs: Any) -> None:
+        """OneFlow's name for compiling the program for these arguments before the first call.
+
+        Nothing is run, except where an optimizer can make its state only by a first step.
+        """
+        _, plan = self._program(args, kwargs)
+        self._checked().called = True
+        if isinstance(plan, StepSkipped) or plan.first_outputs is not None:
+            self._after_step()
+        if isinstance(plan, Plan):
+            plan.first_outputs = None
+
+    def _program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], Plan | StepSkipped]:
+        """The tensors of a call and its program, compiled if it is a new one."""
+        state: _State | None = self.__dict__.get("_state")
+        if state is None or state.table is None:
+            state = self._first_call()
+        assert state.table is not None
+        if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
+            raise GraphError(
+                f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
+                "Call its modules there instead, or call one graph after the other."
+            )
+        leaves, key = flatten_call(self.build, args, kwargs)
+        call = state.dynamic.of(self.build, args, kwargs, leaves, key)
+        if call is not None:
+            key = call.key
+        if not state.table.is_current():
+            self._collect(state)
+        key = (key, *_modes(state))
+        plan = state.plans.find(key)
+        if plan is None:
+            try:
+                with one_at_a_time:
+                    plan = self._new_program(key, args, kwargs, call.dynamic if call else None)
+            except StepSkipped as skipped:
+                return leaves, skipped
+        return leaves, plan
+
     # the slow path
 
     def _checked(self) -> _State:
@@ -370,7 +392,7 @@ class Graph(Inspection, Sharing):
                 state.table, state.marks = collect_modules(self._roots()), None
                 state.plans.clear()
 
-    def _compile(
+    def _new_program(
         self,
         key: Any,
         args: tuple[Any, ...],

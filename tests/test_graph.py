@@ -412,3 +412,41 @@ def test_copies_are_refused() -> None:
             flow.GraphError, match=r"cannot be copied or pickled. Make another over"
         ):
             way(graph)
+
+
+def test_compiling_before_the_first_call() -> None:
+    """OneFlow's `_compile`: a program, and no step of a training graph."""
+    model = torch.nn.Linear(3, 1)
+    before = copy.deepcopy(model.state_dict())
+
+    class Train(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.Adam(model.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.model(x).square().mean()
+            loss.backward()
+            return loss
+
+    graph, x = Train(), torch.randn(4, 3)
+    state = graph.state_dict()
+    graph._compile(x)
+    assert graph.is_compiled
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    with pytest.raises(flow.GraphError, match="before the first call"):
+        graph.load_state_dict(state)
+    losses = [graph(x).item() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert len(graph._state.plans.values()) == 1
+
+
+def test_keys_of_groups_that_no_optimizer_reads() -> None:
+    model = torch.nn.Linear(3, 1)
+    group = {"params": list(model.parameters()), "do_bias_correction": True}
+    graph = nn.Graph()
+    graph.add_optimizer(torch.optim.AdamW([group]))
+    with pytest.raises(flow.GraphError, match=r"test_graph.py:\d+: .*do_bias_correction=False"):
+        graph.add_optimizer(torch.optim.AdamW([group | {"do_bias_correction": False}]))
