@@ -6,7 +6,9 @@ where it is made, and all its users read the half. Ops that are exact in every t
 up to their operand, so that e.g. the value before a ReLU is the half that both forward and backward read.
 
 Whose digits are not needed: values computed from halves alone (*plain*), parameters, constants and per-channel
-numbers aside, as a batch norm's result, since `torch.autocast` has them in halves too. A residual stream that
+numbers aside, as a batch norm's result, since `torch.autocast` has them in halves too. Such a value is also
+rounded where sums over the batch read it and others too, as a batch norm does of a gradient that two branches
+add to: it has to be in memory for that. A residual stream that
 starts at an embedding is not plain: its arithmetic goes on in float32, and only contractions get halves.
 
 A bias added to a contraction's result counts as part of the contraction, where several ops read the sum.
@@ -203,6 +205,7 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
     root, types = known.root, body.types
     count = len(body.values)
     wanted, arithmetic, full = [False] * count, [False] * count, [False] * count
+    summed = [False] * count  # over the batch, each channel apart
     uses = [0] * count
     for v in body.returned:
         full[root[v]] = True
@@ -214,6 +217,8 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
         if full[v]:
             return False
         if v in known.biased and uses[v] > 1:
+            return True
+        if summed[v] and uses[v] > 1 and known.plain[v]:
             return True
         return wanted[v] and (known.plain[v] or not arithmetic[v])
 
@@ -250,11 +255,19 @@ def _backward(body: Body, known: _Forward) -> tuple[set[int], set[int]]:
                     wanted[x] = True
                     sunk.add(results[0])
                     continue
+        if o.name == "reduce" and _over_batch(o, types[o.operands[0]].rank):
+            summed[root[o.operands[0]]] = True
         if o.name != "reduce":
             for v in data:
                 arithmetic[root[v]] = True
         rounded.update(r for r in results if as_half(r))
     return sunk, rounded
+
+
+def _over_batch(o: Op, rank: int) -> bool:
+    """Whether a reduction leaves some dimensions, but not the first."""
+    dims = list(ir.DenseI64ArrayAttr(o.op.attributes["dims"]))
+    return 0 in dims and len(dims) < rank
 
 
 def _parameters(function: func.FuncOp, body: Body) -> list[int]:

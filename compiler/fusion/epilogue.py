@@ -73,9 +73,11 @@ def _split(
         return value in needed or any(i != gi for i in readers.get(value, ()))
 
     found = first_part(grouping, gi, u, outside)
-    if found is None or not _fits(grouping, contraction, found[0], u):
+    if found is None or not _pays(grouping, u, *found):
         return None
     first, rest, between = found
+    if not _fits(grouping, contraction, first, u):
+        return None
     new = len(groups)
     for b in groups[gi].inputs:
         readers[b] = [i for i in readers[b] if i != gi]
@@ -89,6 +91,16 @@ def _split(
         if grouping.group_of.get(m) == gi:
             grouping.group_of[m] = new
     return new, u, reshape
+
+
+def _pays(grouping: Grouping, u: int, first: Group, rest: Group, between: int) -> bool:
+    """Whether two kernels load and store no more: not `u`, but what is between them once more, and what both read.
+
+    As much is less, since a product hides some of it.
+    """
+    types = grouping.body.types
+    both = sum(types[b].nbytes for b in first.inputs & rest.inputs)
+    return 2 * types[u].nbytes >= types[between].nbytes + both
 
 
 def _fits(grouping: Grouping, contraction: Op, g: Group, u: int) -> bool:
