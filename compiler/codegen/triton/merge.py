@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gflow.dialects.program import Place, TritonConfig
-from gflow.dialects.types import COMPLEX
+from gflow.dialects.types import COMPLEX, TensorType
 
 from ...contractions import root_of
 from ...ssa import Op
@@ -28,8 +28,12 @@ from .parameters import extent
 from .tiling import Tiling, tiling_of
 from .writer import Writer
 
-#: elements of a program
-_BLOCK = 1024
+#: elements of a program, at least and at most; threads of one
+_BLOCK, _MOST_BLOCK, _THREADS = 1024, 4096, 128
+#: bytes that a thread should have on their way: the parameters of all tensors take registers, and leave fewer threads
+_ON_WAY = 128
+#: programs that a launch should have before they take more elements
+_BUSY = 264
 #: has no size that is a multiple of it: there may always be a last tile that is not full
 _RAGGED = TritonConfig({"COLS": (1 << 30) - 1}, 4, 1)
 #: bytes of parameters of a launch; drivers since CUDA 12.1 take 32,764, and the tree over them stays small
@@ -51,7 +55,10 @@ class _Member:
     k: Kernel
     source: Source
     args: tuple[int | float | Place, ...]
-    programs: int
+
+    def programs(self, block: int) -> int:
+        """Those that take so many elements each."""
+        return cdiv(self.k.numel, block)
 
 
 def candidate(b: Builder, o: Op) -> bool:
@@ -134,8 +141,21 @@ def _member(b: Builder, o: Op) -> _Member | None:
     written = Writer(k, t, configs, loads, stores).render("merged", None)
     if len(written.source.grid) != 1:
         return None
-    programs = cdiv(k.sizes[0], _BLOCK) if flat else 1
-    return _Member(o, k, written.source, written.args, programs)
+    return _Member(o, k, written.source, written.args)
+
+
+def _block(group: Sequence[_Member]) -> int:
+    """Elements of a program: enough loads for a thread, if there are elements enough."""
+    moved = sum(TensorType((), a.dtype).itemsize for a in group[0].k.loads if any(a.strides))
+    total = sum(m.k.numel for m in group)
+    block = _BLOCK
+    while (
+        block < _MOST_BLOCK
+        and 2 * block * moved <= _ON_WAY * _THREADS
+        and total >= 2 * block * _BUSY
+    ):
+        block *= 2
+    return block
 
 
 def _parts(group: Sequence[_Member]) -> Iterator[list[_Member]]:
@@ -179,7 +199,7 @@ def _launch(b: Builder, group: list[_Member]) -> None:
     common = [i for i in range(len(names)) if same[i] == i and i not in varying]
     parameters = {names[i]: first.parameters[names[i]] for i in common}
     args: list[int | float | Place] = [group[0].args[i] for i in common]
-    begin = 0
+    begin, block = 0, _block(group)
     for number, m in enumerate(group):
         if number:
             parameters[f"begin_{number}"] = "i32"
@@ -187,12 +207,14 @@ def _launch(b: Builder, group: list[_Member]) -> None:
         for i in varying:
             parameters[f"{names[i]}_{number}"] = first.parameters[names[i]]
             args.append(m.args[i])
-        begin += m.programs
+        begin += m.programs(block)
     parameters["programs"] = "i32"
     args.append(begin)
     given = [names[i] for i in same]
     text = _text(first, given, [names[i] for i in varying], len(group), list(parameters))
     config = first.configs[0]
+    if config.constants:
+        config = replace(config, constants={"COLS": block})
     stem = f"merged_{fused._stem(group[0].k)}"
     source = Source(stem, text, parameters, (config,), ("programs",), {})
     b.launch(source, args, b.label(group[0].o))
