@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_unflatten
 
 from gflow.runtime.micro_batches import Joined
@@ -28,6 +29,9 @@ from .tracing.sizes import Dynamic, with_size
 from .tracing.trace import OutputRef, Trace
 from .tracing.tracer import trace_graph
 from .tracing.watch import current
+
+#: roles of tensors that eager code may have saved for a backward of its own
+_SEEN = ("parameter", "buffer", "input", "constant")
 
 
 class Plan:
@@ -67,6 +71,11 @@ class Plan:
             and trace.inputs[self.positions[slot.value]].role == "scaler_state"
         ]
         self.written = [n for n in trace.numbers if n.final is not None]
+        self.updated = [
+            o.alias
+            for o in trace.outputs
+            if o.alias is not None and trace.inputs[o.alias].role in _SEEN
+        ]
         spec = trace.out_spec
         self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
 
@@ -146,6 +155,7 @@ class Plan:
             arguments[position] = leaves[leaf]
         if self.dynamic is not None:
             arguments[self.size_at].fill_(size_of(self.dynamic, leaves))
+        updated = [arguments[i] for i in self.updated]
         memory = self.memory
         if memory is None:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
@@ -158,6 +168,8 @@ class Plan:
                 rng[0].random_()
             arguments.append(rng)
         results = self.compiled.run(arguments)
+        if updated:
+            increment_version(updated)
         if self.compiled.takes_rng:
             rng[1] += 1
         for number in self.written:

@@ -450,3 +450,30 @@ def test_keys_of_groups_that_no_optimizer_reads() -> None:
     graph.add_optimizer(torch.optim.AdamW([group]))
     with pytest.raises(flow.GraphError, match=r"test_graph.py:\d+: .*do_bias_correction=False"):
         graph.add_optimizer(torch.optim.AdamW([group | {"do_bias_correction": False}]))
+
+
+def test_updates_are_seen_by_eager_backward_passes() -> None:
+    """As in eager mode, a backward pass whose saved tensors were updated since is an error."""
+    model, x = torch.nn.Linear(3, 1), torch.ones(2, 3, requires_grad=True)
+
+    class Update(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def build(self, y: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                self.model.weight.mul_(2)
+            return y.add_(1)
+
+    graph = Update()
+    y = torch.ones(2)
+    graph(y)  # compiles
+    loss, square = model(x).sum(), (y * torch.ones(2, requires_grad=True)).sum()
+    versions = [model.weight._version, y._version, model.bias._version]
+    graph(y)
+    after = [model.weight._version, y._version, model.bias._version]
+    assert [b - a for a, b in zip(versions, after)] == [1, 1, 0]
+    for result in (loss, square):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
