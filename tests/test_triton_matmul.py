@@ -259,6 +259,25 @@ def test_descriptors() -> None:
     run_cases([batched, after])
 
 
+def test_descriptors_want_aligned_operands() -> None:
+    """An operand that begins anywhere, or tf32 whose terms are not side by side, goes by pointers."""
+
+    def ways(case: Case) -> set[str]:
+        (kernel,) = compile_case(case).triton.values()
+        return {n for c in kernel.configs for n in c.constants} & {"PERSISTENT", "DESCRIPTORS"}
+
+    whole = Arg((64, 136), "bf16")
+    parts = {"starts": [0, 8], "limits": [64, 72], "strides": [1, 1]}
+    odd = parts | {"starts": [0, 3], "limits": [64, 67]}
+    for cut, found in ((parts, {"PERSISTENT"}), (odd, set())):
+        case = make(
+            "part",
+            [whole, Arg((64, 64), "bf16")],
+            lambda x, y, cut=cut: [b("matmul", b("slice", x, **cut), y)],
+        )
+        assert ways(case) == found
+
+
 def test_rows_that_begin_anywhere_are_copied() -> None:
     """If the product is large; descriptors then read whole vectors of the copy."""
     m, k, n = 2048, 4099, 1024

@@ -13,7 +13,7 @@ from gflow.dialects.types import TensorType
 
 from ...ssa import Op
 from .aligned import Operand, aligned, vectorized
-from .builder import Builder
+from .builder import ALIGNMENT, Builder
 from .contraction import Frame, add, kind_of_product, tf32_allowed
 from .epilogue import Epilogue, plain
 from .parameters import WIDE, Parameters, addresses, extent, term, total, wide
@@ -85,7 +85,8 @@ def product(
     even = vectorized((x.rows, x.cols), xs, item) and vectorized((y.rows, y.cols), ys, item)
     # tensor cores take tf32 only with neighbouring terms side by side
     upright = item == 2 or (x.cols == 1 and y.rows == 1)
-    described = even and upright and kind == "cores" and b.arch >= 90
+    whole = all(o.place.offset % ALIGNMENT == 0 for o in (x, y))
+    described = even and upright and whole and kind == "cores" and b.arch >= 90
     way: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
     if described:
         way = "DESCRIPTORS" if dims else "PERSISTENT"
