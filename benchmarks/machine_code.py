@@ -113,8 +113,8 @@ def traffic(text: str) -> Traffic:
             del waiting[: used[-1] + 1]  # they come in order
         if kind == "LDGDEPBAR":
             groups.append(0)
-        elif kind == "DEPBAR":
-            left = int(operands.rpartition(",")[2], 16)
+        elif kind == "DEPBAR" and (count := re.search(r", (0x[0-9a-f]+)", operands)):
+            left = int(count[1], 16)  # without, it waits for scoreboards, not for groups
             groups = [*groups[:-1][len(groups) - 1 - left :], 0] if left < len(groups) else groups
         if kind in _GLOBAL:
             width = _width(modifiers)
