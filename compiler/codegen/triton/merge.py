@@ -36,8 +36,8 @@ _ON_WAY = 128
 _BUSY = 264
 #: has no size that is a multiple of it: there may always be a last tile that is not full
 _RAGGED = TritonConfig({"COLS": (1 << 30) - 1}, 4, 1)
-#: bytes of parameters of a launch; drivers since CUDA 12.1 take 32,764, and the tree over them stays small
-_PARAMETER_BYTES = 12_000
+#: bytes of parameters of a launch; drivers before CUDA 12.1 take 4,096, and a tree over more spills its pointers
+_PARAMETER_BYTES = 4_000
 #: an op of more elements gains nothing by sharing a launch, and has a kernel made for its size
 _MOST = 1 << 26
 
