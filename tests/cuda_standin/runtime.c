@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #undef cudaGetDeviceProperties
 #undef cudaEventRecordWithFlags
@@ -110,14 +111,23 @@ OK(cudaStreamSynchronize, cudaStream_t s)
 OK(cudaStreamWaitEvent, cudaStream_t s, cudaEvent_t e, unsigned flags)
 OK(cudaStreamAddCallback, cudaStream_t s, cudaStreamCallback_t f, void *data, unsigned flags)
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *data) { f(data); return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t *e) { *e = (cudaEvent_t)++handles; return cudaSuccess; }
+// an event is the moment at which it was recorded: what was begun before is done
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return 1e3 * t.tv_sec + 1e-6 * t.tv_nsec;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *e) { *e = calloc(1, sizeof(double)); return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return cudaEventCreate(e); }
-OK(cudaEventDestroy, cudaEvent_t e)
+cudaError_t cudaEventDestroy(cudaEvent_t e) { free(e); return cudaSuccess; }
 OK(cudaEventQuery, cudaEvent_t e)
-OK(cudaEventRecord, cudaEvent_t e, cudaStream_t s)
-OK(cudaEventRecordWithFlags, cudaEvent_t e, cudaStream_t s, unsigned flags)
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { *(double *)e = now(); return cudaSuccess; }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) { return cudaEventRecord(e, s); }
 OK(cudaEventSynchronize, cudaEvent_t e)
-cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { *ms = 1; return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
+  *ms = *(double *)b - *(double *)a;
+  return cudaSuccess;
+}
 
 // ---- graphs: numbered; what they hold is Python's business
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
