@@ -22,7 +22,8 @@ def _batch_statistics(em: Emitter, x: Value) -> tuple[Value, Value, int]:
     """Mean and (biased) variance per channel in one pass: two sibling sums of x - K.
 
     K is the channel's first element; a shift close to the data keeps the difference of
-    the two sums exact enough where a plain sum of squares would cancel.
+    the two sums exact enough where a plain sum of squares would cancel. It is read before x is
+    made wider: only kernels may read what is wider than what is stored.
     """
     dims = [d for d in range(x.rank) if d != 1]
     count = math.prod(x.shape[d] for d in dims)
@@ -32,8 +33,9 @@ def _batch_statistics(em: Emitter, x: Value) -> tuple[Value, Value, int]:
     first = em(
         "slice", x, starts=(0,) * x.rank, limits=(1, channels) + (1,) * (x.rank - 2),
         strides=(1,) * x.rank,
-    ).reshape((channels,))  # fmt: skip
-    shifted = x - _channel(em, first, x)
+    ).reshape((channels,)).compute()  # fmt: skip
+    v = x.compute()
+    shifted = v - _channel(em, first, v)
     s1 = shifted.sum(dims) / count
     s2 = (shifted * shifted).sum(dims) / count
     return first + s1, em.maximum(s2 - s1 * s1, 0.0), count
@@ -51,7 +53,7 @@ def _train(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value, Value, int]:
     v = x.compute()
-    mean, var, count = _batch_statistics(em, v)
+    mean, var, count = _batch_statistics(em, x)
     rstd = em("rsqrt", var + eps)
     return _normalized(em, v, mean, rstd, weight, bias).to(x.dtype), mean, rstd, var, count
 
@@ -293,7 +295,7 @@ def native_group_norm(
         raise Unsupported("statistics of nothing")
     v = _spatial(x.compute())
     grouped, dims = (n, groups, c // groups), range(2, v.rank)
-    k = _sample(em, v)
+    k = _sample(em, _spatial(x)).compute()
     shifted = v - _by_channel(em, k, v)
     s1, s2 = shifted.sum(dims) / hw, (shifted * shifted).sum(dims) / hw
     centre = k + s1
@@ -323,7 +325,7 @@ def native_group_norm_backward(
     grouped, dims = (n, groups, c // groups), range(2, v.rank)
     mean = mean.to(v.dtype).reshape((n, groups, 1))
     rstd = rstd.to(v.dtype).reshape((n, groups, 1))
-    k = _sample(em, v)
+    k = _sample(em, _spatial(x)).compute()
     shifted = v - _by_channel(em, k, v)
     off = k.reshape(grouped) - mean
     sum_d = d.sum(dims).reshape(grouped)
