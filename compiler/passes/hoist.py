@@ -1,18 +1,21 @@
 """Pointwise kernels that read arguments alone run first, next to each other, so that they can share launches.
 
-Before, as `gflow-fuse` makes kernels of a model in mixed precision:
+Before:
 
-    %0 = "gflow.fused"(%w0) ({ convert }) {kind = "pointwise"} : (tensor<4x4xf32>) -> tensor<4x4xf16>
-    %1 = "gflow.matmul"(%x, %0) : …
-    %2 = "gflow.fused"(%w1) ({ convert }) {kind = "pointwise"} : (tensor<4x4xf32>) -> tensor<4x4xf16>
-    %3 = "gflow.matmul"(%1, %2) : …
+    %0 = "gflow.matmul"(%x, %w) : (tensor<2x4xf16>, tensor<4x4xf16>) -> tensor<2x4xf16>
+    %1 = "gflow.fused"(%v) ({
+    ^bb0(%a: tensor<4x4xf32>):
+      %c = "gflow.convert"(%a) {dtype = "f16"} : (tensor<4x4xf32>) -> tensor<4x4xf16>
+      "gflow.yield"(%c) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x4xf16>) -> ()
+    }) {kind = "pointwise", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+        resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x4xf32>) -> tensor<4x4xf16>
+    %2 = "gflow.matmul"(%0, %1) : (tensor<2x4xf16>, tensor<4x4xf16>) -> tensor<2x4xf16>
 
 After:
 
-    %0 = "gflow.fused"(%w0) …
-    %1 = "gflow.fused"(%w1) …
-    %2 = "gflow.matmul"(%x, %0) : …
-    %3 = "gflow.matmul"(%2, %1) : …
+    %0 = "gflow.fused"(%v) …
+    %1 = "gflow.matmul"(%x, %w) : …
+    %2 = "gflow.matmul"(%1, %0) : …
 
 The results live from the beginning on. So those are taken that are small (`small` bytes), and those that are needed
 when most memory is: a weight that the backward reads again, not one that is read once in inference.
