@@ -21,6 +21,7 @@ from .tracing.location import user_frame
 from .views import unwrapped
 
 _log = logging.getLogger("gflow")
+_LIMIT = 1024
 
 
 def compile(target: Any = None, /, **options: Any) -> Any:
@@ -123,6 +124,13 @@ class _Runner:
             return self._gradients()(*args, **kwargs)
         except (GraphError, Undivided, LoweringError) as error:
             problem = error
+        except RuntimeError as error:
+            # traced arguments are leaves, which autograd lets nothing update
+            if "a leaf Variable that requires grad" not in str(error) or not _has_history(
+                args, kwargs
+            ):
+                raise
+            problem = Undivided("an argument that is updated in place")
         _log.info("compile(): left to TorchDynamo, since two programs cannot hold %s", problem)
         dynamo = self._dynamo()
         try:
@@ -147,7 +155,16 @@ class _Runner:
         from .dynamo import gflow
 
         backend = functools.partial(gflow, options=self.program.config.compile_options)
-        return torch.compile(self.target, backend=backend, fullgraph=True)  # type: ignore[no-any-return]
+        compiled = torch.compile(self.target, backend=backend, fullgraph=True)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs.
+            with torch._dynamo.config.patch(
+                recompile_limit=_LIMIT, accumulated_recompile_limit=_LIMIT
+            ):
+                return compiled(*args, **kwargs)
+
+        return call
 
 
 def _modules(target: Any) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -187,3 +204,9 @@ def _compiled_module(module: torch.nn.Module, run: _Runner, options: dict[str, A
     for name, value in zip(slots, (module, run, options)):
         object.__setattr__(new, name, value)
     return new
+
+
+def _has_history(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is the result of a call that autograd has recorded."""
+    leaves = tree_leaves((args, kwargs))
+    return any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in leaves)

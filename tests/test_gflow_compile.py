@@ -264,3 +264,19 @@ def test_what_is_left_to_dynamo() -> None:
     choose = flow.compile(lambda x: model(x) if x.sum() > 0 else -model(x))
     with pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
         choose(torch.ones(2, 3))
+
+
+def test_results_of_eager_calls_may_be_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By as many modules as one likes: all of PyTorch's own are one function to TorchDynamo."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    for slope in (0.1, 0.2):
+        eager = torch.nn.LeakyReLU(slope, inplace=True)
+        x = torch.arange(-3.0, 3.0, requires_grad=True)
+        found = []
+        for module in (eager, flow.compile(eager)):
+            y = x * 2
+            module(y)
+            found.append([y, *torch.autograd.grad(y.square().sum(), x)])
+        torch.testing.assert_close(*found)
+    with pytest.raises(RuntimeError, match="a leaf Variable"):
+        flow.compile(eager)(x)
