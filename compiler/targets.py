@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .cost import DEVICES, Device
 from .pipeline import PIPELINES
 
 #: compute capabilities that Triton makes code for, without the dot
@@ -44,3 +45,10 @@ def parse_target(text: str) -> Target:
             f"{', '.join(map(str, CUDA_ARCHS))}"
         )
     return Target(kind, int(arch))
+
+
+def device_of(target: Target) -> Device:
+    """The device whose speeds stand for a target's."""
+    if target.kind == "cpu":
+        return DEVICES["cpu"]
+    return DEVICES["h100" if target.arch >= 90 else "a100"]

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.codegen.triton.launches import COPIES, LaunchReport, device_of, launch_report
+from gflow.compiler.codegen.triton.launches import COPIES, LaunchReport, launch_report
 from gflow.compiler.compile import entry_function
 from gflow.compiler.cost import DEVICES
 from gflow.compiler.opt import main
 from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.targets import Target, device_of
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -34,7 +35,7 @@ def made(text: str) -> LaunchReport:
     with make_context():
         module = ir.Module.parse(text)
         run_pipeline(module, DEFAULT_PIPELINES["cuda"])
-        return launch_report(entry_function(module), device_of(90), 90)
+        return launch_report(entry_function(module), device_of(Target("cuda", 90)), 90)
 
 
 def test_figures_by_hand() -> None:

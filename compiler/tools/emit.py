@@ -173,15 +173,15 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
 
 def launches(module: ir.Operation, options: EmitOptions) -> str:
     """What the launches of Triton kernels move and compute, and the least time for it."""
-    from ..codegen.triton.launches import device_of, launch_report
-    from ..targets import DEFAULT_ARCH, parse_target
+    from ..codegen.triton.launches import launch_report
+    from ..targets import device_of, parse_target
 
-    arch = parse_target(options.target).arch if options.target.startswith("cuda") else DEFAULT_ARCH
+    target = parse_target(options.target if options.target.startswith("cuda") else "cuda")
     found = functions(module)
     for function in found:
         _planned(function)
     try:
-        return "\n".join(str(launch_report(f, device_of(arch), arch)) for f in found)
+        return "\n".join(str(launch_report(f, device_of(target), target.arch)) for f in found)
     except ValueError as error:
         raise EmitError(str(error)) from None
 

@@ -16,6 +16,7 @@ from gflow.compiler.sources import Source, source_of
 from gflow.compiler.ssa import Op, read_body
 from gflow.compiler.stages import run_to, stages_of
 from gflow.compiler.tables import table
+from gflow.compiler.targets import device_of, parse_target
 from gflow.compiler.visual.page import byte_text
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
@@ -149,7 +150,8 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     program = plan.compiled.program
     pipeline = resolve(plan.compiled.options).pipeline
     before = lower(plan.trace.main)
-    costs = measure(before, "cpu")
+    device = device_of(parse_target(program.target)).name
+    costs = measure(before, device)
     recomputed = _checkpointed(before, pipeline)
     module, function = planned(plan)
     with module.context:
@@ -158,7 +160,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
         again, notes = _counted(by_budget, "the memory budget"), _budget(function)
         aten = _fallbacks(ops_of_steps(program, function), program.steps)
         fused = [_fusion(o) for o in body.ops if o.name == "fused"]
-        compared = report(costs, module, "cpu")
+        compared = report(costs, module, device)
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
         program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,

@@ -16,7 +16,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import TensorType
 
 from ...contractions import root_of
-from ...cost import DEVICES, Cost, Device, cost_of
+from ...cost import Cost, Device, cost_of
 from ...planned import label
 from ...sources import Source, source_of
 from ...ssa import Op, aliases
@@ -114,7 +114,9 @@ class LaunchReport:
         kinds: dict[str, list[Launch]] = {}
         for entry in self.launches:
             kinds.setdefault(entry.kind, []).append(entry)
-        rows: list[tuple[str, ...]] = [("kind", "launches", "read", "written", "operations", "least time", "share")]
+        rows: list[tuple[str, ...]] = [
+            ("kind", "launches", "read", "written", "operations", "least time", "share")
+        ]
         total = self.seconds
         for kind, found in sorted(kinds.items(), key=lambda k: -sum(e.seconds for e in k[1])):
             rows.append((kind, *_sums(found, total)))
@@ -152,11 +154,6 @@ def _sums(found: list[Launch], total: float) -> tuple[str, ...]:
         time_text(seconds),
         ratio(seconds, total),
     )
-
-
-def device_of(arch: int) -> Device:
-    """The device that stands for a compute capability."""
-    return DEVICES["h100" if arch >= 90 else "a100"]
 
 
 def launch_report(function: func.FuncOp, device: Device, arch: int) -> LaunchReport:
