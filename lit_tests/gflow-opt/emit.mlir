@@ -36,7 +36,7 @@
 
 // UNPLANNED: gflow-opt: error: the function '@step' has no memory plan; run --pipeline-for=cpu, or a pipeline that ends in gflow-plan-memory
 // TRITON:    # @step for cuda:90: 2 steps, 2 kernels, arena 128 bytes
-// TRITON:    #    1  reduce_tanh_sum_{{.*}}(n0=4, in0=arena, s0_0=8, out0=result0)
+// TRITON:    #    1  reduce_tanh_sum_{{.*}}(n0=4, in0=arena, s0_0_8=1, out0=result0)
 // TRITON-NEXT: fused forward:model.fc(model.py:7:0)
 // TRITON:    @triton.jit
 // TRITON:    def reduce_tanh_sum_
