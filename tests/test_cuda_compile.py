@@ -11,7 +11,7 @@ from gflow.compiler.codegen.triton.compile import (
     compile_kernels,
     key_of,
 )
-from gflow.compiler.codegen.triton.device_code import MORE, add_device_code, avoid_spills
+from gflow.compiler.codegen.triton.device_code import FEW, MORE, add_device_code, avoid_spills
 from gflow.compiler.codegen.triton.pool import shared_pool
 from gflow.compiler.codegen.triton.worker import _check_entry
 from gflow.dialects.program import (
@@ -175,18 +175,18 @@ def test_where_the_first_config_spills_another_runs():
         avoid_spills(p, ["k"], compiled)
         return p, asked
 
-    program, asked = run(0)
+    program, asked = run(FEW)
     assert not asked
-    program, asked = run(8, 4, 0)
+    program, asked = run(80, 40, FEW)
     assert asked == [1, 2]
     assert [(s.config, s.grid) for s in program.steps] == [(2, (25, 1, 1)), (2, (2, 1, 1))]
     assert list(program.device_code) == [key_of("k", 2)]
-    program, asked = run(8, None, 4, 9, 0)  # one does not compile, all others spill
+    program, asked = run(80, None, 40, 90, 0)  # one does not compile, all others spill
     assert len(asked) == MORE
     assert program.steps[0].config == 2
-    assert run(8, 9, configs=2)[0].steps[0].config == 0
-    assert run(0, 4, 4, 4, shared=1 << 20)[0].steps[0].config == 1
-    measured, asked = run(8, 0, races=[0])
+    assert run(80, 90, configs=2)[0].steps[0].config == 0
+    assert run(0, 40, 40, 40, shared=1 << 20)[0].steps[0].config == 1
+    measured, asked = run(80, 0, races=[0])
     assert [s.config for s in measured.steps] == [0, 1]
     assert list(measured.device_code) == [key_of("k", n) for n in (0, 1)]
 

@@ -20,6 +20,8 @@ from .tiles import device
 
 #: configs that are tried after one that spills
 MORE = 3
+#: bytes of a thread that cost less than another config: two numbers, kept around a loop
+FEW = 8
 
 #: code of kernels with configs, by `key_of`; of those that compile
 Compile = Callable[[Iterable[Job]], dict[str, DeviceCode]]
@@ -103,5 +105,7 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
 
 
 def badness(code: DeviceCode, arch: int) -> float:
-    """Bytes that a thread spills; infinite if a block's shared memory is more than there is."""
-    return math.inf if code.shared > device(arch).shared else code.spills
+    """Bytes that a thread spills, if not few; infinite if a block's shared memory is more than there is."""
+    if code.shared > device(arch).shared:
+        return math.inf
+    return code.spills if code.spills > FEW else 0
