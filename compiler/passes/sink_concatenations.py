@@ -2,16 +2,17 @@
 
 Before:
 
-    %0 = "gflow.concatenate"(%a, %b) {dim = 0} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    %0 = "gflow.concatenate"(%a, %b) {dim = 0 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+       : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
     %1 = "gflow.mul"(%0, %y) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
 
 After:
 
-    %0 = "gflow.slice"(%y) {starts = [0, 0], limits = [4, 8], …} : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %0 = "gflow.slice"(%y) {…} : (tensor<8x8xf32>) -> tensor<4x8xf32>
     %1 = "gflow.mul"(%a, %0) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
-    %2 = "gflow.slice"(%y) {starts = [4, 0], limits = [8, 8], …} : (tensor<8x8xf32>) -> tensor<4x8xf32>
+    %2 = "gflow.slice"(%y) {…} : (tensor<8x8xf32>) -> tensor<4x8xf32>
     %3 = "gflow.mul"(%b, %2) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
-    %4 = "gflow.concatenate"(%1, %3) {dim = 0} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    %4 = "gflow.concatenate"(%1, %3) {dim = 0 : i64, …} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
 
 A kernel that computes parts can write them where they belong (`gflow-write-in-place`), so a rotation of halves, as
 position embeddings have it, is one kernel. Taken are concatenations of at most four parts that nothing else reads.

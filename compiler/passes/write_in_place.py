@@ -1,17 +1,27 @@
 """Write what a concatenation or a copy reads right into its result, so that nothing is moved.
 
-Before:
+Before, as `gflow-fuse` makes kernels of it:
 
-    %0:2 = "gflow.fused"(%x) ({ … }) {kind = "pointwise"} : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>)
-    %1 = "gflow.concatenate"(%0#0, %0#1) {dim = 1} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x16xf32>
+    func.func @f(%x: tensor<32x64xf32>, %w: tensor<128x8xf32>) -> tensor<32x8xf32> {
+      %0 = "gflow.sin"(%x) : (tensor<32x64xf32>) -> tensor<32x64xf32>
+      %1 = "gflow.cos"(%x) : (tensor<32x64xf32>) -> tensor<32x64xf32>
+      %2 = "gflow.concatenate"(%0, %1) {dim = 1 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+         : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x128xf32>
+      %3 = "gflow.matmul"(%2, %w) : (tensor<32x128xf32>, tensor<128x8xf32>) -> tensor<32x8xf32>
+      return %3 : tensor<32x8xf32>
+    }
 
-After:
+After `gflow-fuse,gflow-materialize,gflow-write-in-place`:
 
-    %0:2 = "gflow.fused"(%x) ({ … }) {kind = "pointwise"} : …
-    %1 = "gflow.concatenate"(%0#0, %0#1) {dim = 1, gflow.in_place} : …
+    func.func @f(…) -> … {
+      %0:2 = "gflow.fused"(%x) … {kind = "pointwise", …} : …
+      %1 = "gflow.concatenate"(%0#0, %0#1) {dim = 1 : i64, gflow.in_place, …} : …
+      %2 = "gflow.matmul"(%1, %w) : …
+      return %2 : …
+    }
 
 `%1` is there from the first of its parts on; `%0#0` and `%0#1` are the left and the right half of it, with rows that
-are 16 elements apart. Reshapes and transposes may stand between a part and where it goes. All operands must be
+are 128 elements apart. Reshapes and transposes may stand between a part and where it goes. All operands must be
 values that nothing else reads, of kernels that can write with strides: pointwise and row kernels, gradients of
 attention, and other concatenations and copies. A value whose rows would not be contiguous any more stays where it is.
 """
