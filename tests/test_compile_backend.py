@@ -235,3 +235,18 @@ def test_options() -> None:
         lambda t: t + 3, backend=lambda m, a: gflow(m, a, options=CompileOptions())
     )
     assert torch.equal(fast(x), x + 3)
+
+
+def test_results_that_share_memory_across_a_graph_break() -> None:
+    """An update of one of them in the next graph is seen by the others."""
+
+    def function(x: torch.Tensor) -> Any:
+        y = (x + 1).reshape(2, 6)
+        every, row, whole = y[:, ::2], y[1], y.t()
+        torch._dynamo.graph_break()
+        row.zero_()
+        every.add_(1)
+        return every, row, whole
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(function, backend="gflow")(x), function(x))

@@ -76,7 +76,7 @@ def _compile_static(
     compiler = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
-        inference_compiler=forward,
+        inference_compiler=partial(forward, views=True),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -90,12 +90,14 @@ def _compile(
     options: CompileOptions,
     arena: Arena,
     phase: str,
+    views: bool = False,
 ) -> Callable[..., Any]:
-    """AOTAutograd's compiler: one graph of functional ATen ops."""
+    """AOTAutograd's compiler: one graph of functional ATen ops. views: for inference, where it leaves it
+    to the compiler that outputs share memory."""
     name = f"compiled_{phase}"
     try:
         _check_devices(example_inputs)
-        found = trace_fx(module, name, phase)
+        found = trace_fx(module, name, phase, views)
         with torch.utils._python_dispatch._disable_current_modes():
             compiled = compile_trace(found.trace, replace(options, timing={}))
             use_arena(compiled.run, arena)

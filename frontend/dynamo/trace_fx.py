@@ -29,7 +29,7 @@ class FxTrace:
     """A trace, and what the graph's results are made of.
 
     arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
-    results: for each output of the graph, what it is (`Taken`, `Given` or a plain value).
+    results: for each output of the graph, what it is (`Taken`, `Given`, `Lying` or a plain value).
     """
 
     trace: Trace
@@ -52,17 +52,30 @@ class Given:
     order: tuple[int, ...] | None = None
 
 
-def trace_fx(module: torch.fx.GraphModule, name: str, phase: str) -> FxTrace:
+@dataclass(frozen=True)
+class Lying:
+    """An output that lies in the memory of result number `index` of the trace."""
+
+    index: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def trace_fx(module: torch.fx.GraphModule, name: str, phase: str, views: bool = False) -> FxTrace:
     """
+    views: whether outputs in one memory stay so, for updates in place of one to be seen by others.
+
     Raises:
         Untraceable: symbolic sizes, nested graphs, tensors that no program takes.
     """
-    return _Converter(module, name, phase).run()
+    return _Converter(module, name, phase, views).run()
 
 
 class _Converter:
-    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str) -> None:
-        self.module, self.phase = module, phase
+    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str, views: bool) -> None:
+        self.module, self.phase, self.views = module, phase, views
+        self.bases: dict[torch.fx.Node, torch.fx.Node] = {}
         self.trace = Trace(name)
         self.values: dict[torch.fx.Node, Any] = {}
         self.updates: dict[int, TraceValue] = {}
@@ -164,7 +177,25 @@ class _Converter:
         single = not isinstance(outputs, (list, tuple))
         if single:
             raise Untraceable("a graph whose output is no tuple")
+        if self.views:
+            self._find_bases(outputs)
         self.found.results = [self._result(out) for out in outputs]
+
+    def _find_bases(self, outputs: Sequence[Any]) -> None:
+        """Outputs that share memory, and the node that has all of it."""
+        groups: dict[int, list[torch.fx.Node]] = {}
+        for out in dict.fromkeys(o for o in outputs if isinstance(o, torch.fx.Node)):
+            if isinstance(self.values[out], TraceValue) and out not in self.placeholders:
+                groups.setdefault(_storage(out), []).append(out)
+        shared = {k: g for k, g in groups.items() if len(g) > 1}
+        if not shared:
+            return
+        for node in self.values:
+            group = shared.get(_storage(node)) if "val" in node.meta else None
+            if group and _fills_its_storage(node) and node not in self.placeholders:
+                del shared[_storage(node)]
+                dtype = node.meta["val"].dtype
+                self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
 
     def _result(self, out: Any) -> Any:
         if not isinstance(out, torch.fx.Node):
@@ -174,10 +205,14 @@ class _Converter:
             return value
         if out in self.placeholders:
             return Taken(self.placeholders[out])
-        known = self.given.get(out)
+        base = self.bases.get(out, out)
+        known = self.given.get(base)
         if known is None:
-            known = self.given[out] = self._give(value, out)
-        return known
+            known = self.given[base] = self._give(self.values[base], base)
+        if base is out:
+            return known
+        like = out.meta["val"]
+        return Lying(known.index, value.shape, _strides_of(out), like.storage_offset())
 
     def _give(self, value: TraceValue, node: torch.fx.Node) -> Given:
         """A result. Results are row-major; for one of another dense layout, its dimensions in the
@@ -238,6 +273,21 @@ def _row_major(shape: Sequence[int]) -> list[int]:
         strides.append(step)
         step *= max(size, 1)
     return strides[::-1]
+
+
+def _storage(node: torch.fx.Node) -> int:
+    like = node.meta["val"]
+    return like.untyped_storage()._cdata if isinstance(like, torch.Tensor) else 0
+
+
+def _fills_its_storage(node: torch.fx.Node) -> bool:
+    """Whether a node's tensor is row-major and has all of its memory."""
+    like = node.meta["val"]
+    return (
+        like.storage_offset() == 0
+        and list(like.stride()) == _row_major(like.shape)
+        and like.untyped_storage().nbytes() == like.numel() * like.element_size()
+    )
 
 
 def _strides_of(node: torch.fx.Node) -> tuple[int, ...]:
