@@ -13,7 +13,7 @@ from gflow.dialects.program import Program
 from ...contractions import root_of
 from ...ssa import Op
 from ...views import is_view
-from .. import aten_ops, steps
+from .. import steps
 from ..placement import arguments, results
 from . import attention, fused, indexing, merge, movement, pooling, positions, rows
 from .builder import Builder

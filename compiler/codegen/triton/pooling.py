@@ -25,7 +25,7 @@ from . import library
 from .builder import NAME, Builder, Source
 from .choose import power_of_two
 from .conv_text import and_masks
-from .expressions import register_dtype, triton_type
+from .expressions import HALVES, register_dtype, triton_type
 from .fused import readable
 from .grid import cdiv
 from .parameters import Parameters, indented, is_wide, term, total
@@ -161,7 +161,8 @@ class _Pool:
         numel = self.b.body.types[self.o.results[0]].numel
         tile = _LARGE if cdiv(numel, _LARGE) >= _BUSY else _SMALL
         # gradients, and addresses of single elements, take more registers for each
-        many = self.of == "x" or not self.last or self.acc in ("f64", "i64")
+        halves = self.dtype(self.o.results[0]) in HALVES  # eight are one access
+        many = (self.of == "x" and not halves) or not self.last or self.acc in ("f64", "i64")
         tile //= 2 if many else 1
         tiles = [
             (tile, 4 if tile > _SMALL else 2),
