@@ -144,7 +144,9 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
         *after,
     ]  # fmt: skip
     lines = [f"tiles_m = tl.cdiv({f.rows}, BLOCK_M)", f"tiles_n = {cols_tiles}", *f.before]
-    lines += _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
+    lines += (
+        _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
+    )
     model = replace(
         p,
         live=live,
