@@ -156,7 +156,11 @@ FAMILIES = (
         lambda m, n: [m(9, 13), m(14 * n, kind="index", bound=9), m(14 * n, 13)],
     ),
     Family("scan", lambda x: [x.cumsum(-1), x.cumsum(0)], lambda m, n: [m(7, 33 * n)]),
-    Family("sort and top-k", lambda x: [x.sort(-1)[0], x.topk(3, -1)[0]], lambda m, n: [m(7, 33 * n)]),
+    Family(
+        "sort and top-k",
+        lambda x: [x.sort(-1)[0], x.topk(3, -1)[0]],
+        lambda m, n: [m(7, 33 * n, kind="distinct")],
+    ),
     Family(
         "concatenate, pad, slice, flip",
         lambda a, b: F.pad(torch.cat([a, b], 1)[:, 2:-1], (1, 2)).flip(0),

@@ -51,6 +51,8 @@ def check(setting: Setting, family: Family, dtype: torch.dtype) -> dict[str, Any
         values = torch.randn(shape, generator=random, device=where, dtype=torch.float64)
         if kind == "mask":
             return values > -1.0
+        if kind == "distinct":  # in halves, too: where two are equal, either may come first
+            values = values.argsort(-1).double() - shape[-1] // 2
         return (values.abs() + 0.1 if kind == "positive" else values).to(dtype)
 
     inputs = family.inputs(make, 1 if setting.stand_in else 8)
