@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.third_party import declare_torchvision_ops
+
 
 @dataclass(frozen=True)
 class Model:
@@ -31,6 +33,8 @@ class Work:
 def make_work(name: str, quick: bool = False, training: bool = False) -> Work:
     """The same parameters and inputs at every call. No dropout: peers draw different masks."""
     import transformers
+
+    declare_torchvision_ops()
 
     model = MODELS[name]
     torch.manual_seed(0)

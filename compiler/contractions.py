@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import ir
 
+from .ssa import fused_kind
+
 #: contractions that can have an epilogue
 CONTRACTIONS = frozenset(
     {"matmul", "convolution", "convolution_input_grad", "convolution_weight_grad"}
@@ -20,10 +22,7 @@ CONTRACTIONS = frozenset(
 
 def root_of(fused: ir.Operation) -> ir.Operation | None:
     """The contraction in a `gflow.fused` op; None without one."""
-    if (
-        "kind" in fused.attributes
-        and ir.StringAttr(fused.attributes["kind"]).value != "contraction"
-    ):
+    if fused_kind(fused) not in ("", "contraction"):
         return None
     for op in fused.regions[0].blocks[0].operations:
         if op.operation.name.removeprefix("gflow.") in CONTRACTIONS:

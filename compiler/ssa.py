@@ -152,6 +152,13 @@ def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
     return {name: op.attributes[name] for name in op.attributes}
 
 
+def fused_kind(op: ir.Operation) -> str:
+    """How a `gflow.fused` op says that it walks its index space; "" if it doesn't say, and for other ops."""
+    if op.name != "gflow.fused" or "kind" not in op.attributes:
+        return ""
+    return ir.StringAttr(op.attributes["kind"]).value
+
+
 def read_live_body(function: func.FuncOp) -> Body:
     """As `read_body`, after ops whose results nobody needs have been erased.
 

@@ -17,7 +17,7 @@ from gflow.dialects.ops.structure import BARRIER
 
 from ..cost import DEVICES, Cost, cost_of
 from ..memory.liveness import TakesOver, aligned
-from ..ssa import Body, Op, aliases, read_body
+from ..ssa import Body, Op, aliases, fused_kind, read_body
 from ..views import VIEW_OPS, Layout, is_view, layouts
 
 
@@ -208,7 +208,7 @@ def _partly(
     block = o.op.regions[0].blocks[0]
     *ops, last = [op.operation for op in block.operations]
     names = {ops[i].name.removeprefix("gflow.") for i in inner}
-    kind = ir.StringAttr(o.op.attributes["kind"]).value if "kind" in o.op.attributes else None
+    kind = fused_kind(o.op) or None
     if not any(region.costs[i].contraction for i in inner) and "reduce" not in names:
         kind = "pointwise"
     types = [problem.body.types[o.results[n]] for n in wanted]

@@ -111,12 +111,6 @@ class Placement:
         self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
 
 
-def kind_of(o: Op) -> str:
-    """How a fused op says that it walks its index space; "" if it doesn't say."""
-    attributes = o.op.attributes
-    return ir.StringAttr(attributes["kind"]).value if "kind" in attributes else ""
-
-
 def shifted(place: Place, elements: int, ty: TensorType) -> Place:
     """The address of an element that lies `elements` after the one at `place`."""
     return Place(place.space, place.index, place.offset + elements * ty.itemsize)

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gflow.dialects.mlir import func, ir
+from gflow.dialects.mlir import func
 
 from ..memory.liveness import Lives, lives_of
-from ..ssa import Body, Op
+from ..ssa import Body, Op, fused_kind
 from ..views import is_view
 from .base import Pass
 
@@ -61,13 +61,7 @@ def run(function: func.FuncOp, options: HoistOptions) -> None:
 
 
 def _is_pointwise(o: Op) -> bool:
-    attributes = o.op.attributes
-    return (
-        o.name == "fused"
-        and "kind" in attributes
-        and ir.StringAttr(attributes["kind"]).value == "pointwise"
-        and "gflow.launch" not in attributes
-    )
+    return fused_kind(o.op) == "pointwise" and "gflow.launch" not in o.op.attributes
 
 
 def _costs_nothing(lives: Lives, value: int, peak: int, small: int) -> bool:

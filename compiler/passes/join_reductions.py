@@ -54,7 +54,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, type_of
 
 from ..contractions import root_of
-from ..ssa import Body, Op, attributes_of, read_body
+from ..ssa import Body, Op, attributes_of, fused_kind, read_body
 from .base import Pass
 
 
@@ -138,7 +138,7 @@ def run(function: func.FuncOp, options: JoinOptions) -> None:
 
 def _space_of(o: Op, kind: str) -> tuple[int, ...]:
     """The index space of a kernel all of whose reductions are of rows or columns; () for another op."""
-    if o.name != "fused" or ir.StringAttr(o.op.attributes["kind"]).value != kind or root_of(o.op):
+    if fused_kind(o.op) != kind or root_of(o.op):
         return ()
     space: tuple[int, ...] = ()
     for op in _inner(o.op):

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
 
-from ..ssa import Body, Op, aliases, read_body
+from ..ssa import Body, Op, aliases, fused_kind, read_body
 from ..views import Layout, is_view, layouts
 from .base import Pass
 
@@ -70,7 +70,7 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
 
 
 def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
-    if o.name != "fused" or ir.StringAttr(o.op.attributes["kind"]).value != "pointwise":
+    if fused_kind(o.op) != "pointwise":
         return False
     return all(r in targets and not body.users[r] for r in o.results)
 

@@ -38,7 +38,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 
 from ..memory.liveness import Lives, last_uses, lives_of
-from ..ssa import Op
+from ..ssa import Op, fused_kind
 from ..views import VIEW_OPS
 from .base import Pass
 
@@ -110,9 +110,7 @@ def _through_views(lives: Lives, value: int, base: int) -> bool:
 
 def _cheap(o: Op, cost: int) -> bool:
     """Whether an op is a pointwise kernel of one result that computes next to nothing."""
-    if o.name != "fused" or len(o.results) != 1 or "kind" not in o.op.attributes:
-        return False
-    if ir.StringAttr(o.op.attributes["kind"]).value != "pointwise":
+    if fused_kind(o.op) != "pointwise" or len(o.results) != 1:
         return False
     total = 0
     for inner in o.op.regions[0].blocks[0].operations:

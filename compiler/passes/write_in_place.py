@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func, ir
 
-from ..ssa import Body, Op, read_body
+from ..ssa import Body, Op, fused_kind, read_body
 from ..views import IN_PLACE, Layout, layouts, part_layouts, source_layout
 from .base import NoOptions, Pass
 
@@ -95,12 +95,7 @@ def _read_once(body: Body, value: int, source: int) -> bool:
 def _writes_with_strides(o: Op, value: int) -> bool:
     if o.name in ("concatenate", "attention_grad"):
         return o.name != "attention_grad" or o.results.index(value) < 3  # the bias's lies dense
-    return (
-        o.name == "fused"
-        and "kind" in o.op.attributes
-        and ir.StringAttr(o.op.attributes["kind"]).value in _WRITERS
-        and "gflow.launch" not in o.op.attributes
-    )
+    return fused_kind(o.op) in _WRITERS and "gflow.launch" not in o.op.attributes
 
 
 PASS = Pass("gflow-write-in-place", run, NoOptions, __doc__ or "")

@@ -13,7 +13,7 @@ from gflow.compiler.passmanager import Pipeline
 from gflow.compiler.planned import label
 from gflow.compiler.report import Report, measure, report
 from gflow.compiler.sources import Source, source_of
-from gflow.compiler.ssa import Op, read_body
+from gflow.compiler.ssa import Op, fused_kind, read_body
 from gflow.compiler.stages import run_to, stages_of
 from gflow.compiler.tables import table
 from gflow.compiler.targets import device_of, parse_target
@@ -171,9 +171,8 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
 def _fusion(o: Op) -> Fusion:
     inner = [op.operation for op in o.op.regions[0].blocks[0].operations]
     telling = [op for op in inner if op.name not in ("gflow.yield", "gflow.constant")]
-    kind = ir.StringAttr(o.op.attributes["kind"]).value if "kind" in o.op.attributes else ""
     names = tuple(op.name.removeprefix("gflow.") for op in telling)
-    return Fusion(names, tuple(sources_of(o)), kind)
+    return Fusion(names, tuple(sources_of(o)), fused_kind(o.op))
 
 
 def _fallbacks(ops: list[list[Op | None]], steps: list[Any]) -> list[Fallback]:

@@ -103,7 +103,8 @@ def _probe(
         for g in optimizer.param_groups
     ]
     for group in groups:  # `capturable` says where counters are; the CPU refuses it
-        group.update({"capturable": False} if group.get("capturable") else {})
+        if group.get("capturable"):
+            group["capturable"] = False
     saved = dict(vars(optimizer))
     rng = torch.get_rng_state()
     vars(optimizer).update(param_groups=groups, state=state)

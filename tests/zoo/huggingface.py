@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 
+from benchmarks.third_party import declare_torchvision_ops
+
 from .case import Case, Tensor, adamw
 
 
 def _model(kind: str, config: str, **options: Any) -> Callable[[], torch.nn.Module]:
     def make() -> torch.nn.Module:
         import transformers
+
+        declare_torchvision_ops()
 
         words = {"return_dict": True, **options}
         return getattr(transformers, kind)(getattr(transformers, config)(**words))

@@ -11,9 +11,8 @@ import os
 from gflow.dialects.mlir import func
 
 from ...contractions import CONTRACTIONS
-from ...ssa import Op
+from ...ssa import Op, fused_kind
 from ..kernel import Kernel
-from ..placement import kind_of
 from ..steps import scratch_of_ops
 from .build import add_op
 from .builder import Builder
@@ -47,5 +46,5 @@ _MAY_NEED = frozenset({"aten", "attention", "attention_grad", "constant"})
 def _may_need(o: Op) -> bool:
     """Whether an op is of a kind that may need scratch: a constant or a view costs nothing to ask."""
     if o.name == "fused":
-        return kind_of(o) != "pointwise"
+        return fused_kind(o.op) != "pointwise"
     return o.name in CONTRACTIONS or o.name in _MAY_NEED

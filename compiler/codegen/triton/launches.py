@@ -137,10 +137,11 @@ class LaunchReport:
             groups.setdefault((entry.kind, entry.label, entry.type, entry.moved), []).append(entry)
         head = ("ops", "launches", "read", "written", "operations", "least time", "share", "op", "")
         rows: list[tuple[str, ...]] = [(*head, "first of")]
+        total = self.seconds
         for found in sorted(groups.values(), key=lambda g: -sum(e.seconds for e in g)):
             first = found[0]
             what = first.label, first.type, str(first.source)
-            rows.append((str(len(found)), *_sums(found, self.seconds), *what))
+            rows.append((str(len(found)), *_sums(found, total), *what))
         return table(rows, ">>>>>>><<<")
 
 

@@ -17,10 +17,9 @@ from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ...contractions import root_of
-from ...ssa import Op
+from ...ssa import Op, fused_kind
 from ...views import IN_PLACE
 from ..kernel import Kernel, Unsupported, describe
-from ..placement import kind_of
 from . import fused
 from .builder import Builder, Source
 from .grid import cdiv
@@ -122,7 +121,7 @@ def _meet(a: _Range, b: _Range) -> bool:
 
 def _member(b: Builder, o: Op) -> _Member | None:
     """The op's kernel over one flat dimension; None if it has another."""
-    if kind_of(o) in ("row", "column"):
+    if fused_kind(o.op) in ("row", "column"):
         return None
     try:
         k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
