@@ -17,7 +17,9 @@ from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
 
-from .internal import debugging, internal_error
+from .diagnostics import at_operation
+from .errors import CompileError
+from .internal import blamed, debugging, internal_error
 from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipeline import PIPELINES, PipelineOptions
 from .reproducer import Writer, writer_for
@@ -94,18 +96,19 @@ def compile_module(
     twin: where the module has a size, the same module with another stand-in for it.
 
     Raises:
-        PipelineError: a pass failed.
-        ValueError: the target isn't known, the module has no function, or code cannot follow its size.
+        PipelineError: a pass or code generation failed.
+        CompileError: the module has no function, or code cannot follow its size.
+        ValueError: the target isn't known.
     """
     symbol = symbol_of(module.operation)
     if symbol is None:
         return _compile(module, options)
     other = None if twin is None else symbol_of(twin.operation)
     if twin is None or other is None:
-        raise ValueError(f"the module has a size, {symbol}, so it is compiled with a twin")
+        raise CompileError(f"the module has a size, {symbol}, so it is compiled with a twin")
     options = options or CompileOptions()
     if parse_target(options.target).kind != "cpu":
-        raise ValueError(
+        raise CompileError(
             f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
             "static so far"
         )
@@ -159,15 +162,18 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
 
 @contextmanager
 def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
-    """Code generation: what nobody expected becomes a diagnostic, and leaves a reproducer."""
+    """Code generation: what fails becomes a diagnostic, and leaves a reproducer."""
     if writer is not None:
         writer.before(module.operation, "builtin.module()", False)
     try:
         yield
     except Exception as error:
-        if debugging() or isinstance(error, ValueError):
+        if debugging():
             raise
-        found = [internal_error(error, CODE_GENERATION, module.operation)]
+        if isinstance(error, CompileError):
+            found = [at_operation(blamed(error, module.operation), "error", str(error))]
+        else:
+            found = [internal_error(error, CODE_GENERATION, module.operation)]
         if writer is not None:
             found.append(kept(writer.path))
         raise PipelineError(CODE_GENERATION, found) from None
@@ -179,9 +185,9 @@ def entry_function(module: ir.Module) -> func.FuncOp:
     """The first function of a module, which is the program.
 
     Raises:
-        ValueError: there is none.
+        CompileError: there is none.
     """
     for op in module.body.operations:
         if isinstance(op.operation.opview, func.FuncOp):
             return op.operation.opview
-    raise ValueError("the module has no function")
+    raise CompileError("the module has no function")

@@ -11,13 +11,9 @@
 from __future__ import annotations
 
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops import CONTRACTIONS as CONTRACTIONS
 
 from .ssa import fused_kind
-
-#: contractions that can have an epilogue
-CONTRACTIONS = frozenset(
-    {"matmul", "convolution", "convolution_input_grad", "convolution_weight_grad"}
-)
 
 
 def root_of(fused: ir.Operation) -> ir.Operation | None:

@@ -26,7 +26,7 @@ def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnost
 
     where: "pass 'gflow-fuse'".
     """
-    op = _blamed(error.__traceback__) or root
+    op = blamed(error, root)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     name = "" if op is root else f" at '{op.name}'"
@@ -43,14 +43,15 @@ def internal_error(error: Exception, where: str, root: ir.Operation) -> Diagnost
     return found
 
 
-def _blamed(trace: TracebackType | None) -> ir.Operation | None:
-    """The op that the innermost function on the way was looking at, as far as its variables tell."""
+def blamed(error: Exception, root: ir.Operation) -> ir.Operation:
+    """The op that the innermost function on the way was looking at, as far as its variables tell, else `root`."""
+    trace: TracebackType | None = error.__traceback__
     found = None
     while trace is not None:
         for value in list(trace.tb_frame.f_locals.values()):
             found = _operation(value) or found
         trace = trace.tb_next
-    return found
+    return found or root
 
 
 def _operation(value: Any) -> ir.Operation | None:

@@ -23,7 +23,8 @@ from gflow.dialects.opdef import VerifyError
 
 from . import passes as passes_package
 from .diagnostics import Diagnostic, at_operation, collect
-from .internal import debugging, internal_error
+from .errors import CompileError
+from .internal import blamed, debugging, internal_error
 from .passes.base import Pass, PassError
 from .pipeline_text import (
     PassItem,
@@ -44,7 +45,7 @@ Instrument = Callable[[str, str, ir.Operation], None]
 CODE_GENERATION = "code generation"
 
 
-class PipelineError(RuntimeError):
+class PipelineError(CompileError):
     """A pipeline failed: which pass, the diagnostics that say why, and the reproducer, if one
     was asked for."""
 
@@ -251,6 +252,9 @@ def _run_step(
     except PassError as error:
         op = error.op.operation if error.op is not None else root
         diagnostics.append(at_operation(op, "error", str(error)))
+        raise PipelineError(step.name, diagnostics) from error
+    except CompileError as error:
+        diagnostics.append(at_operation(blamed(error, root), "error", str(error)))
         raise PipelineError(step.name, diagnostics) from error
     except ir.MLIRError as error:
         if not any(d.severity == "error" for d in diagnostics):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
 
+from .errors import CompileError
 from .memory.check import problems
 from .memory.liveness import last_uses
 from .sizes import sized
@@ -25,7 +26,7 @@ SCRATCH = "gflow.scratch"
 _ARENA = re.compile(r"arena:(\d+)$")
 
 
-class NotPlanned(ValueError):
+class NotPlanned(CompileError):
     """A function has no memory plan; the message says what to run."""
 
 

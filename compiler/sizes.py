@@ -19,10 +19,12 @@ from gflow.dialects.extents import Extent, Piece, Symbol, evaluate, size_of_prog
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Program, Size
 
+from .errors import CompileError
+
 ROLE = "size"
 
 
-class SizeError(ValueError):
+class SizeError(CompileError):
     """Something depends on the size of a program in a way that its code cannot follow."""
 
 

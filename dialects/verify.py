@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attributes import read
 from .mlir import ir
 from .opdef import OpDef, VerifyError
+from .ops import CONTRACTIONS
 from .types import try_tensor_type
 
 
@@ -57,3 +58,18 @@ def _check_fused(op: ir.Operation) -> None:
         raise VerifyError("the block must end in gflow.yield")
     if [v.type for v in body[-1].operands] != [r.type for r in op.results]:
         raise VerifyError("gflow.yield must give values of the result types, in their order")
+    if all(_is_contraction(v) for v in body[-1].operands):
+        raise VerifyError(
+            "the region yields nothing but its contraction's result: a contraction without an epilogue "
+            "stands alone, outside of gflow.fused"
+        )
+
+
+def _is_contraction(value: ir.Value) -> bool:
+    """Whether a value is the result of a contraction, or a reshape of it."""
+    while not isinstance(value.owner, ir.Block):
+        name = value.owner.operation.name.removeprefix("gflow.")
+        if name != "reshape":
+            return name in CONTRACTIONS
+        value = value.owner.operation.operands[0]
+    return False

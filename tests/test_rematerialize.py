@@ -18,8 +18,10 @@ import gflow as flow
 from gflow.compiler.checkpointing.choose import choose
 from gflow.compiler.checkpointing.problem import read_problem
 from gflow.compiler.checkpointing.replay import replay
+from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.passmanager import PipelineError, run_pipeline
+from gflow.compiler.pipeline import PipelineOptions
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -167,6 +169,24 @@ def test_an_infeasible_budget_says_the_least() -> None:
     again.config.set_memory_budget(least)
     again(torch.randn(256, 32))
     assert number(again.ir(), "gflow.arena_size") <= least
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_budgets_for_a_gpu(name: str) -> None:
+    """Every budget that is met has kernels for a GPU, too."""
+    text = traced(name)
+    for fraction in (0.8, 0.6):
+        options = CompileOptions(target="cuda:90", passes=PipelineOptions(memory_fraction=fraction))
+        with CONTEXT:
+            module = ir.Module.parse(text)
+        try:
+            program = compile_module(module, options)
+        except PipelineError as error:
+            if "cannot be met" in str(error):
+                continue
+            raise
+        assert program.steps
+        assert "gflow.recomputed" in program.ir
 
 
 def test_budgets_as_users_write_them() -> None:

@@ -15,6 +15,7 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import BARRIER
 
+from ..contractions import CONTRACTIONS
 from ..cost import DEVICES, Cost, cost_of
 from ..memory.liveness import TakesOver, aligned
 from ..ssa import Body, Op, aliases, fused_kind, read_body
@@ -208,6 +209,8 @@ def _partly(
     block = o.op.regions[0].blocks[0]
     *ops, last = [op.operation for op in block.operations]
     names = {ops[i].name.removeprefix("gflow.") for i in inner}
+    if names & CONTRACTIONS and names <= {*CONTRACTIONS, "reshape"}:
+        return _alone(o, inner, wanted, {block.arguments[n]: value(o.operands[n]) for n in numbers})
     kind = fused_kind(o.op) or None
     if not any(region.costs[i].contraction for i in inner) and "reduce" not in names:
         kind = "pointwise"
@@ -231,6 +234,23 @@ def _partly(
     _mark(fused)
     made = dict(zip(wanted, fused.results))
     return [made[o.results.index(v)] for v in recipe.results]
+
+
+def _alone(
+    o: Op, inner: Sequence[int], wanted: Sequence[int], values: dict[ir.Value, ir.Value]
+) -> list[ir.Value]:
+    """The contraction of a fused op without its epilogue, outside of any region.
+
+    values: what to read for an argument of the block.
+    """
+    *ops, last = [op.operation for op in o.op.regions[0].blocks[0].operations]
+    for i in inner:
+        copy = ops[i].clone()
+        for n, v in enumerate(ops[i].operands):
+            copy.operands[n] = values[v]
+        values.update(zip(ops[i].results, copy.results))
+        _mark(copy)
+    return [values[last.operands[n]] for n in wanted]
 
 
 def _mark(op: ir.Operation) -> None:

@@ -11,6 +11,7 @@ from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType, row_major_strides
 
+from ..errors import CannotLower
 from ..ssa import Op
 from .placement import Placement
 
@@ -70,12 +71,12 @@ def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     """As `_merged`, of a value that may be strided where there is nothing to merge.
 
     Raises:
-        ValueError: there is, and the value isn't dense.
+        CannotLower: there is, and the value isn't dense.
     """
     if rank == 1:
         return b.ref(value)
     if b.strides(value) != row_major_strides(b.body.types[value].shape):
-        raise ValueError(
+        raise CannotLower(
             "an index of more than one dimension must be dense; run gflow-materialize first"
         )
     return _merged(b, value, low, rank)
@@ -100,7 +101,7 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
     """The call: tensors are [batch, head, position, channel] there.
 
     Raises:
-        ValueError: it needs what that kernel cannot do.
+        CannotLower: it needs what that kernel cannot do.
     """
     attrs = read(OPS[o.name], o.op.attributes)
     types = [b.body.types[v] for v in o.operands]
@@ -108,7 +109,7 @@ def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results:
     bias = extras(types, needed).bias
     plain = bias is None or types[bias].dtype == q.dtype
     if attrs["dropout"] or attrs.get("bias_grad") or not plain or q.shape[3] != v.shape[3]:
-        raise ValueError(
+        raise CannotLower(
             f"gflow.{o.name} on the CPU knows no dropout, no gradient of a bias, no bias of another element type "
             "and no other channels of v; trace the graph on the CPU, where PyTorch decomposes such a call"
         )

@@ -11,6 +11,7 @@ from gflow.dialects.ops.pooling import POSITIONS
 from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType
 
+from ..errors import CannotLower
 from ..ssa import Op
 from .aten_ops import channels_first
 from .placement import Placement
@@ -20,11 +21,11 @@ def pool(b: Placement, o: Op) -> None:
     """Any of the pooling ops.
 
     Raises:
-        ValueError: positions in windows, which PyTorch doesn't know.
+        CannotLower: positions in windows, which PyTorch doesn't know.
     """
     attrs = read(OPS[o.name], o.op.attributes)
     if any(b.body.types[v].dtype == POSITIONS["window"] for v in (*o.operands[1:], *o.results[1:])):
-        raise ValueError(f"gflow.{o.name} on the CPU knows positions in planes only")
+        raise CannotLower(f"gflow.{o.name} on the CPU knows positions in planes only")
     if b.body.types[o.results[0]].numel == 0:
         return
     inputs, outputs = (

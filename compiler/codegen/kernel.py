@@ -24,13 +24,10 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
 
 from ..contractions import CONTRACTIONS
+from ..errors import CannotLower
 
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
 DimMap = tuple[int, ...]
-
-
-class Unsupported(ValueError):
-    """The region holds something that a kernel cannot express; fusion must not have made it."""
 
 
 @dataclass
@@ -146,7 +143,7 @@ class _Describer:
             case "constant":
                 elements = op.attributes["value"]
                 if not is_splat(elements):
-                    raise Unsupported("a constant in a kernel must be a splat")
+                    raise CannotLower("a constant in a kernel must be a splat")
                 return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
             case "iota":
                 return self.convert_index(
@@ -179,7 +176,7 @@ class _Describer:
             case "partial_sums":
                 full = tuple(range(len(self.space)))
                 if type_of(operands[0]).shape != self.space:
-                    raise Unsupported(f"partial sums of {type_of(operands[0])} over {self.space}")
+                    raise CannotLower(f"partial sums of {type_of(operands[0])} over {self.space}")
                 summed = self.demand(operands[0], full)
                 return self.add(Node("partial_sums", ty.dtype, (summed,), {"run": attrs["run"]}))
         args = tuple(self.demand(x, dim_map) for x in operands)
@@ -224,7 +221,7 @@ class _Describer:
         identity = tuple(d if size != 1 else -1 for d, size in enumerate(x.shape))
         kept = tuple(identity[d] for d in range(x.rank) if d not in dims)
         if x.shape != self.space or kept != dim_map:
-            raise Unsupported(
+            raise CannotLower(
                 f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}"
             )
         if all(x.shape[d] == 1 for d in dims):  # one element is its own sum, product and maximum
@@ -238,7 +235,7 @@ def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: Di
     """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1."""
     real = [d for size, d in zip(outer, dim_map) if size != 1]
     if without_ones(inner) != without_ones(outer):
-        raise Unsupported(f"a reshape of {inner} to {outer} inside a kernel")
+        raise CannotLower(f"a reshape of {inner} to {outer} inside a kernel")
     found = iter(real)
     return tuple(next(found) if size != 1 else -1 for size in inner)
 
@@ -293,7 +290,7 @@ def describe(
         outputs: each result's strides in memory.
 
     Raises:
-        Unsupported: the region isn't one kernel.
+        CannotLower: the region isn't one kernel; fusion must not have made it.
     """
     d = _Describer(op, inputs)
     full = tuple(i if s != 1 else -1 for i, s in enumerate(d.space))

@@ -8,6 +8,7 @@ from typing import TypeVar
 from gflow.dialects.constants import element_bytes
 from gflow.dialects.program import Place
 
+from ..errors import CannotLower
 from ..ssa import Op
 from ..views import IN_PLACE, is_view
 from .placement import Placement
@@ -23,7 +24,7 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     become the program's.
 
     Raises:
-        ValueError: the op has no place in memory, or no code for the target.
+        CannotLower: the op has no place in memory, or no code for the target.
     """
     if is_view(o, b.at):
         return
@@ -31,12 +32,12 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
         _constant(b, o)
         return
     if "gflow.buffers" not in o.op.attributes:
-        raise ValueError(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
+        raise CannotLower(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
     b.assign(o)
     if IN_PLACE in o.op.attributes:
         return
     if o.name not in steps:
-        raise ValueError(f"gflow.{o.name} has no {target} code; run gflow-fuse first")
+        raise CannotLower(f"gflow.{o.name} has no {target} code; run gflow-fuse first")
     begin = len(b.steps)
     with b.planned_scratch(o) as fits:
         steps[o.name](b, o)
@@ -68,7 +69,7 @@ def scratch_of_ops(
         b.scratch_bytes = 0
         try:
             add(b, o)
-        except ValueError:
+        except CannotLower:  # code generation says so, where it is asked for
             continue
         if b.scratch_bytes:
             found[o.index] = -(-b.scratch_bytes // 64) * 64

@@ -12,13 +12,15 @@ from typing import Any
 
 from gflow.dialects.mlir import func, ir
 
+from ..errors import CompileError
+
 
 @dataclass(frozen=True)
 class NoOptions:
     """Options of a pass that has none."""
 
 
-class PassError(RuntimeError):
+class PassError(CompileError):
     """A pass cannot do its work on this IR; the message says why, and is shown as a diagnostic.
 
     op: the operation at whose location the diagnostic is shown; the function where it is None.

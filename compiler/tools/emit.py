@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 
+from ..errors import CompileError
 from ..pipeline_text import nearest
 from ..planned import NotPlanned, PlanReading, read_plan
 from ..visual.dot import dot
@@ -82,7 +83,7 @@ def _cpu_programs(module: ir.Operation) -> list[Program]:
         _planned(function)
         try:
             found.append(build_program(function, threads=1, blas=True))
-        except ValueError as error:
+        except CompileError as error:
             raise EmitError(str(error)) from None
     return found
 
@@ -167,7 +168,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
         _planned(function)
     try:
         return "\n".join(triton_text(p, _label) for p in programs(found, arch))
-    except ValueError as error:
+    except CompileError as error:
         raise EmitError(str(error)) from None
 
 
@@ -182,7 +183,7 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
         _planned(function)
     try:
         return "\n".join(str(launch_report(f, device_of(target), target.arch)) for f in found)
-    except ValueError as error:
+    except CompileError as error:
         raise EmitError(str(error)) from None
 
 

@@ -13,7 +13,7 @@ def programs(functions: list[func.FuncOp], arch: int) -> list[Program]:
     """The programs of planned functions.
 
     Raises:
-        ValueError: an op has no code.
+        CannotLower: an op has no code.
     """
     from ..codegen.triton.build import build_program
 

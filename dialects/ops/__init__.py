@@ -10,3 +10,8 @@ OPS: dict[str, OpDef] = {
     for family in (elementwise, shape, compute, pooling, attention, structure)
     for op in family.OPS
 }
+
+#: contractions that can have an epilogue in their kernel
+CONTRACTIONS = frozenset(
+    name for name, op in OPS.items() if op.category in ("contraction", "convolution")
+)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gflow.compiler.targets import parse_target
+
 from ..debug import debug_settings
 from ..errors import GraphError
 from ..printing import graph_text
@@ -101,12 +103,12 @@ class Inspection:
         """
         from .kernels import kernels
 
-        try:
-            return kernels(self._latest("kernels"), target)
-        except ValueError as error:
-            if target is None:
-                raise
-            raise GraphError(f"{_here()}: kernels(): {error}") from None
+        if target is not None:
+            try:
+                target = str(parse_target(target))
+            except ValueError as error:
+                raise GraphError(f"{_here()}: kernels(): {error}") from None
+        return kernels(self._latest("kernels"), target)
 
     def memory(self) -> MemorySummary:
         """What memory the latest compilation takes: `print` it, or write `.html(path)`."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gflow.compiler.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.planned import label
 from gflow.compiler.sources import Source
-from gflow.compiler.targets import parse_target
 from gflow.dialects.program import KernelStep, LaunchStep, Program
 
 from ..plan import Plan
@@ -36,11 +35,7 @@ class KernelInfo:
 
 
 def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
-    """Those of a plan, the most used first. target: as it would be compiled for that.
-
-    Raises:
-        ValueError: the target isn't known.
-    """
+    """Those of a plan, the most used first. target: as it would be compiled for that."""
     program = _program(plan, target)
     module, function = planned_program(program)
     texts = {**program.kernels, **{name: k.source for name, k in program.triton.items()}}
@@ -61,6 +56,6 @@ def kernels(plan: Plan, target: str | None = None) -> list[KernelInfo]:
 
 def _program(plan: Plan, target: str | None) -> Program:
     own: Program = plan.compiled.program
-    if target is None or str(parse_target(target)) == own.target:
+    if target is None or target == own.target:
         return own
     return programs_for(plan.trace, plan.compiled.options, target, code=False)[0]

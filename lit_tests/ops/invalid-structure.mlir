@@ -24,6 +24,19 @@ func.func @f(%a: tensor<4xf32>) {
 
 // -----
 
+func.func @f(%a: tensor<4x4xf32>) {
+  // expected-error @+1 {{the region yields nothing but its contraction's result}}
+  %0 = "gflow.fused"(%a) ({
+  ^bb0(%c: tensor<4x4xf32>):
+    %b = "gflow.matmul"(%c, %c) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %r = "gflow.reshape"(%b) {shape = array<i64: 16>} : (tensor<4x4xf32>) -> tensor<16xf32>
+    "gflow.yield"(%r) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<16xf32>) -> ()
+  }) {kind = "contraction", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x4xf32>) -> tensor<16xf32>
+  return
+}
+
+// -----
+
 func.func @f(%a0: tensor<4xf32>) {
   // expected-error @+1 {{requires attribute 'overload' (a string: as `aten.topk.default`)}}
   %0 = "gflow.aten"(%a0) {args = "[]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>

@@ -36,7 +36,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         blas: whether the runtime finds BLAS functions to call from generated code.
 
     Raises:
-        ValueError: an op has no place in memory, or no code: the pipeline lacks a pass.
+        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
     b = Builder(function, threads, blas)
     for launch, ops in groupby(b.body.ops, key=_launch):

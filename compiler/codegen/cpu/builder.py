@@ -11,6 +11,7 @@ from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import COMPLEX, TensorType
 
+from ...errors import CannotLower
 from ..kernel import Access, Kernel, Node, simplify
 from ..placement import Placement, shifted
 from . import gemm
@@ -59,7 +60,7 @@ class Builder(Placement):
         if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
             return
         if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-            raise ValueError(f"there are no kernels on complex numbers: {label}")
+            raise CannotLower(f"there are no kernels on complex numbers: {label}")
         p = plan(k)
         name = self.kernel(k, p)
         work = at_most(k.numel) * max(

@@ -15,6 +15,8 @@ from gflow.dialects.extents import Count, Piece, varies
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
+from ...errors import CannotLower
+
 _FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
 
 #: where each word stands
@@ -106,7 +108,9 @@ def batch_steps(
         shape, strides = [shape[d] for d in order], [[s[d] for d in order] for s in strides]
         inner = _together(shape, strides)
         if any(varies(size) for size in shape[:inner]):
-            raise ValueError(f"a product of matrices has too many batches that vary: {list(shape)}")
+            raise CannotLower(
+                f"a product of matrices has too many batches that vary: {list(shape)}"
+            )
     walked = [d for d in range(inner, len(shape)) if shape[d] != 1]
     count = prod(shape[d] for d in walked)
     steps = tuple(s[walked[-1]] if walked else 0 for s in strides)

@@ -13,6 +13,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 
+from ...errors import CannotLower
 from ...ssa import Op
 from . import library
 from .attention_configs import configs, precision
@@ -92,7 +93,7 @@ class _Call:
     def _check(self) -> None:
         channels = max(self.q.shape[3], self.v.shape[3])
         if self.q.dtype == "f64" or channels > _MOST_CHANNELS:
-            raise ValueError(
+            raise CannotLower(
                 f"gflow.{self.o.name} has no code for CUDA with {channels} channels of {self.q.dtype}: at most "
                 f"{_MOST_CHANNELS}, of f32 or halves"
             )

@@ -29,7 +29,7 @@ def build_program(function: func.FuncOp, *, arch: int) -> Program:
         arch: the device's compute capability, 90 for 9.0.
 
     Raises:
-        ValueError: an op has no place in memory, or no code: the pipeline lacks a pass.
+        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
     return build_with(Builder(function, arch))
 

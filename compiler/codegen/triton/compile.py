@@ -12,6 +12,7 @@ from typing import Any
 
 from gflow.dialects.program import DeviceCode, TritonKernel
 
+from ...errors import CompileError
 from .pool import PATIENCE, Answer, shared_pool
 
 #: of a kernel and one of its configs
@@ -25,7 +26,7 @@ _KIND = "device_code"
 _SHOWN = 3
 
 
-class KernelError(ValueError):
+class KernelError(CompileError):
     """A kernel does not compile."""
 
 

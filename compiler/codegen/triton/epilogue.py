@@ -195,7 +195,7 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     The contraction's result becomes a new value of the body, without a place.
 
     Raises:
-        Unsupported: what follows isn't one kernel.
+        CannotLower: what follows isn't one kernel.
     """
     operands = [o.operands[n] for n in root_operands(root)]
     ty = ops.type_of(root.results[0])

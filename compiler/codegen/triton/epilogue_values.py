@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..kernel import Kernel, Node, Unsupported
+from ...errors import CannotLower
+from ..kernel import Kernel, Node
 from .expressions import (
     HALVES,
     elementwise,
@@ -49,7 +50,7 @@ def evaluate(
         elif node.op == "random":
             text = _random(node, n, args, params, lines, used)
         elif node.op == "reduce":
-            raise Unsupported("a reduction after a contraction, in one kernel")
+            raise CannotLower("a reduction after a contraction, in one kernel")
         else:
             kinds = [k.nodes[a].dtype for a in node.args]
             text = elementwise(node.op, args, kinds, node.dtype, node.attrs, used, n in inexact)

@@ -9,6 +9,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
 from gflow.dialects.types import COMPLEX
 
+from ...errors import CannotLower
 from ...ssa import Op
 from ..kernel import Kernel, describe
 from .builder import Builder
@@ -62,7 +63,7 @@ def launch(
     if k.numel == 0 and not reducing:
         return
     if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-        raise ValueError(f"there are no kernels on complex numbers: {label}")
+        raise CannotLower(f"there are no kernels on complex numbers: {label}")
     t = tiling_of(k)
     if t.runs:
         _one(b, k, t, loads, stores, label, comment, partial_stores(k), run_of(k))

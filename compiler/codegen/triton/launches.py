@@ -161,7 +161,7 @@ def launch_report(function: func.FuncOp, device: Device, arch: int) -> LaunchRep
     """What the launches of a planned function cost.
 
     Raises:
-        ValueError: the function has no plan, or an op no code.
+        CannotLower: the function has no plan, or an op no code.
     """
     b = Builder(function, arch)
     program = build_with(b)

@@ -17,9 +17,10 @@ from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ...contractions import root_of
+from ...errors import CannotLower
 from ...ssa import Op, fused_kind
 from ...views import IN_PLACE
-from ..kernel import Kernel, Unsupported, describe
+from ..kernel import Kernel, describe
 from . import fused
 from .builder import Builder, Source
 from .grid import cdiv
@@ -125,7 +126,7 @@ def _member(b: Builder, o: Op) -> _Member | None:
         return None
     try:
         k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
-    except Unsupported:
+    except CannotLower:
         return None
     if len(k.sizes) > 1 or k.numel > _MOST or any(n.op == "reduce" for n in k.nodes):
         return None

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..kernel import Access, Kernel, Unsupported
+from ...errors import CannotLower
+from ..kernel import Access, Kernel
 from .parameters import WIDE, Parameters, extent
 
 
@@ -73,7 +74,7 @@ def pieces(sizes: Sequence[int], axes: Sequence[Axis]) -> list[Piece]:
     """The parts that dimensions of a kernel and axes have in common, innermost first.
 
     Raises:
-        Unsupported: a dimension ends within an axis where the axis cannot be split.
+        CannotLower: a dimension ends within an axis where the axis cannot be split.
     """
     found: list[Piece] = []
     d, a = len(sizes) - 1, len(axes) - 1
@@ -82,7 +83,7 @@ def pieces(sizes: Sequence[int], axes: Sequence[Axis]) -> list[Piece]:
         left_dim, left_axis = sizes[d] // of_dim, axes[a].size // of_axis
         step = min(left_dim, left_axis)
         if step and (left_dim % step or left_axis % step):
-            raise Unsupported(f"sizes {tuple(sizes)} over axes {[x.size for x in axes]}")
+            raise CannotLower(f"sizes {tuple(sizes)} over axes {[x.size for x in axes]}")
         if step > 1:
             found.append(Piece(d, a, step, of_dim, of_axis))
         of_dim, of_axis = of_dim * step, of_axis * step
