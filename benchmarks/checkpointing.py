@@ -90,10 +90,10 @@ def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str,
     from gflow.compiler.checkpointing.choose import choose
     from gflow.compiler.checkpointing.problem import read_problem
     from gflow.compiler.passmanager import run_pipeline
-    from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
+    from gflow.compiler.pipeline import PipelineOptions, pipeline_for
 
     graph, _, _ = args.plain
-    pipeline = cpu_pipeline(PipelineOptions()).partition(",gflow-materialize")[0] + "))"
+    pipeline = pipeline_for("cpu", PipelineOptions()).partition(",gflow-materialize")[0] + "))"
     allowed = marked["predicted_s"] - plain["predicted_s"]
     with make_context(), ir.Location.unknown():
         module = ir.Module.parse(graph.ir("traced"))

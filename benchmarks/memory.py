@@ -61,7 +61,7 @@ def eager(work: Work) -> dict[str, int]:
 def planned(text: str, passes: Any, repeats: int = 1) -> dict[str, Any]:
     """What a traced module is planned to need with these switches; times are the best of several."""
     from gflow.compiler.passmanager import run_pipeline
-    from gflow.compiler.pipeline import cpu_pipeline
+    from gflow.compiler.pipeline import pipeline_for
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 
@@ -70,7 +70,7 @@ def planned(text: str, passes: Any, repeats: int = 1) -> dict[str, Any]:
         with make_context():
             module = ir.Module.parse(text)
             timings.append({})
-            run_pipeline(module, cpu_pipeline(passes), timing=timings[-1])
+            run_pipeline(module, pipeline_for("cpu", passes), timing=timings[-1])
             run_pipeline(module, "builtin.module(func.func(gflow-verify-memory))")
             function = module.body.operations[0].operation
             numbers = {

@@ -21,7 +21,7 @@ from .diagnostics import at_operation
 from .errors import CompileError
 from .internal import blamed, debugging, internal_error
 from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
-from .pipeline import PIPELINES, PipelineOptions
+from .pipeline import PipelineOptions, build_pipeline
 from .reproducer import Writer, writer_for
 from .sizes import join, symbol_of
 from .targets import parse_target
@@ -69,7 +69,7 @@ def resolve(options: CompileOptions) -> Resolved:
         ValueError: the target isn't known.
     """
     target = parse_target(options.target)
-    pipeline = options.pipeline or PIPELINES[target.kind](options.passes)
+    pipeline = options.pipeline or build_pipeline(options.passes, target)
     threads = options.threads or os.cpu_count() or 1
     blas = host_blas() if options.blas is None else options.blas
     return Resolved(str(target), pipeline, threads, blas)

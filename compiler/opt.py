@@ -26,7 +26,7 @@ from gflow.dialects.mlir import ir
 from .diagnostics import Diagnostic, Sources
 from .internal import debugging
 from .passmanager import Pipeline, PipelineError
-from .pipeline import DEFAULT_PIPELINES
+from .pipeline import DEFAULT_PIPELINES, pipeline_for
 from .pipeline_text import PipelineSyntaxError, nearest
 from .reproducer import ReproducerError, Writer
 from .reproducer import read as read_reproducer
@@ -141,11 +141,13 @@ def _pipeline(options: Options, text: str) -> Pipeline:
         options.verify_each = wanted.verify_each
         return Pipeline(wanted.pipeline)
     if options.pipeline is not None:
-        if options.pipeline not in DEFAULT_PIPELINES:
+        try:
+            return Pipeline(pipeline_for(options.pipeline))
+        except ValueError as error:
             hint = nearest(options.pipeline, DEFAULT_PIPELINES)
-            known = ", ".join(DEFAULT_PIPELINES)
-            raise UsageError(f"no pipeline for target '{options.pipeline}'{hint} (known: {known})")
-        return Pipeline(DEFAULT_PIPELINES[options.pipeline])
+            raise UsageError(
+                f"no pipeline for target '{options.pipeline}'{hint}: {error}"
+            ) from None
     if options.pass_pipeline is not None:
         return Pipeline(options.pass_pipeline)
     return Pipeline(f"any({','.join(options.passes)})")

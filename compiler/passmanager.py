@@ -23,9 +23,9 @@ from gflow.dialects.opdef import VerifyError
 
 from . import passes as passes_package
 from .diagnostics import Diagnostic, at_operation, collect
-from .errors import CompileError
+from .errors import CompileError, PassError
 from .internal import blamed, debugging, internal_error
-from .passes.base import Pass, PassError
+from .passes.base import Pass
 from .pipeline_text import (
     PassItem,
     PipelineSyntaxError,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+
+from .targets import KINDS, Target, device_of, parse_target
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class PipelineOptions:
     fold_batch_norm: bool = False
 
 
-def build_pipeline(options: PipelineOptions, kind: str) -> str:
-    """The passes for kernels of a kind of target, "cpu" or "cuda"."""
+def build_pipeline(options: PipelineOptions, target: Target) -> str:
+    """The passes for kernels of a target, which decides the scratch that memory is planned with."""
+    kind = target.kind
     passes = ["gflow-checkpoint"]
     passes += ["gflow-simplify", "cse"]
     if options.amp:
@@ -51,11 +53,12 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
     passes += [_fuse(options, kind)]
     if kind == "cuda":
         passes.append("gflow-join-reductions")
-    passes += [_schedule(options, kind)]
+    passes += [_schedule(options, target)]
+    counted = f"scratch={target}{_times(target)}"
     if options.memory_budget:
-        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} scratch={kind}}}")
+        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} {counted}}}")
     elif options.memory_fraction:
-        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} scratch={kind}}}")
+        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} {counted}}}")
     passes.append("gflow-materialize")
     if options.compress_memory:
         passes.append("gflow-repeat-copies")
@@ -63,7 +66,7 @@ def build_pipeline(options: PipelineOptions, kind: str) -> str:
         passes.append("gflow-merge-updates")
     if kind == "cuda":
         passes += ["gflow-hoist", "gflow-write-in-place"]
-    passes += [_plan_memory(options, kind)]
+    passes += [_plan_memory(options, target)]
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
@@ -85,15 +88,22 @@ def _fuse(options: PipelineOptions, kind: str) -> str:
     )
 
 
-def _schedule(options: PipelineOptions, kind: str) -> str:
+def _schedule(options: PipelineOptions, target: Target) -> str:
     if options.straighten == "SpeedFirst":
         return "gflow-schedule"
-    scratch = f" scratch={kind}" if options.straighten == "MemoryFirst" else ""
-    return f"gflow-schedule{{algorithm={options.straighten}{scratch}}}"
+    more = f" scratch={target}" if options.straighten == "MemoryFirst" else ""
+    if options.straighten in ("OverlapCpuGpu", "DelayShortGpu"):
+        more = _times(target)
+    return f"gflow-schedule{{algorithm={options.straighten}{more}}}"
 
 
-def _plan_memory(options: PipelineOptions, kind: str) -> str:
-    settings = f"scratch={kind}"
+def _times(target: Target) -> str:
+    """The option that says whose times a pass reads, where these aren't the CPU's."""
+    return "" if target.kind == "cpu" else f" device={device_of(target).name}"
+
+
+def _plan_memory(options: PipelineOptions, target: Target) -> str:
+    settings = f"scratch={target}"
     if not options.compress_memory:
         settings += " compress=false"
     elif options.choose_best_allocation:
@@ -108,20 +118,14 @@ def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) ->
     return f"{name}{{{' '.join(given)}}}" if given else name
 
 
-def cpu_pipeline(options: PipelineOptions) -> str:
-    """The passes for CPU kernels."""
-    return build_pipeline(options, "cpu")
+def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
+    """The passes for a target by its name: `cpu`, `cuda:90`; what runs when nothing is switched by default.
+
+    Raises:
+        ValueError: the target is unknown.
+    """
+    return build_pipeline(options or PipelineOptions(), parse_target(target))
 
 
-def cuda_pipeline(options: PipelineOptions) -> str:
-    """The passes for Triton kernels."""
-    return build_pipeline(options, "cuda")
-
-
-PIPELINES: dict[str, Callable[[PipelineOptions], str]] = {
-    "cpu": cpu_pipeline,
-    "cuda": cuda_pipeline,
-}
-
-#: what runs when nothing is switched
-DEFAULT_PIPELINES = {target: build(PipelineOptions()) for target, build in PIPELINES.items()}
+#: by kind of target what runs when nothing is switched; of `cuda` for the architecture that a target without one has
+DEFAULT_PIPELINES = {kind: pipeline_for(kind) for kind in KINDS}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import TensorType, try_tensor_type
 
-from .passes.base import PassError
+from .errors import PassError
 
 
 @dataclass

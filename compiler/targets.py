@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import DEVICES, Device
-from .pipeline import PIPELINES
 
+KINDS = ("cpu", "cuda")
 #: compute capabilities that Triton makes code for, without the dot
 CUDA_ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 #: of a CUDA target that names none
@@ -15,7 +15,7 @@ DEFAULT_ARCH = 80
 
 @dataclass(frozen=True)
 class Target:
-    """kind: `cpu` or `cuda`, a key of `PIPELINES`. arch: of CUDA the compute capability, 90 for 9.0."""
+    """kind: `cpu` or `cuda`, one of `KINDS`. arch: of CUDA the compute capability, 90 for 9.0."""
 
     kind: str
     arch: int = 0
@@ -31,8 +31,8 @@ def parse_target(text: str) -> Target:
         ValueError: it is unknown.
     """
     kind, colon, arch = text.partition(":")
-    if kind not in PIPELINES:
-        raise ValueError(f"unknown target {text!r}; known: {', '.join(map(repr, PIPELINES))}")
+    if kind not in KINDS:
+        raise ValueError(f"unknown target {text!r}; known: {', '.join(map(repr, KINDS))}")
     if kind == "cpu":
         if colon:
             raise ValueError(f"unknown target {text!r}: 'cpu' is the machine at hand")

@@ -17,7 +17,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
-from .passes.base import PassError
+from .errors import PassError
 from .ssa import Body, Op
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})

@@ -15,7 +15,7 @@ from torch import nn
 import gflow
 from benchmarks.amp_models import Training, batches, compiled_curve, eager_curve, make, optimizer_of
 from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
+from gflow.compiler.pipeline import PipelineOptions, pipeline_for
 from gflow.dialects import amp, builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
@@ -366,5 +366,5 @@ def test_amp_can_be_switched_off_again() -> None:
 
 
 def test_the_pipeline_has_the_pass_only_when_asked() -> None:
-    assert "gflow-amp" not in cpu_pipeline(PipelineOptions())
-    assert "gflow-amp{dtype=bf16}" in cpu_pipeline(PipelineOptions(amp="bf16"))
+    assert "gflow-amp" not in pipeline_for("cpu", PipelineOptions())
+    assert "gflow-amp{dtype=bf16}" in pipeline_for("cpu", PipelineOptions(amp="bf16"))

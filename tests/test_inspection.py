@@ -11,7 +11,7 @@ from torch import nn
 
 import gflow as flow
 from gflow.compiler.passmanager import Pipeline
-from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
+from gflow.compiler.pipeline import PipelineOptions, pipeline_for
 from gflow.compiler.stages import STAGES, stages_of
 
 
@@ -93,7 +93,7 @@ def test_ir_is_that_of_the_latest_signature() -> None:
 
 def test_stages_of_pipelines() -> None:
     everything = PipelineOptions(amp="bf16", memory_fraction=0.5)
-    found = stages_of(Pipeline(cpu_pipeline(everything)))
+    found = stages_of(Pipeline(pipeline_for("cpu", everything)))
     assert list(found) == list(STAGES)
     counts = list(found.values())
     assert counts == sorted(counts)  # stages are in the pipeline's order

@@ -200,7 +200,8 @@ def test_verify_diagnostics(tool: Tool) -> None:
 
 def test_a_pass_that_breaks_the_ir_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     from gflow.compiler import passmanager
-    from gflow.compiler.passes.base import Pass, PassError
+    from gflow.compiler.errors import PassError
+    from gflow.compiler.passes.base import Pass
     from gflow.dialects.mlir import ir
 
     def run(function, options):  # type: ignore[no-untyped-def]

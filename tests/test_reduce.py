@@ -14,7 +14,8 @@ import pytest
 from random_ir import random_module
 
 from gflow.compiler import passmanager
-from gflow.compiler.passes.base import Pass, PassError
+from gflow.compiler.errors import PassError
+from gflow.compiler.passes.base import Pass
 from gflow.compiler.tools import reduce
 from gflow.compiler.tools.shrink import REDUCTIONS
 from gflow.dialects.dialect import make_context

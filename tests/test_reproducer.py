@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gflow.compiler import CompileOptions, compile_module, passmanager
+from gflow.compiler.errors import PassError
 from gflow.compiler.opt import main
-from gflow.compiler.passes.base import Pass, PassError
+from gflow.compiler.passes.base import Pass
 from gflow.compiler.passmanager import PipelineError
 from gflow.compiler.reproducer import ReproducerError, read
 from gflow.dialects.dialect import make_context

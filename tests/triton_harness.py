@@ -13,7 +13,7 @@ from gflow.compiler.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 
 TARGET = "cuda:90"
-PIPELINE_FOR_CUDA = PIPELINE.replace("gflow-plan-memory", "gflow-plan-memory{scratch=cuda}")
+PIPELINE_FOR_CUDA = PIPELINE.replace("gflow-plan-memory", "gflow-plan-memory{scratch=cuda:80}")
 
 
 def compile_case(case: Case) -> Program:

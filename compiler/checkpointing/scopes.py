@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.mlir import func, ir
 
-from ..passes.base import PassError
+from ..errors import PassError
 from ..ssa import Body
 
 SCOPE, PHASE = "gflow.scope", "gflow.phase"

@@ -6,21 +6,22 @@ from collections.abc import Callable
 
 from gflow.dialects.mlir import func
 
+from ..targets import Target
 from .liveness import Lives
 from .places import erase_places, write_places
 from .strategies import apart
 
 
-def scratch_of(function: func.FuncOp, lives: Lives, target: str) -> dict[int, int]:
+def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int, int]:
     """For each op that needs scratch, by its number, how many bytes; an earlier plan goes."""
     # the code generator asks which places are the same; any that keep that will do
     write_places(function, lives, *apart(lives.buffers))
-    found = TARGETS[target](function)
+    found = _OF_KIND[target.kind](function, target)
     erase_places(function, lives)
     return found
 
 
-def _on_cpu(function: func.FuncOp) -> dict[int, int]:
+def _on_cpu(function: func.FuncOp, target: Target) -> dict[int, int]:
     # only here: other targets need no code generator of the CPU
     from ..codegen.cpu.scratch import scratch_bytes
     from ..compile import host_blas
@@ -28,10 +29,13 @@ def _on_cpu(function: func.FuncOp) -> dict[int, int]:
     return scratch_bytes(function, 0, host_blas())
 
 
-def _on_cuda(function: func.FuncOp) -> dict[int, int]:
+def _on_cuda(function: func.FuncOp, target: Target) -> dict[int, int]:
     from ..codegen.triton.scratch import scratch_bytes
 
-    return scratch_bytes(function)
+    return scratch_bytes(function, target.arch)
 
 
-TARGETS: dict[str, Callable[[func.FuncOp], dict[int, int]]] = {"cpu": _on_cpu, "cuda": _on_cuda}
+_OF_KIND: dict[str, Callable[[func.FuncOp, Target], dict[int, int]]] = {
+    "cpu": _on_cpu,
+    "cuda": _on_cuda,
+}

@@ -36,8 +36,9 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
 from ..amp.decide import VIEWS, Decisions, decide
+from ..errors import PassError
 from ..ssa import Body, Op, attributes_of, read_live_body
-from .base import Pass, PassError
+from .base import Pass
 
 _MAX_CHAIN = 64
 

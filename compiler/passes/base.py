@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gflow.dialects.mlir import func, ir
+from gflow.dialects.mlir import func
 
-from ..errors import CompileError
+from ..errors import PassError
+from ..targets import Target, parse_target
 
 
 @dataclass(frozen=True)
@@ -20,15 +21,16 @@ class NoOptions:
     """Options of a pass that has none."""
 
 
-class PassError(CompileError):
-    """A pass cannot do its work on this IR; the message says why, and is shown as a diagnostic.
+def target_of(name: str) -> Target | None:
+    """The target that an option names; None where it names none.
 
-    op: the operation at whose location the diagnostic is shown; the function where it is None.
+    Raises:
+        PassError: it is unknown.
     """
-
-    def __init__(self, message: str, op: ir.Operation | ir.OpView | None = None) -> None:
-        super().__init__(message)
-        self.op = op
+    try:
+        return parse_target(name) if name else None
+    except ValueError as error:
+        raise PassError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,13 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
 
+from ..errors import PassError
 from ..memory.choose import choose
 from ..memory.liveness import Buffer, lives_of, lower_bound
 from ..memory.places import set_number, write_places
-from ..memory.scratch import TARGETS, scratch_of
+from ..memory.scratch import scratch_of
 from ..memory.strategies import STRATEGIES, apart
-from .base import Pass, PassError
+from .base import Pass, target_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class PlanMemoryOptions:
 
     scratch: str = field(
         default="",
-        metadata={"doc": "a target (cpu) whose code's scratch is planned too; else it lies behind"},
+        metadata={
+            "doc": "a target (cpu, cuda:90) whose code's scratch is planned too; else it lies behind"
+        },
     )
     compress: bool = field(
         default=True,
@@ -75,15 +78,14 @@ class PlanMemoryOptions:
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
-    if options.scratch not in ("", *TARGETS):
-        raise PassError(f"no target '{options.scratch}'; there are {', '.join(TARGETS)}")
+    target = target_of(options.scratch)
     for name in strategies or ("",):
         if name not in STRATEGIES:
             raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
     lives = lives_of(function, take_over=options.compress)
     buffers, needs = lives.buffers, {}
-    if options.scratch:
-        needs = scratch_of(function, lives, options.scratch)
+    if target is not None:
+        needs = scratch_of(function, lives, target)
         buffers = [*buffers, *(Buffer(size, i, i) for i, size in needs.items())]
     if options.compress:
         size, offsets = choose(buffers, strategies, options.improve, options.time_limit)

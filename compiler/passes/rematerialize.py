@@ -44,9 +44,10 @@ from ..checkpointing.choose import Choice, choose
 from ..checkpointing.problem import Problem, read_problem
 from ..checkpointing.rewrite import rewrite
 from ..cost import DEVICES
+from ..errors import PassError
 from ..ssa import read_body
 from . import materialize, plan_memory, repeat_copies
-from .base import Pass, PassError
+from .base import Pass
 
 
 @dataclass(frozen=True)

@@ -48,14 +48,15 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import func
 
 from ..cost import DEVICES
+from ..errors import PassError
 from ..memory.liveness import lives_of
-from ..memory.scratch import TARGETS, scratch_of
+from ..memory.scratch import scratch_of
 from ..schedule.costs import seconds_of
 from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import least_memory
 from ..schedule.lists import host_early, short_last, updates_first
 from ..ssa import read_body
-from .base import Pass, PassError
+from .base import Pass, target_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class ScheduleOptions:
         metadata={"doc": f"whose times OverlapCpuGpu and DelayShortGpu read: {', '.join(DEVICES)}"},
     )
     scratch: str = field(
-        default="", metadata={"doc": "a target (cpu) whose code's scratch MemoryFirst counts"}
+        default="",
+        metadata={"doc": "a target (cpu, cuda:90) whose code's scratch MemoryFirst counts"},
     )
 
 
@@ -81,10 +83,9 @@ def run(function: func.FuncOp, options: ScheduleOptions) -> None:
     for value, known, what in (
         (options.algorithm, [*_ORDERS], "algorithm"),
         (options.device, [*DEVICES], "device"),
-        (options.scratch, ["", *TARGETS], "target"),
     ):
         if value not in known:
-            raise PassError(f"no {what} '{value}'; there are {', '.join(filter(None, known))}")
+            raise PassError(f"no {what} '{value}'; there are {', '.join(known)}")
     body = read_body(function)
     order = _ORDERS[options.algorithm](function, dependences_of(function, body), options)
     if any(i != n for n, i in enumerate(order)):
@@ -101,8 +102,8 @@ def _speed(function: func.FuncOp, found: Dependences, options: ScheduleOptions) 
 
 
 def _memory(function: func.FuncOp, found: Dependences, options: ScheduleOptions) -> Sequence[int]:
-    lives = lives_of(function)
-    scratch = scratch_of(function, lives, options.scratch) if options.scratch else {}
+    lives, target = lives_of(function), target_of(options.scratch)
+    scratch = {} if target is None else scratch_of(function, lives, target)
     return least_memory(found, lives, scratch)
 
 

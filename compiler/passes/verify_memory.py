@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func
 
+from ..errors import PassError
 from ..memory.check import problems
-from .base import NoOptions, Pass, PassError
+from .base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:

@@ -35,7 +35,7 @@ from gflow.dialects.mlir import ir
 
 from ..diagnostics import Diagnostic, collect
 from ..passmanager import Pipeline, PipelineError
-from ..pipeline import DEFAULT_PIPELINES
+from ..pipeline import pipeline_for
 from ..pipeline_text import PipelineSyntaxError
 from ..reproducer import ReproducerError
 from ..reproducer import read as read_reproducer
@@ -277,7 +277,7 @@ def main(argv: list[str] | None = None) -> int:
     ways = parser.add_mutually_exclusive_group(required=True)
     ways.add_argument("--test", help="a command that exits with status 1 on what is interesting")
     ways.add_argument("--pass-pipeline", help="passes that fail")
-    ways.add_argument("--pipeline-for", choices=list(DEFAULT_PIPELINES), help="a target's passes")
+    ways.add_argument("--pipeline-for", help="a target's passes (cpu, cuda:90)")
     ways.add_argument(
         "--run-reproducer", action="store_true", help="the pipeline in a reproducer's file"
     )
@@ -315,7 +315,10 @@ def _interesting(options: argparse.Namespace, text: str) -> Interesting | None:
         return command_test([*shlex.split(options.test), *options.test_arg], options.test_seconds)
     pipeline = options.pass_pipeline
     if options.pipeline_for:
-        pipeline = DEFAULT_PIPELINES[options.pipeline_for]
+        try:
+            pipeline = pipeline_for(options.pipeline_for)
+        except ValueError as error:
+            raise InputError(str(error)) from None
     elif options.run_reproducer:
         pipeline = read_reproducer(text).pipeline
     Pipeline(pipeline)

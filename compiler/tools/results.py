@@ -8,8 +8,8 @@ from pathlib import Path
 from gflow.dialects.mlir import ir
 
 from ..diagnostics import Diagnostic
+from ..errors import PassError
 from ..internal import debugging, internal_error
-from ..passes.base import PassError
 from .args import Options
 
 

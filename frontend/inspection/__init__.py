@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gflow.compiler.targets import parse_target
-
 from ..debug import debug_settings
 from ..errors import GraphError
 from ..printing import graph_text
@@ -101,6 +99,8 @@ class Inspection:
         Raises:
             GraphError: the target isn't known.
         """
+        from gflow.compiler.targets import parse_target
+
         from .kernels import kernels
 
         if target is not None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func
 
-from ...targets import DEFAULT_ARCH
 from ..steps import scratch_of_ops
 from .build import add_op
 from .builder import Builder
 
 
-def scratch_bytes(function: func.FuncOp, arch: int = DEFAULT_ARCH) -> dict[int, int]:
+def scratch_bytes(function: func.FuncOp, arch: int) -> dict[int, int]:
     """For each op that needs scratch, by its number, how many bytes.
 
     `gflow.buffers` must be there. An op without code needs none.
