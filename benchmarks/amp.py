@@ -58,7 +58,8 @@ def graph_of(name: str, dtype: torch.dtype | None, quick: bool) -> tuple[Any, tu
 
 def measure_text(text: str) -> dict[str, Any]:
     """What a planned module moves and needs."""
-    from gflow.compiler.cost import DEVICES, cost_of
+    from gflow.compiler.cost import cost_of, seconds
+    from gflow.compiler.targets import DEVICES
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 
@@ -74,7 +75,7 @@ def measure_text(text: str) -> dict[str, Any]:
         "bytes": sum(c.bytes for c in costs),
         "arena": arena,
         "roofline_ms": {
-            name: 1e3 * sum(DEVICES[name].seconds(c) for c in costs) for name in _DEVICES
+            name: 1e3 * sum(seconds(c, DEVICES[name]) for c in costs) for name in _DEVICES
         },
     }
 

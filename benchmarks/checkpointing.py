@@ -27,8 +27,9 @@ from torch.nn import functional as F
 import gflow as flow
 from benchmarks import machine
 from benchmarks.models import Decoder
-from gflow.compiler.cost import DEVICES, cost_of
+from gflow.compiler.cost import cost_of, seconds
 from gflow.compiler.memory.liveness import lives_of
+from gflow.compiler.targets import DEVICES
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -65,10 +66,10 @@ def describe(text: str) -> dict[str, Any]:
         )
         kept = sum(b.size for b in lives.buffers if b.start < backward <= b.end)
         cpu = DEVICES["cpu"]
-        seconds = sum(cpu.seconds(cost_of(o.op)) for o in lives.body.ops)
+        total = sum(seconds(cost_of(o.op), cpu) for o in lives.body.ops)
         arena = ir.IntegerAttr(function.attributes["gflow.arena_size"]).value
     again = re.search(r"gflow\.rematerialized = \{.*?ops = (\d+).*?seconds = ([0-9.eE+-]+)", text)
-    found = {"arena": arena, "activations": kept, "predicted_s": seconds}
+    found = {"arena": arena, "activations": kept, "predicted_s": total}
     if again:
         found |= {"ops_again": int(again[1]), "predicted_extra_s": float(again[2])}
     return found

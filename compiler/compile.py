@@ -154,7 +154,7 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     if target.kind == "cuda":
         from .codegen.triton import build as triton
 
-        return triton.build_program(entry, arch=target.arch)
+        return triton.build_program(entry, target)
     from .codegen.cpu import build as cpu
 
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)

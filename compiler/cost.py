@@ -22,27 +22,8 @@ from gflow.dialects.ops.compute import kernel_dims
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType
 
+from .targets import Device
 from .views import VIEW_OPS
-
-
-@dataclass(frozen=True)
-class Device:
-    """Peak rates: bytes a second of memory, floating-point operations a second of contractions
-    (`matmul`, by element type; tf32 where products
-    of float32 may be rounded so) and of everything else (`vector`), and seconds a launch."""
-
-    name: str
-    bandwidth: float
-    vector: float
-    matmul: dict[str, float]
-    launch: float
-
-    def seconds(self, cost: Cost) -> float:
-        """The roofline time of an op."""
-        if not cost.bytes and not cost.flops:
-            return 0.0
-        rate = self.matmul.get(cost.dtype, self.vector) if cost.contraction else self.vector
-        return max(cost.bytes / self.bandwidth, cost.flops / rate) + self.launch
 
 
 @dataclass(frozen=True)
@@ -56,23 +37,16 @@ class Cost:
     dtype: str = ""
 
 
-def _halves(rate: float) -> dict[str, float]:
-    return {"f16": rate, "bf16": rate}
+def seconds(cost: Cost, device: Device) -> float:
+    """The roofline time of an op."""
+    if not cost.bytes and not cost.flops:
+        return 0.0
+    return max(cost.bytes / device.bandwidth, cost.flops / rate(cost, device)) + device.launch
 
 
-#: by name. The processor's figures are of two AVX-512 cores, measured by a copy and a product of
-#: matrices; the GPUs' are the makers' (dense, no sparsity)
-DEVICES = {
-    d.name: d
-    for d in (
-        Device("cpu", 12e9, 40e9, {"f32": 120e9, "f64": 60e9}, 2e-6),
-        Device(
-            "a100", 1.555e12, 19.5e12, {"f32": 19.5e12, "tf32": 156e12, **_halves(312e12)}, 4e-6
-        ),
-        Device("h100", 3.35e12, 66.9e12, {"f32": 66.9e12, "tf32": 494e12, **_halves(989e12)}, 4e-6),
-        Device("h200", 4.8e12, 66.9e12, {"f32": 66.9e12, "tf32": 494e12, **_halves(989e12)}, 4e-6),
-    )
-}
+def rate(cost: Cost, device: Device) -> float:
+    """Operations a second that a device has for this kind of work."""
+    return device.matmul.get(cost.dtype, device.vector) if cost.contraction else device.vector
 
 
 def cost_of(op: ir.Operation) -> Cost:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .targets import KINDS, Target, device_of, parse_target
+from .targets import KINDS, Target, parse_target
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def build_pipeline(options: PipelineOptions, target: Target) -> str:
     passes += ["gflow-simplify", "cse"]
     passes += [_fuse(options, kind)]
     if kind == "cuda":
-        passes.append("gflow-join-reductions")
+        programs = _RUNS * target.device.multiprocessors
+        passes.append(f"gflow-join-reductions{{programs={programs}}}")
     passes += [_schedule(options, target)]
     counted = f"scratch={target}{_times(target)}"
     if options.memory_budget:
@@ -72,6 +73,10 @@ def build_pipeline(options: PipelineOptions, target: Target) -> str:
 
 #: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory
 _CUDA_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
+
+
+#: runs of rows for each multiprocessor, whose sums of columns are kept in registers
+_RUNS = 4
 
 
 def _fuse(options: PipelineOptions, kind: str) -> str:
@@ -99,7 +104,7 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 
 def _times(target: Target) -> str:
     """The option that says whose times a pass reads, where these aren't the CPU's."""
-    return "" if target.kind == "cpu" else f" device={device_of(target).name}"
+    return "" if target.kind == "cpu" else f" device={target.device.name}"
 
 
 def _plan_memory(options: PipelineOptions, target: Target) -> str:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
 
-from .cost import DEVICES, Device, cost_of
+from . import cost as costs
 from .pipeline_text import nearest
 from .planned import label
 from .sizes import sized
 from .sources import Source, source_of
 from .ssa import Op
 from .tables import count_text, ratio, table, time_text
+from .targets import DEVICES, Device
 from .visual.page import byte_text
 
 _HEAVIEST = 12
@@ -184,7 +185,7 @@ def _measure_function(function: ir.Operation, device: Device, found: Measure) ->
             op = view.operation
             if not op.name.startswith("gflow."):
                 continue
-            cost = cost_of(op)
+            cost = costs.cost_of(op)
             name = op.name.removeprefix("gflow.")
             if name == "aten":
                 overload = ir.StringAttr(op.attributes["overload"]).value
@@ -197,7 +198,7 @@ def _measure_function(function: ir.Operation, device: Device, found: Measure) ->
             found.ops.append(
                 OpCost(
                     len(found.ops), kind, title, types, cost.bytes, cost.flops,
-                    device.seconds(cost), source_of(op),
+                    costs.seconds(cost, device), source_of(op),
                 )
             )  # fmt: skip
 

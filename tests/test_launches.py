@@ -8,11 +8,10 @@ import pytest
 
 from gflow.compiler.codegen.triton.launches import COPIES, LaunchReport, launch_report
 from gflow.compiler.compile import entry_function
-from gflow.compiler.cost import DEVICES
 from gflow.compiler.opt import main
 from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.pipeline import DEFAULT_PIPELINES
-from gflow.compiler.targets import Target, device_of
+from gflow.compiler.targets import DEVICES, Target
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -35,7 +34,7 @@ def made(text: str) -> LaunchReport:
     with make_context():
         module = ir.Module.parse(text)
         run_pipeline(module, DEFAULT_PIPELINES["cuda"])
-        return launch_report(entry_function(module), device_of(Target("cuda", 90)), 90)
+        return launch_report(entry_function(module), Target("cuda", 90))
 
 
 def test_figures_by_hand() -> None:
@@ -50,6 +49,8 @@ def test_figures_by_hand() -> None:
     assert found.moved == 7 * BYTES + 4 * N
     assert found.bound.bytes == 5 * BYTES + 4 * N  # what nothing reads doesn't count
     assert found.bound.flops == 2 * N**3
+    assert product.programs > 0
+    assert 0 < product.waves <= product.programs / DEVICES["h100"].multiprocessors
     device = DEVICES["h100"]
     assert copy.seconds == pytest.approx(4 * BYTES / device.bandwidth + 2 * device.launch)
 

@@ -11,6 +11,7 @@ from ir_interpreter import DTYPES, run_module
 from gflow.compiler.codegen.triton.attention_configs import configs
 from gflow.compiler.codegen.triton.device_code import add_device_code
 from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.targets import CUDA_ARCHS, Target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
@@ -164,13 +165,13 @@ def test_layers_share_a_kernel() -> None:
     assert one != three
 
 
-@pytest.mark.parametrize("arch", [75, 80, 86, 90, 120])
+@pytest.mark.parametrize("arch", CUDA_ARCHS)
 @pytest.mark.parametrize("channels", [16, 64, 128, 256])
 def test_every_device_gets_a_config(arch: int, channels: int) -> None:
     sizes = {"BLOCK_D": channels, "BLOCK_DV": channels, "BIAS": 1, "DROPOUT": 1}
     for stem in ("attention", "attention_query_grad", "attention_key_grad", "attention_bias_grad"):
         for dtype in ("f32", "bf16"):
-            found = configs(stem, dtype, sizes, arch)
+            found = configs(stem, dtype, sizes, Target("cuda", arch))
             assert found
             assert all(min(c.constants.values()) >= 16 for c in found)
 

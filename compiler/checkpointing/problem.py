@@ -16,9 +16,10 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import BARRIER
 
 from ..contractions import CONTRACTIONS
-from ..cost import DEVICES, Cost, cost_of
+from ..cost import Cost, cost_of, seconds
 from ..memory.liveness import TakesOver, aligned
 from ..ssa import Body, Op, aliases, fused_kind, read_body
+from ..targets import DEVICES
 from ..views import VIEW_OPS, Layout, is_view, layouts
 
 
@@ -90,13 +91,15 @@ class Problem:
         o = self.body.ops[index]
         if o.name == BARRIER or "unique" in o.op.attributes:
             return None
-        seconds = DEVICES[self.device].seconds
+        device = DEVICES[self.device]
         if o.name != "fused" or len(values) == len(o.results):
             waste = sum(self.size[r] for r in o.results if r not in values)
             cost = cost_of(o.op)
             if not cost.bytes:  # a view that memory makes a copy of
                 cost = Cost(2 * sum(self.body.types[r].nbytes for r in o.results))
-            return Recipe(index, values, False, tuple(self.reads[index]), waste, seconds(cost))
+            return Recipe(
+                index, values, False, tuple(self.reads[index]), waste, seconds(cost, device)
+            )
         region = self.region(index)
         inner, operands, siblings = slice_of(region, [o.results.index(v) for v in values])
         costs = [region.costs[i] for i in inner]
@@ -107,7 +110,7 @@ class Problem:
         total = sum(c.flops for c in costs)
         cost = Cost(moved, total, contraction is not None, contraction.dtype if contraction else "")
         reads = dict.fromkeys(self.at[v].base for v in read)
-        return Recipe(index, values, True, tuple(reads), 0, seconds(cost))
+        return Recipe(index, values, True, tuple(reads), 0, seconds(cost, device))
 
     def region(self, index: int) -> _Region:
         """The inside of fused op `index`."""

@@ -32,7 +32,7 @@ def _on_cpu(function: func.FuncOp, target: Target) -> dict[int, int]:
 def _on_cuda(function: func.FuncOp, target: Target) -> dict[int, int]:
     from ..codegen.triton.scratch import scratch_bytes
 
-    return scratch_bytes(function, target.arch)
+    return scratch_bytes(function, target)
 
 
 _OF_KIND: dict[str, Callable[[func.FuncOp, Target], dict[int, int]]] = {

@@ -43,9 +43,9 @@ from gflow.dialects.mlir import func, ir
 from ..checkpointing.choose import Choice, choose
 from ..checkpointing.problem import Problem, read_problem
 from ..checkpointing.rewrite import rewrite
-from ..cost import DEVICES
 from ..errors import PassError
 from ..ssa import read_body
+from ..targets import DEVICES
 from . import materialize, plan_memory, repeat_copies
 from .base import Pass
 

@@ -47,7 +47,6 @@ from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func
 
-from ..cost import DEVICES
 from ..errors import PassError
 from ..memory.liveness import lives_of
 from ..memory.scratch import scratch_of
@@ -56,6 +55,7 @@ from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import least_memory
 from ..schedule.lists import host_early, short_last, updates_first
 from ..ssa import read_body
+from ..targets import DEVICES
 from .base import Pass, target_of
 
 

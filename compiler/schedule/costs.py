@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..cost import Device, cost_of
+from ..cost import cost_of, seconds
 from ..ssa import Body
+from ..targets import Device
 
 
 def seconds_of(body: Body, device: Device) -> list[float]:
     """Each op's roofline time."""
-    return [device.seconds(cost_of(o.op)) for o in body.ops]
+    return [seconds(cost_of(o.op), device) for o in body.ops]

@@ -159,30 +159,30 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
     """The sources of the Triton kernels, and the launches."""
-    from ..targets import DEFAULT_ARCH, parse_target
+    from ..targets import parse_target
     from .emit_triton import programs, triton_text
-
-    arch = parse_target(options.target).arch if options.target.startswith("cuda") else DEFAULT_ARCH
-    found = functions(module)
-    for function in found:
-        _planned(function)
-    try:
-        return "\n".join(triton_text(p, _label) for p in programs(found, arch))
-    except CompileError as error:
-        raise EmitError(str(error)) from None
-
-
-def launches(module: ir.Operation, options: EmitOptions) -> str:
-    """What the launches of Triton kernels move and compute, and the least time for it."""
-    from ..codegen.triton.launches import launch_report
-    from ..targets import device_of, parse_target
 
     target = parse_target(options.target if options.target.startswith("cuda") else "cuda")
     found = functions(module)
     for function in found:
         _planned(function)
     try:
-        return "\n".join(str(launch_report(f, device_of(target), target.arch)) for f in found)
+        return "\n".join(triton_text(p, _label) for p in programs(found, target))
+    except CompileError as error:
+        raise EmitError(str(error)) from None
+
+
+def launches(module: ir.Operation, options: EmitOptions) -> str:
+    """What the launches of Triton kernels move and compute, and the floor of the time for it."""
+    from ..codegen.triton.launches import launch_report
+    from ..targets import parse_target
+
+    target = parse_target(options.target if options.target.startswith("cuda") else "cuda")
+    found = functions(module)
+    for function in found:
+        _planned(function)
+    try:
+        return "\n".join(str(launch_report(f, target)) for f in found)
     except CompileError as error:
         raise EmitError(str(error)) from None
 

@@ -8,8 +8,10 @@ from gflow.dialects.mlir import func
 from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, TritonConfig, TritonKernel
 from gflow.dialects.types import TensorType
 
+from ..targets import Target
 
-def programs(functions: list[func.FuncOp], arch: int) -> list[Program]:
+
+def programs(functions: list[func.FuncOp], target: Target) -> list[Program]:
     """The programs of planned functions.
 
     Raises:
@@ -17,7 +19,7 @@ def programs(functions: list[func.FuncOp], arch: int) -> list[Program]:
     """
     from ..codegen.triton.build import build_program
 
-    return [build_program(f, arch=arch) for f in functions]
+    return [build_program(f, target) for f in functions]
 
 
 def triton_text(program: Program, shown: Callable[[str], str] = str) -> str:

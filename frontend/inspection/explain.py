@@ -16,7 +16,7 @@ from gflow.compiler.sources import Source, source_of
 from gflow.compiler.ssa import Op, fused_kind, read_body
 from gflow.compiler.stages import run_to, stages_of
 from gflow.compiler.tables import table
-from gflow.compiler.targets import device_of, parse_target
+from gflow.compiler.targets import parse_target
 from gflow.compiler.visual.page import byte_text
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
@@ -150,7 +150,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     program = plan.compiled.program
     pipeline = resolve(plan.compiled.options).pipeline
     before = lower(plan.trace.main)
-    device = device_of(parse_target(program.target)).name
+    device = parse_target(program.target).device.name
     costs = measure(before, device)
     recomputed = _checkpointed(before, pipeline)
     module, function = planned(plan)

@@ -7,7 +7,7 @@
 // RUN: %gflow-opt %s --pipeline-for=cpu --emit=dot | FileCheck %s --check-prefix=DOT
 // RUN: not %gflow-opt %s --emit=plan 2>&1 | FileCheck %s --check-prefix=UNPLANNED
 // RUN: not %gflow-opt %s --emit=kernels 2>&1 | FileCheck %s --check-prefix=UNPLANNED
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s --check-prefix=TRITON
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s --check-prefix=TRITON
 // RUN: not %gflow-opt %s --emit=plam 2>&1 | FileCheck %s --check-prefix=UNKNOWN
 // RUN: not %gflow-opt %s --pipeline-for=cpu --emit=kernels --target=abacus 2>&1 | FileCheck %s --check-prefix=TARGET
 

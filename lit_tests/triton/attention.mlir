@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
 // The forward is one kernel; blocks that all of q's positions see are apart from those with a mask.
 

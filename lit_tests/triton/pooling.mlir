@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
 // Values and positions in one pass over each window; an element's gradient is what the windows give that hold it. A byte
 // says which element of its window the maximum is.

@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
 // Four neighbours are one block of Philox, whose words are computed once.
 

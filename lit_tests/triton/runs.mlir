@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
 // The backward of a norm: each program takes a run of rows, and leaves the sums of its columns; the second launch
 // sums those, and updates both parameters.

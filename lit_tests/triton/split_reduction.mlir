@@ -1,4 +1,4 @@
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
 // Few columns, many rows: programs share the rows, and leave partial sums in the arena; a second launch combines them.
 

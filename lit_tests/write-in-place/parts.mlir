@@ -1,5 +1,5 @@
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-write-in-place,gflow-plan-memory,gflow-verify-memory))' | FileCheck %s
-// RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:90 | FileCheck %s --check-prefix=LAUNCHES
+// RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s --check-prefix=LAUNCHES
 
 // Two halves of one value, then its transpose as a matrix: one kernel writes both, where the product reads them.
 // CHECK-LABEL: func.func @halves(

@@ -25,7 +25,7 @@ def accesses(program: Program) -> Accesses:
     with make_context():
         module = ir.Module.parse(program.ir)
         function = entry_function(module)
-        b = Builder(function, parse_target(program.target).arch)
+        b = Builder(function, parse_target(program.target))
         again = build_with(b)
         if [_plain(s) for s in again.steps] != [_plain(s) for s in program.steps]:
             raise ValueError(f"the IR of {program.name} comes to other steps than the program has")

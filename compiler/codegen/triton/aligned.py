@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
+from ...targets.devices import TMA
 from ..kernel import Access, Kernel, Node, simplify
 from .builder import Builder
 from .fused import launch
 from .grid import cdiv
 from .scratch_space import behind
-from .tiles import Problem, device, fastest
+from .tiles import Problem, fastest
 
 #: bytes that are loaded at once
 _VECTOR = 16
@@ -51,15 +52,15 @@ def aligned(
     Only descriptors read sizes that are no multiples of a vector in whole vectors.
     """
     bad = [o for o in (x, y) if not vectorized((o.rows, o.cols), (), p.item)]
-    if not bad or p.kind != "cores" or p.batch > 1 or b.arch < 90:
+    if not bad or p.kind != "cores" or p.batch > 1 or not b.target.has(TMA):
         return x, y, 0
-    d = device(b.arch)
+    d = b.target.device
     sizes = {id(x): (p.m, p.k), id(y): (p.k, p.n)}
     moved = sum(2 * p.item * sizes[id(o)][0] * sizes[id(o)][1] for o in bad)
-    copies = moved / d.memory + len(bad) * (d.launch + d.latency)
+    copies = moved / d.bandwidth + len(bad) * (d.launch + d.latency)
     good = replace(p, gather=False, ragged=True, descriptors="PERSISTENT")
-    slow = _SINGLE_LOADS * fastest(replace(p, gather=True), b.arch)
-    if slow < _PAYS * (fastest(good, b.arch) + copies):
+    slow = _SINGLE_LOADS * fastest(replace(p, gather=True), b.target)
+    if slow < _PAYS * (fastest(good, b.target) + copies):
         return x, y, 0
     found, taken = [], 0
     for o in (x, y):

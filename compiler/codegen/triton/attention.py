@@ -176,8 +176,8 @@ class _Call:
         b, dropout = self.b, bool(self.attrs["dropout"])
         products = "tf32"
         if not tf32_allowed(b, "matmul"):
-            products = precision(stem, self.constants, b.arch)
-        found = configs(stem, self.q.dtype, self.constants, b.arch, products)
+            products = precision(stem, self.constants, b.target)
+        found = configs(stem, self.q.dtype, self.constants, b.target, products)
         constants = dict(self.constants)
         if stem == "attention_bias_grad":
             grid = (

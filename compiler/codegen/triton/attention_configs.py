@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from gflow.dialects.program import TritonConfig
 
+from ...targets import Target
+from ...targets.devices import MMA_SHARED, MMA_TF32
+
 
 class _Way(NamedTuple):
     """m positions of q, n of k at a time."""
@@ -42,7 +45,7 @@ _AMPERE: _Table = {
     },
 }  # fmt: skip
 
-#: of sm_90, whose products read shared memory and so need fewer registers
+#: with products of operands in shared memory, which need fewer registers
 _HOPPER: _Table = {
     "attention": {
         64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 2), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
@@ -103,29 +106,16 @@ _BIAS_GRAD = {
     256: (_Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
 }  # fmt: skip
 
-#: bytes of shared memory that a block may have
-_SHARED = {
-    75: 64 << 10,
-    80: 163 << 10,
-    87: 163 << 10,
-    90: 227 << 10,
-    100: 227 << 10,
-    103: 227 << 10,
-    110: 227 << 10,
-}
-_SHARED_ELSE = 99 << 10
-_HOPPERS = (90, 100, 103, 110)
 
-
-def precision(stem: str, sizes: Mapping[str, int], arch: int) -> str:
+def precision(stem: str, sizes: Mapping[str, int], target: Target) -> str:
     """How products of float32 are made where one of tf32 will not do: as three of them, which is as exact (and
     what PyTorch's kernel does), where that many registers are there."""
     channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
-    return "tf32x3" if arch >= 80 and max(64, channels) in _TF32[stem] else "ieee"
+    return "tf32x3" if target.has(MMA_TF32) and max(64, channels) in _TF32[stem] else "ieee"
 
 
 def configs(
-    stem: str, dtype: str, sizes: Mapping[str, int], arch: int, products: str = "ieee"
+    stem: str, dtype: str, sizes: Mapping[str, int], target: Target, products: str = "ieee"
 ) -> list[TritonConfig]:
     """Ways to run a kernel, the model's choice first.
 
@@ -133,13 +123,13 @@ def configs(
     """
     item = 4 if dtype == "f32" else 2
     channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
-    table = _HOPPER if arch in _HOPPERS else _AMPERE
+    table = _HOPPER if target.has(MMA_SHARED) else _AMPERE
     if item == 4:
         table = _SINGLE if products == "ieee" or channels not in _TF32[stem] else _TF32
     ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]
-    most = _SHARED.get(arch, _SHARED_ELSE)
+    most = target.device.shared_memory
     fitting = [w for w in ways if _shared(stem, w, sizes, item) <= most] or [_Way(16, 16, 4, 1)]
     return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
 

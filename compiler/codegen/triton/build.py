@@ -12,6 +12,7 @@ from gflow.dialects.program import Program
 
 from ...contractions import root_of
 from ...ssa import Op
+from ...targets import Target
 from ...views import is_view
 from .. import steps
 from ..placement import arguments, results
@@ -22,16 +23,13 @@ from .epilogue import Epilogue, split
 from .matmul import matmul
 
 
-def build_program(function: func.FuncOp, *, arch: int) -> Program:
+def build_program(function: func.FuncOp, target: Target) -> Program:
     """Generate code for a planned function.
-
-    Args:
-        arch: the device's compute capability, 90 for 9.0.
 
     Raises:
         CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
-    return build_with(Builder(function, arch))
+    return build_with(Builder(function, target))
 
 
 def build_with(b: Builder) -> Program:
@@ -63,7 +61,7 @@ def build_with(b: Builder) -> Program:
         declarations={},
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
-        target=f"cuda:{b.arch}",
+        target=str(b.target),
         triton=b.triton,
     )
 

@@ -11,6 +11,7 @@ from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
 
 from ...ssa import Op
+from ...targets import Target
 from ..placement import Placement
 from .grid import grid_of
 from .tiles import Tile
@@ -43,15 +44,15 @@ class Source:
 class Builder(Placement):
     """What a program gets, step by step.
 
-    arch: the device's compute capability, 90 for 9.0.
+    target: the device that it is for.
     triton: kernels so far, by name.
     tiles: those that contractions are computed in, by their text.
     units: the ops that steps are of: ops, the first step, the one behind the last.
     """
 
-    def __init__(self, function: func.FuncOp, arch: int) -> None:
+    def __init__(self, function: func.FuncOp, target: Target) -> None:
         super().__init__(function)
-        self.arch = arch
+        self.target = target
         self.triton: dict[str, TritonKernel] = {}
         self.tiles: dict[str, list[Tile]] = {}
         self.units: list[tuple[tuple[Op, ...], int, int]] = []

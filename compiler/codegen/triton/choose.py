@@ -14,13 +14,14 @@ from math import prod
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
+from ...targets import Device
 from ..kernel import Access, Kernel
 from .grid import cdiv
 from .runs import run_of
 from .tiling import Tiling
 
-#: programs that keep a device busy: two for each multiprocessor
-_BUSY = 216
+#: programs for each multiprocessor that keep a device busy
+_EACH = 2
 
 #: elements of a tile: of a kernel with enough of them, and of a small one
 _LARGE, _SMALL = 1024, 256
@@ -43,21 +44,27 @@ def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
+def busy(device: Device) -> int:
+    """Programs that keep a device busy."""
+    return _EACH * device.multiprocessors
+
+
+def configs_of(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
     """Ways to run a kernel, the model's choice first."""
     if t.cols < 0:
         return (TritonConfig({}, 1, 1),)
     if t.runs:
         return _runs(k, t)
     if t.cols in k.reduced and not t.loop_cols:
-        return _whole_rows(k, t)
+        return _whole_rows(k, t, busy(device))
     if t.loop_cols and not t.loop_rows:
         ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
         row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
         if row > _CACHED:
             ways[:2] = ways[1::-1]
         return _configs(t, ways)
-    elements, each = _tile(k, t), 8 if t.axis else _each(k, t)
+    enough = busy(device)
+    elements, each = _tile(k, t, enough), 8 if t.axis else _each(k, t, enough)
     warps = max(1, elements // (32 * each))
     if not t.rows:
         other = (1, elements, 2 * warps) if each == 16 else (1, 2 * elements, warps)
@@ -73,16 +80,18 @@ def configs_of(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
     cols = min(_width(k, t), max(16, 16 * warps))
     rows = elements // cols
     if t.loop_rows and t.cols not in k.reduced:
-        return _columns(k, t, rows, cols, warps)
+        return _columns(k, t, rows, cols, warps, enough)
     return _configs(t, [(rows, cols, warps), (2 * rows, cols, 2 * warps), (2 * rows, cols, warps)])
 
 
-def _columns(k: Kernel, t: Tiling, rows: int, cols: int, warps: int) -> tuple[TritonConfig, ...]:
+def _columns(
+    k: Kernel, t: Tiling, rows: int, cols: int, warps: int, enough: int
+) -> tuple[TritonConfig, ...]:
     """Reductions over the rows of a tile: each thread has several of them on their way."""
     length = prod(k.sizes[d] for d in t.rows)
     programs = cdiv(k.sizes[t.cols], cols) * prod(k.sizes[d] for d in t.outer)
     tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
-    if programs < _BUSY and length <= _SHORT:  # what other programs left: few steps count
+    if programs < enough and length <= _SHORT:  # what other programs left: few steps count
         return _configs(t, [tall, twice])
     reads = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads)
     light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
@@ -100,12 +109,12 @@ def _configs(t: Tiling, choices: list[tuple[int, int, int]]) -> tuple[TritonConf
     return tuple(found)
 
 
-def _whole_rows(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
+def _whole_rows(k: Kernel, t: Tiling, enough: int) -> tuple[TritonConfig, ...]:
     """Rows that fit a tile: several short ones in one, or one with warps enough for it."""
     cols = power_of_two(k.sizes[t.cols])
     count = prod(k.sizes[d] for d in t.rows)
     rows = max(1, _LARGE // cols)
-    if cdiv(count, rows) < _BUSY:
+    if cdiv(count, rows) < enough:
         rows = max(1, _SMALL // cols)
     choices = []
     for height in (rows, 2 * rows):
@@ -145,18 +154,18 @@ def _narrow(k: Kernel, t: Tiling) -> bool:
     return max(_full(k, t, (*k.loads, *k.stores)), default=4) <= 2
 
 
-def _each(k: Kernel, t: Tiling) -> int:
+def _each(k: Kernel, t: Tiling, enough: int) -> int:
     """Elements of a thread: eight. A vector of the widest store, if something else is narrower: all have one layout
     then, and nothing goes through shared memory to change it. Two vectors if a narrow load comes alone."""
     loads, stores = _full(k, t, k.loads), _full(k, t, k.stores)
     widest = max(stores, default=0)
     if min(loads + stores, default=4) < widest:
         return max(2, 16 // widest)
-    large = k.numel >= 2 * _BUSY * _LARGE
+    large = k.numel >= 2 * enough * _LARGE
     return 16 if large and _narrow(k, t) and len(loads) == 1 else 8 if large or _narrow(k, t) else 4
 
 
-def _tile(k: Kernel, t: Tiling) -> int:
+def _tile(k: Kernel, t: Tiling, enough: int) -> int:
     """Elements of a tile."""
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
     narrow = _narrow(k, t)
@@ -166,7 +175,7 @@ def _tile(k: Kernel, t: Tiling) -> int:
     tile //= 1 if words <= _ALIVE else 2 if words <= 2 * _ALIVE else 4
     if any(n.op == "reduce" for n in k.nodes):
         return tile  # pieces are as many as are needed
-    return tile if cdiv(k.numel, tile) >= _BUSY else _SMALL * (2 if narrow else 1)
+    return tile if cdiv(k.numel, tile) >= enough else _SMALL * (2 if narrow else 1)
 
 
 def _covers(k: Kernel, strides: tuple[int, ...]) -> bool:

@@ -88,7 +88,7 @@ def add(
 
     splits: how often the terms are split; the model's choice if None. reserved: bytes of scratch that are taken.
     """
-    chosen = best_splits(f.problem, b.arch) if splits is None else splits
+    chosen = best_splits(f.problem, b.target) if splits is None else splits
     if chosen == 1:
         _launch(b, f, epilogue, 1)
         return
@@ -155,7 +155,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
         descriptors=f.descriptors,
     )
     used_tiles = b.tiles.setdefault("\n".join([f.stem, *params.types, *lines]), [])
-    tiles = ordered(model, splits, b.arch, used_tiles)
+    tiles = ordered(model, splits, b.target, used_tiles)
     used_tiles.append(tiles[0])
     constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
     configs = []

@@ -21,7 +21,6 @@ from .parameters import WIDE, Parameters, addresses, indented, term
 from .parameters import total as total_of
 from .partial import SUMS, total
 from .tile import Axis, Tile
-from .tiles import device
 
 #: with more taps than this the loops over them are loops in the kernel, too
 _UNROLLED = 32
@@ -185,7 +184,12 @@ def _weight_grad(
     first = configs[0].constants
     programs = cdiv(g.c, first["BLOCK_C"]) * chunks
     splits = max(
-        1, min(4 * device(b.arch).count // programs, cdiv(positions, 4 * first["BLOCK_P"]), 512)
+        1,
+        min(
+            4 * b.target.device.multiprocessors // programs,
+            cdiv(positions, 4 * first["BLOCK_P"]),
+            512,
+        ),
     )
     scratch = b.scratch(part.nbytes * splits)
     p.pointer("partial", part.dtype, scratch)

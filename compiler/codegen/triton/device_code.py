@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from gflow.dialects.program import DeviceCode, LaunchStep, Program
 
-from ...targets import parse_target
+from ...targets import Target, parse_target
 from .compile import Job, Store, compile_kernels, key_of
 from .grid import grid_of
-from .tiles import device
 
 #: configs that are tried after one that spills
 MORE = 3
@@ -67,7 +66,7 @@ def add_device_code(
 
 def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) -> None:
     """Have launches of kernels that spill run with another config."""
-    arch = parse_target(program.target).arch
+    target = parse_target(program.target)
     raced = {race.step for race in program.races}
     launches = [
         (n, s)
@@ -77,20 +76,23 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
     tried: dict[str, dict[int, DeviceCode]] = {}
     for name in set(kernels) & {s.kernel for _, s in launches}:
         code = program.device_code[key_of(name, 0)]
-        if badness(code, arch):
+        if badness(code, target):
             tried[name] = {0: code}
     for config in range(1, MORE + 1):
         jobs = [
             (program.triton[name], config)
             for name, found in tried.items()
             if config < len(program.triton[name].configs)
-            and all(badness(code, arch) for code in found.values())
+            and all(badness(code, target) for code in found.values())
         ]
         found = compiled(jobs) if jobs else {}
         for kernel, _ in jobs:
             if key_of(kernel.name, config) in found:
                 tried[kernel.name][config] = found[key_of(kernel.name, config)]
-    best = {name: min(found, key=lambda c: (badness(found[c], arch), c)) for name, found in tried.items()}  # fmt: skip
+    best = {
+        name: min((badness(code, target), c) for c, code in found.items())[1]
+        for name, found in tried.items()
+    }
     for n, step in launches:
         config = best.get(step.kernel, 0)
         if config:
@@ -104,8 +106,8 @@ def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) ->
             program.device_code.pop(key_of(name, 0), None)
 
 
-def badness(code: DeviceCode, arch: int) -> float:
+def badness(code: DeviceCode, target: Target) -> float:
     """Bytes that a thread spills, if not few; infinite if a block's shared memory is more than there is."""
-    if code.shared > device(arch).shared:
+    if code.shared > target.device.shared_memory:
         return math.inf
     return code.spills if code.spills > FEW else 0

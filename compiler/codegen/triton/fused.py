@@ -68,7 +68,7 @@ def launch(
     if t.runs:
         _one(b, k, t, loads, stores, label, comment, partial_stores(k), run_of(k))
         return
-    count = pieces_of(k, t) if reducing else 1
+    count = pieces_of(k, t, b.target.device) if reducing else 1
     if count <= 1:
         _one(b, k, t, loads, stores, label, comment)
         return
@@ -91,7 +91,7 @@ def _one(
     pieces: frozenset[int] = frozenset(),
     chunk: int = 0,
 ) -> None:
-    writer = Writer(k, t, configs_of(k, t), loads, stores, pieces, chunk)
+    writer = Writer(k, t, configs_of(k, t, b.target.device), loads, stores, pieces, chunk)
     written = writer.render(_stem(k), comment)
     b.launch(written.source, written.args, label)
 

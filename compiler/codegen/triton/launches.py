@@ -1,26 +1,36 @@
 """What the launches of a program for CUDA move and compute, from its IR: `gflow-opt --emit=launches`.
 
 For each op of a planned function: its launches, the bytes it reads and writes (each byte of an operand once,
-however often a stride of 0 repeats it), its operations, and the least time for them on a device (`cost`). A
-sum over kinds of op says how much only moves data. The lower bound is what no program could do without:
-each argument read and each result written once, and the products.
+however often a stride of 0 repeats it), scratch that is written and read again (partial sums, operands copied to
+lie in whole vectors), its operations, and the floor of its time on the target's device: a roofline (`cost`) of that and
+of the launches. A floor is no prediction: tiles that are read again from the second-level cache, waits and the
+last wave's idle multiprocessors come on top. `programs` and `waves` say how well a launch fills the device: the
+programs of its largest launch, and these over what all multiprocessors hold at once by their blocks and warps
+(registers and shared memory may hold fewer).
+
+A sum over kinds of op says how much only moves data. The lower bound is what no program could do without: each
+argument read and each result written once, and the products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import LaunchStep, Step
 from gflow.dialects.types import TensorType
 
 from ...contractions import root_of
-from ...cost import Cost, Device, cost_of
+from ...cost import Cost, cost_of, rate
+from ...cost import seconds as least_seconds
 from ...planned import label
 from ...sources import Source, source_of
 from ...ssa import Op, aliases
 from ...tables import count_text, ratio, table, time_text
+from ...targets import Device, Target
 from ...views import VIEW_OPS, Layout
 from ...visual.page import byte_text
 from .build import build_with
@@ -53,7 +63,8 @@ class Launch:
     """An op of the program.
 
     launches: its own; none for an op that shares another's. read, written: bytes; scratch counts in both.
-    seconds: the least time on the device, launches included.
+    seconds: the floor of its time on the device, launches included. programs: of its largest launch. waves: these
+    over what the device holds at once.
     """
 
     kind: str
@@ -64,6 +75,8 @@ class Launch:
     written: int
     flops: int
     seconds: float
+    programs: int
+    waves: float
     source: Source
 
     @property
@@ -75,7 +88,7 @@ class Launch:
 class LaunchReport:
     """The launches of a program on a device. `str()` gives the text for people.
 
-    bound: what no program could do without; bound_seconds: the least time for it.
+    bound: what no program could do without; bound_seconds: the floor of its time.
     """
 
     name: str
@@ -115,7 +128,7 @@ class LaunchReport:
         for entry in self.launches:
             kinds.setdefault(entry.kind, []).append(entry)
         rows: list[tuple[str, ...]] = [
-            ("kind", "launches", "read", "written", "operations", "least time", "share")
+            ("kind", "launches", "read", "written", "operations", "floor", "share")
         ]
         total = self.seconds
         for kind, found in sorted(kinds.items(), key=lambda k: -sum(e.seconds for e in k[1])):
@@ -135,14 +148,27 @@ class LaunchReport:
         groups: dict[tuple[str, str, str, int], list[Launch]] = {}
         for entry in self.launches:
             groups.setdefault((entry.kind, entry.label, entry.type, entry.moved), []).append(entry)
-        head = ("ops", "launches", "read", "written", "operations", "least time", "share", "op", "")
+        head = (
+            "ops",
+            "launches",
+            "read",
+            "written",
+            "operations",
+            "floor",
+            "share",
+            "programs",
+            "waves",
+            "op",
+            "",
+        )
         rows: list[tuple[str, ...]] = [(*head, "first of")]
         total = self.seconds
         for found in sorted(groups.values(), key=lambda g: -sum(e.seconds for e in g)):
             first = found[0]
             what = first.label, first.type, str(first.source)
-            rows.append((str(len(found)), *_sums(found, total), *what))
-        return table(rows, ">>>>>>><<<")
+            fills = (f"{first.programs:,}", f"{first.waves:.1f}") if first.programs else ("", "")
+            rows.append((str(len(found)), *_sums(found, total), *fills, *what))
+        return table(rows, ">>>>>>>>><<<")
 
 
 def _sums(found: list[Launch], total: float) -> tuple[str, ...]:
@@ -157,35 +183,46 @@ def _sums(found: list[Launch], total: float) -> tuple[str, ...]:
     )
 
 
-def launch_report(function: func.FuncOp, device: Device, arch: int) -> LaunchReport:
+def launch_report(function: func.FuncOp, target: Target) -> LaunchReport:
     """What the launches of a planned function cost.
 
     Raises:
         CannotLower: the function has no plan, or an op no code.
     """
-    b = Builder(function, arch)
+    b, device = Builder(function, target), target.device
     program = build_with(b)
     found = []
     for ops, begin, end in b.units:
         for n, o in enumerate(ops):
             own = end - begin if len(ops) == 1 else int(n < end - begin)
-            found.append(_launch(b, o, own, device))
+            found.append(_launch(b, o, own, device, b.steps[begin:end]))
     bound, seconds = _bound(b, device)
     return LaunchReport(program.name, device, tuple(found), program.arena_bytes, bound, seconds)
 
 
-def _launch(b: Builder, o: Op, launches: int, device: Device) -> Launch:
+def _launch(b: Builder, o: Op, launches: int, device: Device, steps: Sequence[Step]) -> Launch:
     scratch = 0
     if "gflow.scratch" in o.op.attributes:
         scratch = list(ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"]))[1]
     loaded, written = _read(b, o) + scratch, sum(_unique(b, r) for r in o.results) + scratch
     cost = _with_tf32(b.function, o, replace(cost_of(o.op), bytes=loaded + written))
-    seconds = device.seconds(cost) + (launches - 1) * device.launch
+    seconds = least_seconds(cost, device) + (launches - 1) * device.launch
     types = ", ".join(dict.fromkeys(_short(b.body.types[r]) for r in o.results))
+    programs, waves = max(
+        (_fills(b, s) for s in steps if isinstance(s, LaunchStep)), default=(0, 0.0)
+    )
     return Launch(
-        kind_of_op(o), label(o), types, launches, loaded, written, cost.flops, seconds,
+        kind_of_op(o), label(o), types, launches, loaded, written, cost.flops, seconds, programs, waves,
         source_of(o.op),
     )  # fmt: skip
+
+
+def _fills(b: Builder, step: LaunchStep) -> tuple[int, float]:
+    """The programs of a launch, and these over what the device holds at once."""
+    device, config = b.target.device, b.triton[step.kernel].configs[step.config]
+    at_once = device.multiprocessors * max(1, min(device.blocks, device.warps // config.num_warps))
+    programs = prod(step.grid)
+    return programs, programs / at_once
 
 
 def kind_of_op(o: Op) -> str:
@@ -258,7 +295,7 @@ def _bound(b: Builder, device: Device) -> tuple[Cost, float]:
             products = _products(o)
             cost = _with_tf32(b.function, o, products)
             flops += cost.flops
-            seconds += cost.flops / device.matmul.get(cost.dtype, device.vector)
+            seconds += cost.flops / rate(cost, device)
     return Cost(moved, flops), max(moved / device.bandwidth, seconds)
 
 

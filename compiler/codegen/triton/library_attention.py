@@ -14,6 +14,7 @@ from gflow.dialects.program import AtenStep, TensorRef
 from gflow.dialects.types import TensorType
 
 from ...ssa import Op
+from ...targets.devices import MMA_BF16, TMA
 from ..aten_ops import swapped
 from .builder import Builder
 
@@ -42,11 +43,11 @@ def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
         or not halves
         or not square
         or empty
-        or b.arch < 80
+        or not b.target.has(MMA_BF16)
     ):
         return {}
     known = {"FlashAttention": _backward(b, o, _FLASH) if first else _forward(b, o, _FLASH)}
-    if b.arch >= 90 and q.shape[3] <= 128 and q.shape[2] == k.shape[2]:
+    if b.target.has(TMA) and q.shape[3] <= 128 and q.shape[2] == k.shape[2]:
         known["cuDNN"] = _backward(b, o, _CUDNN) if first else _forward(b, o, _CUDNN)
     return known
 

@@ -36,7 +36,7 @@ def library_calls(program: Program) -> dict[int, Instead]:
     with make_context():
         module = ir.Module.parse(program.ir)
         function = entry_function(module)
-        b = Builder(function, parse_target(program.target).arch)
+        b = Builder(function, parse_target(program.target))
         build_with(b)
         for ops, begin, end in b.units:
             if len(ops) == 1 and all(isinstance(s, LaunchStep) for s in program.steps[begin:end]):

@@ -12,6 +12,7 @@ from typing import Literal
 from gflow.dialects.types import TensorType
 
 from ...ssa import Op
+from ...targets.devices import TMA
 from .aligned import Operand, aligned, vectorized
 from .builder import ALIGNMENT, Builder
 from .contraction import Frame, add, kind_of_product, tf32_allowed
@@ -86,13 +87,13 @@ def product(
     # tensor cores take tf32 only with neighbouring terms side by side
     upright = item == 2 or (x.cols == 1 and y.rows == 1)
     whole = all(o.place.offset % ALIGNMENT == 0 for o in (x, y))
-    described = even and upright and whole and kind == "cores" and b.arch >= 90
+    described = even and upright and whole and kind == "cores" and b.target.has(TMA)
     way: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
     if described:
         way = "DESCRIPTORS" if dims else "PERSISTENT"
     problem = replace(problem, gather=not even, ragged=reserved > 0, descriptors=way)
     if splits is None:
-        splits = best_splits(problem, b.arch)
+        splits = best_splits(problem, b.target)
     if splits > 1 and described:
         way = "DESCRIPTORS"
     params = Parameters()

@@ -23,6 +23,7 @@ from ...views import IN_PLACE
 from ..kernel import Kernel, describe
 from . import fused
 from .builder import Builder, Source
+from .choose import busy
 from .grid import cdiv
 from .parameters import extent
 from .tiling import Tiling, tiling_of
@@ -32,8 +33,6 @@ from .writer import Writer
 _BLOCK, _MOST_BLOCK, _THREADS = 1024, 4096, 128
 #: bytes that a thread should have on their way: the parameters of all tensors take registers, and leave fewer threads
 _ON_WAY = 128
-#: programs that a launch should have before they take more elements
-_BUSY = 264
 #: has no size that is a multiple of it: there may always be a last tile that is not full
 _RAGGED = TritonConfig({"COLS": (1 << 30) - 1}, 4, 1)
 #: bytes of parameters of a launch; drivers before CUDA 12.1 take 4,096, and a tree over more spills its pointers
@@ -144,7 +143,7 @@ def _member(b: Builder, o: Op) -> _Member | None:
     return _Member(o, k, written.source, written.args)
 
 
-def _block(group: Sequence[_Member]) -> int:
+def _block(b: Builder, group: Sequence[_Member]) -> int:
     """Elements of a program: enough loads for a thread, if there are elements enough."""
     moved = sum(TensorType((), a.dtype).itemsize for a in group[0].k.loads if any(a.strides))
     total = sum(m.k.numel for m in group)
@@ -152,7 +151,7 @@ def _block(group: Sequence[_Member]) -> int:
     while (
         block < _MOST_BLOCK
         and 2 * block * moved <= _ON_WAY * _THREADS
-        and total >= 2 * block * _BUSY
+        and total >= 2 * block * busy(b.target.device)
     ):
         block *= 2
     return block
@@ -199,7 +198,7 @@ def _launch(b: Builder, group: list[_Member]) -> None:
     common = [i for i in range(len(names)) if same[i] == i and i not in varying]
     parameters = {names[i]: first.parameters[names[i]] for i in common}
     args: list[int | float | Place] = [group[0].args[i] for i in common]
-    begin, block = 0, _block(group)
+    begin, block = 0, _block(b, group)
     for number, m in enumerate(group):
         if number:
             parameters[f"begin_{number}"] = "i32"

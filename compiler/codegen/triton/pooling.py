@@ -23,7 +23,7 @@ from gflow.dialects.types import FLOATS, row_major_strides
 from ...ssa import Op
 from . import library
 from .builder import NAME, Builder, Source
-from .choose import power_of_two
+from .choose import busy, power_of_two
 from .conv_text import and_masks
 from .expressions import HALVES, register_dtype, triton_type
 from .fused import readable
@@ -33,8 +33,6 @@ from .windows import Windows, lines_of
 
 #: elements of a tile: of a kernel with enough of them, and of a small one
 _LARGE, _SMALL = 1024, 256
-#: programs that keep a device busy
-_BUSY = 216
 
 
 def pool(b: Builder, o: Op) -> None:
@@ -159,7 +157,7 @@ class _Pool:
 
     def configs(self) -> list[TritonConfig]:
         numel = self.b.body.types[self.o.results[0]].numel
-        tile = _LARGE if cdiv(numel, _LARGE) >= _BUSY else _SMALL
+        tile = _LARGE if cdiv(numel, _LARGE) >= busy(self.b.target.device) else _SMALL
         # gradients, and addresses of single elements, take more registers for each
         halves = self.dtype(self.o.results[0]) in HALVES  # eight are one access
         many = (self.of == "x" and not halves) or not self.last or self.acc in ("f64", "i64")

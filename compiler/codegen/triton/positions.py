@@ -18,7 +18,7 @@ from ...ssa import Op
 from .. import aten_ops
 from . import library
 from .builder import NAME, Builder, Source
-from .choose import power_of_two
+from .choose import busy, power_of_two
 from .expressions import triton_type
 from .grid import cdiv
 from .parameters import WIDE, Parameters, indented, is_wide, term
@@ -26,8 +26,6 @@ from .walks import offsets
 
 #: elements of a tile
 _TILE = 1024
-#: programs that keep a device busy
-_BUSY = 216
 #: elements of a row that a program takes at least
 _SHARE = 4096
 #: programs that share a row at most
@@ -85,9 +83,10 @@ class Search:
         self.config = self._config()
         programs = cdiv(self.rows, self.config.constants["ROWS"])
         self.pieces = 1
-        if programs < _BUSY:
+        enough = busy(b.target.device)
+        if programs < enough:
             share = max(_SHARE, self.config.constants["COLS"])
-            self.pieces = min(cdiv(self.length, share), cdiv(2 * _BUSY, programs), _PIECES)
+            self.pieces = min(cdiv(self.length, share), cdiv(2 * enough, programs), _PIECES)
 
     def _config(self) -> TritonConfig:
         height, width = power_of_two(self.rows), max(2, power_of_two(self.length))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from gflow.dialects.mlir import func
 
+from ...targets import Target
 from ..steps import scratch_of_ops
 from .build import add_op
 from .builder import Builder
 
 
-def scratch_bytes(function: func.FuncOp, arch: int) -> dict[int, int]:
+def scratch_bytes(function: func.FuncOp, target: Target) -> dict[int, int]:
     """For each op that needs scratch, by its number, how many bytes.
 
     `gflow.buffers` must be there. An op without code needs none.
     """
-    return scratch_of_ops(Builder(function, arch), add_op)
+    return scratch_of_ops(Builder(function, target), add_op)

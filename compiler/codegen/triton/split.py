@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, row_major_strides
 
+from ...targets import Device
 from ..kernel import Access, Kernel, Node, simplify
 from .choose import configs_of
 from .expressions import register_dtype
@@ -24,10 +25,10 @@ from .tiling import Tiling
 if TYPE_CHECKING:
     from .builder import Builder
 
-#: programs that a launch should have: some for each of the 108–148 multiprocessors
-_WANTED = 1024
-#: with this many kept tiles a device is busy enough
-_ENOUGH = 96
+#: programs for each multiprocessor that a launch should have
+_WANTED = 8
+#: kept tiles for each multiprocessor with which a device is busy enough
+_ENOUGH = 0.75
 #: tiles that one program may well take one after the other
 _STEPS = 8
 #: elements that each piece should have at least
@@ -52,12 +53,12 @@ class Stage:
     chunk: int = 0
 
 
-def pieces_of(k: Kernel, t: Tiling) -> int:
+def pieces_of(k: Kernel, t: Tiling, device: Device) -> int:
     """How many programs should share each reduction; 1 if there are programs enough."""
     if not t.axis or k.numel < _LEAST:
         return 1
     tiles = prod(k.sizes[d] for d in t.outer)
-    width = configs_of(k, t)[0].constants
+    width = configs_of(k, t, device)[0].constants
     across = (
         width["COLS"] if t.loop_rows else 1
     )  # elements of a step, besides those along the looped axis
@@ -65,29 +66,29 @@ def pieces_of(k: Kernel, t: Tiling) -> int:
         tiles *= cdiv(k.sizes[t.cols], width["COLS"])
     elif t.rows and t.rows[0] not in k.reduced:
         tiles *= cdiv(prod(k.sizes[d] for d in t.rows), width["ROWS"])
-    if tiles >= _ENOUGH:
+    if tiles >= _ENOUGH * device.multiprocessors:
         return 1
     length = prod(k.sizes[d] for d in _looped(t))
-    if length <= _STEPS * _block(k, t):
+    if length <= _STEPS * _block(k, t, device):
         return 1
-    least = max(_block(k, t), _PIECE // across)
-    return min(cdiv(length, least), max(1, _WANTED // max(1, tiles)))
+    least = max(_block(k, t, device), _PIECE // across)
+    return min(cdiv(length, least), max(1, _WANTED * device.multiprocessors // max(1, tiles)))
 
 
 def _looped(t: Tiling) -> tuple[int, ...]:
     return t.rows if t.axis == "rows" else (t.cols,)
 
 
-def _chunk(k: Kernel, t: Tiling, pieces: int) -> int:
+def _chunk(k: Kernel, t: Tiling, pieces: int, device: Device) -> int:
     """The length of a piece: whole tiles, whatever the config."""
     length = prod(k.sizes[d] for d in _looped(t))
-    block = _block(k, t)
+    block = _block(k, t, device)
     return cdiv(cdiv(length, pieces), block) * block
 
 
-def _block(k: Kernel, t: Tiling) -> int:
+def _block(k: Kernel, t: Tiling, device: Device) -> int:
     """The longest tile along the looped axis, of all configs."""
-    return max(c.constants[t.axis.upper()] for c in configs_of(k, t))
+    return max(c.constants[t.axis.upper()] for c in configs_of(k, t, device))
 
 
 class Scratch:
@@ -124,7 +125,7 @@ def stages(
     # partial results, and what needs none
     partial = [Access(len(stores) + m, _cell(k.nodes[r]), dense, r) for m, r in enumerate(first)]
     part = _subset(k, [*partial, *(k.stores[n] for n in early)])
-    chunk = _chunk(part, t, count)
+    chunk = _chunk(part, t, count, space.b.target.device)
     count = cdiv(prod(k.sizes[d] for d in _looped(t)), chunk)
     places = {r: space.take(_cell(k.nodes[r]), count * width) for r in first}
     yield Stage(

@@ -12,44 +12,12 @@ from math import log2
 
 from gflow.dialects.program import TritonConfig
 
+from ...targets import Device, Target
+from ...targets.devices import MMA_SHARED
 from .grid import cdiv
 
-
-@dataclass(frozen=True)
-class Device:
-    """A multiprocessor and how many there are.
-
-    shared: bytes of shared memory that a block may have. half, single, double: operations a second of one
-    multiprocessor, by tensor cores for halves. cache: bytes a second that one loads from the second-level cache.
-    memory: bytes a second of all. launch: seconds between two kernels. latency: of a tile's first loads and stores.
-    descriptors: seconds to make those of a program. turn: from one tile of a program to its next.
-    """
-
-    count: int
-    shared: int
-    half: float
-    single: float
-    double: float
-    cache: float
-    memory: float
-    launch: float = 2e-6
-    latency: float = 1.5e-6
-    descriptors: float = 1e-6
-    turn: float = 0.4e-6
-
-
-_VOLTA = Device(40, 64 << 10, 1.6e12, 0.2e12, 0.01e12, 25e9, 0.32e12)
-_AMPERE = Device(108, 163 << 10, 2.9e12, 0.18e12, 0.18e12, 36e9, 1.55e12)
-_GAMING = Device(84, 99 << 10, 1.7e12, 0.4e12, 0.006e12, 30e9, 0.9e12)
-_HOPPER = Device(132, 227 << 10, 7.0e12, 0.5e12, 0.5e12, 45e9, 3.35e12)
-
-
-def device(arch: int) -> Device:
-    if arch < 80:
-        return _VOLTA
-    if arch in (90, 100, 103):
-        return _HOPPER
-    return _AMPERE if arch == 80 else _GAMING
+#: seconds to make the descriptors of a program, and from one tile of a program to its next
+_MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6
 
 
 @dataclass(frozen=True)
@@ -128,12 +96,12 @@ class Problem:
         return self.run or self.k
 
 
-def candidates(p: Problem, arch: int) -> list[Tile]:
+def candidates(p: Problem, target: Target) -> list[Tile]:
     """Tiles that the device can hold, none much larger than the product."""
     if p.kind == "sums":
         found = _ROW if p.m == 1 else _COLUMN if p.n == 1 else _SUMS
         return list(found)
-    d = device(arch)
+    d = target.device
     fitting = []
     for t in _CORES if p.kind == "cores" else _SINGLE:
         k = t.k
@@ -142,49 +110,58 @@ def candidates(p: Problem, arch: int) -> list[Tile]:
         if p.gather:
             k = min(k, 32)
             t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
-        heavy = p.heavy or arch < 90  # there the operands are in registers, too
+        heavy = p.heavy or not target.has(MMA_SHARED)  # there the operands are in registers, too
         if t.m * t.n > (_GATHERED if p.gather else _HEAVY if heavy else t.m * t.n):
             continue
         t = replace(t, k=k)
-        t = replace(t, parts=_parts(p, t, arch))
-        if _shared(t, p.item) > d.shared:
+        t = replace(t, parts=_parts(p, t, target))
+        if _shared(t, p.item) > d.shared_memory:
             t = replace(t, stages=2)
-        fits = _shared(t, p.item) <= d.shared and registers(p, t, arch) <= _MOST_REGISTERS
+        fits = (
+            _shared(t, p.item) <= d.shared_memory
+            and registers(p, t, target) <= target.device.thread_registers
+        )
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
         if fits and not too_large and t not in fitting:
             fitting.append(t)
     return fitting or [Tile(16, 16, 32, 4, 2)]
 
 
-def _every(p: Problem, arch: int) -> list[Tile]:
+def _every(p: Problem, target: Target) -> list[Tile]:
     """Candidates, with their loads by pointers and by descriptors."""
-    plain = candidates(p, arch)
-    return [*plain, *(t for t in (_by_descriptors(p, t, arch) for t in plain) if t is not None)]
+    plain = candidates(p, target)
+    return [*plain, *(t for t in (_by_descriptors(p, t, target) for t in plain) if t is not None)]
 
 
 #: elements of the largest tile whose operands are loaded one by one, and of one with much text for each
 _GATHERED, _HEAVY = 128 * 64, 128 * 128
-#: registers that a thread may have, and those that it needs whatever the tile
-_MOST_REGISTERS, _OTHERS = 255, 40
+#: registers that a thread needs whatever the tile
+_OTHERS = 40
 #: further ones: for operands, where they aren't read from shared memory; for a walk over tiles
 _FRAGMENTS, _WALK = 16, 24
-#: of a multiprocessor
-_ALL_REGISTERS = 1 << 16
 #: pieces of a tile, and columns of the least
 _PARTS, _NARROW = (1, 2, 4, 8), 16
 
 
-def registers(p: Problem, t: Tile, arch: int) -> float:
+def registers(p: Problem, t: Tile, target: Target) -> float:
     """Those of a thread: its part of the sum, and what follows on one piece of it."""
     each = t.m * t.n / (32 * t.warps) * (2 if p.kind == "double" else 1)
-    others = _OTHERS + (_FRAGMENTS if arch < 90 else 0) + (_WALK if t.descriptors else 0)
+    others = (
+        _OTHERS
+        + (_FRAGMENTS if not target.has(MMA_SHARED) else 0)
+        + (_WALK if t.descriptors else 0)
+    )
     return each + p.live * each / t.parts + others
 
 
-def _parts(p: Problem, t: Tile, arch: int) -> int:
+def _parts(p: Problem, t: Tile, target: Target) -> int:
     """The fewest pieces with which what follows fits into registers."""
     options = _pieces(t)
-    tried = (n for n in options if registers(p, replace(t, parts=n), arch) <= _MOST_REGISTERS)
+    tried = (
+        n
+        for n in options
+        if registers(p, replace(t, parts=n), target) <= target.device.thread_registers
+    )
     return next(tried, options[-1])
 
 
@@ -192,23 +169,24 @@ def _pieces(t: Tile) -> list[int]:
     return [n for n in _PARTS if t.n // n >= _NARROW] or [1]
 
 
-def _by_descriptors(p: Problem, t: Tile, arch: int) -> Tile | None:
+def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     """The tile with its loads by descriptors, if the problem has such and it is worth it."""
     if not p.descriptors or t.m < 64 or t.n < 32:
         return None
     if p.descriptors == "DESCRIPTORS":
         return replace(t, descriptors=1)
-    d, t = device(arch), replace(t, descriptors=1)
-    least = _parts(p, t, arch)
+    d, t = target.device, replace(t, descriptors=1)
+    least = _parts(p, t, target)
     for stages in range(t.stages, 1, -1):
         for parts in (n for n in _pieces(t) if n >= least):
             # the next tile's loads are under way while a piece goes through shared memory to be stored
             shared = _shared(t, p.item) * stages // t.stages + t.m * t.n * p.stored // parts
-            if shared + _DESCRIPTOR_BYTES <= d.shared:
+            if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
                 at_once = min(
-                    d.shared // shared, _ALL_REGISTERS // int(32 * t.warps * registers(p, t, arch))
+                    d.shared_memory // shared,
+                    d.registers // int(32 * t.warps * registers(p, t, target)),
                 )
-                programs = d.count * max(1, at_once)
+                programs = d.multiprocessors * max(1, at_once)
                 return replace(t, stages=stages, parts=parts, descriptors=programs)
     return None
 
@@ -221,29 +199,36 @@ def _shared(t: Tile, item: int) -> int:
     return t.stages * (t.m + t.n) * t.k * item
 
 
-def seconds(p: Problem, t: Tile, splits: int, arch: int) -> float:
+def _rates(d: Device, item: int) -> dict[str, float]:
+    """Operations a second of one multiprocessor, by what computes the product."""
+    halves = d.matmul["f16"] if item == 2 else d.matmul.get("tf32", d.matmul["f32"])
+    rates = {"cores": halves, "single": d.vector, "double": d.matmul["f64"], "sums": d.vector}
+    return {kind: rate / d.multiprocessors for kind, rate in rates.items()}
+
+
+def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     """How long a product takes in such tiles, each split so often."""
-    d = device(arch)
+    d = target.device
     steps = p.k // p.span * cdiv(p.span, t.k)
     terms = cdiv(steps, splits) * t.k
     tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
-    rate = {"cores": d.half * 2 / p.item, "single": d.single, "double": d.double, "sums": d.single}
+    rate = _rates(d, p.item)
     # a smaller tile has less to do while it waits
     effect = min(1.0, 0.5 + t.m * t.n / 32768)
     arithmetic = 2 * t.m * t.n * terms / (rate[p.kind] * effect)
-    loads = (t.m + t.n) * terms * p.item / d.cache
+    loads = (t.m + t.n) * terms * p.item / d.l2_bandwidth
     if p.ragged and not t.descriptors:
         loads *= _RAGGED
-    at_once = max(1, min(d.shared // max(_shared(t, p.item), 1), 48 // t.warps, 4))
-    each = cdiv(tiles, d.count)
+    at_once = max(1, min(d.shared_memory // max(_shared(t, p.item), 1), 48 // t.warps, 4))
+    each = cdiv(tiles, d.multiprocessors)
     took = each * max(arithmetic, loads)
     if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
-        took += d.latency + d.descriptors + each * d.turn
+        took += d.latency + _MAKE_DESCRIPTORS + each * _NEXT_TILE
     else:
-        took += cdiv(each, at_once) * (d.latency + (d.descriptors if t.descriptors else 0.0))
-    took = max(took, p.bytes / d.memory)
+        took += cdiv(each, at_once) * (d.latency + (_MAKE_DESCRIPTORS if t.descriptors else 0.0))
+    took = max(took, p.bytes / d.bandwidth)
     if splits > 1:
-        took += d.launch + 8 * p.m * p.n * p.batch * splits / d.memory
+        took += d.launch + 8 * p.m * p.n * p.batch * splits / d.bandwidth
     return took
 
 
@@ -251,31 +236,31 @@ def seconds(p: Problem, t: Tile, splits: int, arch: int) -> float:
 _RAGGED = 4
 
 
-def fastest(p: Problem, arch: int) -> float:
+def fastest(p: Problem, target: Target) -> float:
     """Seconds with the model's choices."""
-    splits = best_splits(p, arch)
-    return seconds(p, ordered(p, splits, arch)[0], splits, arch)
+    splits = best_splits(p, target)
+    return seconds(p, ordered(p, splits, target)[0], splits, target)
 
 
-def best_splits(p: Problem, arch: int) -> int:
+def best_splits(p: Problem, target: Target) -> int:
     """How often to split the terms so that the device is busy."""
     most = max(1, p.k // _SPLIT_TERMS)
-    tiles = _every(p, arch)
+    tiles = _every(p, target)
     options = [s for s in _SPLITS if s <= most]
-    return min(options, key=lambda s: (min(seconds(p, t, s, arch) for t in tiles), s))
+    return min(options, key=lambda s: (min(seconds(p, t, s, target) for t in tiles), s))
 
 
-def ordered(p: Problem, splits: int, arch: int, used: Collection[Tile] = ()) -> list[Tile]:
+def ordered(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> list[Tile]:
     """The model's choice, then others worth a try. What follows the choice depends on it alone, so that products of
     other sizes share the kernel.
 
     used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
     """
-    found = [(seconds(p, t, splits, arch), n, t) for n, t in enumerate(_every(p, arch))]
+    found = [(seconds(p, t, splits, target), n, t) for n, t in enumerate(_every(p, target))]
     best = min(found)
     again = [f for f in found if f[2] in used and f[0] <= _HARDLY * best[0]]
     choice = min(again)[2] if again else best[2]
-    return [choice, *_neighbours(choice, p, arch)]
+    return [choice, *_neighbours(choice, p, target)]
 
 
 #: how much longer a tile may take to be used again
@@ -284,10 +269,10 @@ _HARDLY = 1.25
 _TRIED = 7
 
 
-def _neighbours(choice: Tile, p: Problem, arch: int) -> list[Tile]:
+def _neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
     """The choice with its loads made in the other way, then the tiles most like it, in either way."""
     large = replace(p, m=1 << 20, n=1 << 20)
-    every = _every(large if p.kind != "sums" else p, arch)
+    every = _every(large if p.kind != "sums" else p, target)
 
     def unlike(t: Tile) -> float:
         far = abs(log2(t.m / choice.m)) + abs(log2(t.n / choice.n)) + (t.k != choice.k) / 2

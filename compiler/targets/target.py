@@ -1,27 +1,39 @@
-"""The devices that programs are made for: `cpu`, `cuda:90`. One place knows which exist."""
+"""Targets by name, `cpu` or `cuda:90`, and the device that stands for each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .cost import DEVICES, Device
+from .devices import DEVICES, Device
 
 KINDS = ("cpu", "cuda")
-#: compute capabilities that Triton makes code for, without the dot
-CUDA_ARCHS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+
+#: the first device of each architecture of the table stands for it
+_BY_ARCH: dict[int, Device] = {d.arch: d for d in reversed(DEVICES.values()) if d.kind == "cuda"}
+#: compute capabilities that there is code for, without the dot
+CUDA_ARCHS = tuple(sorted(_BY_ARCH))
 #: of a CUDA target that names none
 DEFAULT_ARCH = 80
 
 
 @dataclass(frozen=True)
 class Target:
-    """kind: `cpu` or `cuda`, one of `KINDS`. arch: of CUDA the compute capability, 90 for 9.0."""
+    """kind: one of `KINDS`. arch: of CUDA the compute capability, 90 for 9.0; one of `CUDA_ARCHS`."""
 
     kind: str
     arch: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
+
+    @property
+    def device(self) -> Device:
+        """The device whose sizes and speeds stand for the target's."""
+        return _BY_ARCH[self.arch] if self.kind == "cuda" else DEVICES["cpu"]
+
+    def has(self, feature: str) -> bool:
+        """Whether code for the target may use a feature of `devices`."""
+        return feature in self.device.features
 
 
 def parse_target(text: str) -> Target:
@@ -45,10 +57,3 @@ def parse_target(text: str) -> Target:
             f"{', '.join(map(str, CUDA_ARCHS))}"
         )
     return Target(kind, int(arch))
-
-
-def device_of(target: Target) -> Device:
-    """The device whose speeds stand for a target's."""
-    if target.kind == "cpu":
-        return DEVICES["cpu"]
-    return DEVICES["h100" if target.arch >= 90 else "a100"]

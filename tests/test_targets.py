@@ -1,0 +1,50 @@
+"""The table of devices, and that no other file has such numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gflow.compiler.targets import CUDA_ARCHS, DEVICES, Target, parse_target
+from gflow.compiler.targets.devices import MMA_SHARED, MMA_TF32, TMA
+
+COMPILER = Path(__file__).resolve().parent.parent / "compiler"
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_devices_are_complete(device) -> None:
+    assert device.bandwidth > 0
+    assert device.vector > 0
+    assert device.launch > 0
+    assert {"f32", "f64"} <= device.matmul.keys()
+    if device.kind == "cuda":
+        assert device.multiprocessors > 0
+        assert device.l2_bandwidth > 0
+        assert device.shared_memory >= 64 << 10
+        assert device.warps % device.blocks == 0
+        assert ("tf32" in device.matmul) == (MMA_TF32 in device.features)
+
+
+def test_targets_have_devices() -> None:
+    for arch in CUDA_ARCHS:
+        target = parse_target(f"cuda:{arch}")
+        assert target == Target("cuda", arch)
+        assert target.device.arch == arch
+    assert parse_target("cpu").device.kind == "cpu"
+    assert parse_target("cuda:90").device.name == "h100"
+    # bulk copies, but products of operands in registers
+    assert parse_target("cuda:120").has(TMA)
+    assert not parse_target("cuda:120").has(MMA_SHARED)
+    with pytest.raises(ValueError, match="one of 75, 80"):
+        parse_target("cuda:91")
+
+
+def test_no_code_asks_for_an_architecture() -> None:
+    """What a device can do is a feature or a size of the table, not a comparison of numbers."""
+    compared = re.compile(r"\barch\w*\s*(?:[<>]=?|==|!=|in)\s*[(\d]|\.arch\s*(?:[<>]=?|==|!=)")
+    for path in COMPILER.rglob("*.py"):
+        if path.parent.name != "targets":
+            found = compared.search(path.read_text())
+            assert found is None, f"{path}: {found and found[0]}"
