@@ -6,7 +6,6 @@ listing of `--emit=plan` and the drawing of `--view-memory` show it.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from gflow.dialects.mlir import func, ir
 from .errors import CompileError
 from .memory.check import problems
 from .memory.liveness import last_uses
+from .memory.places import places_of
 from .sizes import sized
 from .sources import Source, source_of
 from .ssa import Op, read_body
@@ -22,8 +22,6 @@ from .views import is_view, layouts
 
 #: on an op: offset and bytes of what its code needs while it runs
 SCRATCH = "gflow.scratch"
-
-_ARENA = re.compile(r"arena:(\d+)$")
 
 
 class NotPlanned(CompileError):
@@ -107,24 +105,23 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
     begun: set[int] = set()
     for n, o in enumerate(running):
         source = source_of(o.op)
-        places = _places(o)
+        places = places_of(o.op) or []
         step = PlannedStep(
             label(o),
             [f"{names[v]}: {_short(str(body.types[v]))}" for v in o.operands],
             [f"{names[r]}: {_short(str(body.types[r]))}" for r in o.results],
-            places,
+            [str(place) for place in places],
             source,
         )
         plan.steps.append(step)
         for part, place in zip(o.results, places):
-            match = _ARENA.match(place)
             r = at[part].base  # of which a result may be a part: it begins with the first
-            if match and r not in begun:
+            if place.space == "arena" and r not in begun:
                 begun.add(r)
                 end = max(bisect_right(numbers, last.get(r, o.index)) - 1, n)
                 plan.values.append(
                     PlannedValue(
-                        int(match.group(1)), body.types[r].nbytes, n, end, step.op,
+                        place.number, body.types[r].nbytes, n, end, step.op,
                         str(body.types[r]), source,
                     )
                 )  # fmt: skip
@@ -154,12 +151,6 @@ def label(o: Op) -> str:
 
 
 _UNTOLD = frozenset({"yield", "constant", "broadcast", "reshape", "transpose", "convert", "iota"})
-
-
-def _places(o: Op) -> list[str]:
-    if "gflow.buffers" not in o.op.attributes:
-        return ["?"] * len(o.results)
-    return [ir.StringAttr(a).value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
 
 
 def _names(function: func.FuncOp, arguments: list[int]) -> dict[int, str]:

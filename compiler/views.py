@@ -18,7 +18,7 @@ from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .errors import PassError
-from .ssa import Body, Op
+from .ssa import Body, Op, aliases
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
 
@@ -115,11 +115,39 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
     return out
 
 
-def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
-    """The layout of every value. A view op that cannot be a view copies: it is its own base."""
+def written_to_arguments(function: func.FuncOp, body: Body) -> dict[int, int]:
+    """Values that the ops that make them write into the argument that they update, with its number.
+
+    What is a view of something, or is returned before that as another result, is copied there
+    (gflow-materialize makes the copy).
+    """
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    for v, alias in zip(body.returned, aliases(function, body)):
+        if alias is not None and v not in seen and body.producer[v] >= 0:
+            name = body.ops[body.producer[v]].name
+            if name not in VIEW_OPS and name not in ("constant", BARRIER):
+                found[v] = alias
+        seen.add(v)
+    return found
+
+
+def layouts(
+    function: func.FuncOp, body: Body, written: Mapping[int, int] | None = None
+) -> list[Layout]:
+    """The layout of every value. A view op that cannot be a view copies: it is its own base.
+
+    What an op writes into an argument has the argument's strides, for all that read it.
+
+    Args:
+        written: such values with the numbers of the arguments; `written_to_arguments` if None.
+    """
     found: list[Layout | None] = [None] * len(body.values)
     parts = parts_in_place(body)
-    for v, strides in zip(body.arguments, argument_strides(function, body)):
+    own = argument_strides(function, body)
+    if written is None:
+        written = written_to_arguments(function, body)
+    for v, strides in zip(body.arguments, own):
         found[v] = Layout(v, 0, strides)
     for o in body.ops:
         if o.name in VIEW_OPS:
@@ -136,7 +164,8 @@ def layouts(function: func.FuncOp, body: Body) -> list[Layout]:
             if r in parts:
                 found[r] = parts[r]
             elif found[r] is None:
-                found[r] = Layout(r, 0, row_major_strides(body.types[r].shape))
+                there = own[written[r]] if r in written else None
+                found[r] = Layout(r, 0, there or row_major_strides(body.types[r].shape))
     return found  # type: ignore[return-value]
 
 
@@ -152,6 +181,8 @@ def parts_in_place(body: Body) -> dict[int, Layout]:
             continue
         if o.name == "fused" and (len(o.operands), len(o.results)) != (1, 1):
             raise PassError(f"{IN_PLACE} is for copies", o.op)
+        if o.results[0] in body.returned:
+            raise PassError(f"{IN_PLACE} is for values of the arena, and this one is returned", o.op)
         for v, layout in zip(o.operands, part_layouts(body, o, found)):
             part = source_layout(body, v, layout)
             if part is None or part[0] in found or body.producer[part[0]] < 0:

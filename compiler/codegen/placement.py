@@ -13,6 +13,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Argument, AtenStep, Place, Result, Step, TensorRef
 from gflow.dialects.types import TensorType
 
+from ..memory.places import places_of
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, argument_strides, layouts
 
@@ -55,16 +56,19 @@ class Placement:
 
     def assign(self, o: Op) -> None:
         """Record where the results of `o` live, from its `gflow.buffers`."""
-        names = [a.value for a in ir.ArrayAttr(o.op.attributes["gflow.buffers"])]
-        for r, name in zip(o.results, names):
-            space, _, number = name.partition(":")
-            if space == "arena":  # of a part: where the whole lies
-                self.places[self.at[r].base] = Place("arena", 0, int(number))
-            elif space == "result":
-                self.places[r] = Place("result", int(number), 0)
+        found = places_of(o.op)
+        if found is None:
+            raise ValueError(f"gflow.{o.name} has a malformed place in memory")
+        for r, place in zip(o.results, found):
+            if place.strides is not None and place.strides != self.strides(r):
+                raise ValueError(
+                    f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
+                    f"{list(self.strides(r))}"
+                )
+            if place.space == "arena":  # of a part: where the whole lies
+                self.places[self.at[r].base] = Place("arena", 0, place.number)
             else:
-                self.places[r] = Place("arg", int(number), 0)
-                self.at[r] = Layout(r, 0, self.argument_strides[int(number)])
+                self.places[r] = Place(place.space, place.number, 0)
 
     def assign_if_planned(self, o: Op) -> None:
         """As `assign`, of an op that may be a view."""

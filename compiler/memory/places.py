@@ -1,22 +1,70 @@
-"""Writing places into the IR."""
+"""Places as the IR has them, in `gflow.buffers`: `arena:64`, `result:0`, `arg:2`, `arg:2[1, 8]`.
+
+The strides stand there if the argument isn't row-major, so that whoever reads the value can compare.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import row_major_strides
 
 from .liveness import Lives
+
+_PLACE = re.compile(r"(arena|arg|result):(\d{1,18})(?:\[([\d, ]*)\])?", re.ASCII)
+
+
+class PlanPlace(NamedTuple):
+    """Where a result lies: in the arena from byte `number` on, or in the argument or result of that
+    number. strides: in elements; None where they are row-major."""
+
+    space: str
+    number: int
+    strides: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.space}:{self.number}" + ("" if self.strides is None else str([*self.strides]))
+
+
+def places_of(op: ir.Operation) -> list[PlanPlace] | None:
+    """What an op's `gflow.buffers` says of its results; None where it says nothing sensible."""
+    if "gflow.buffers" not in op.attributes:
+        return None
+    attribute = op.attributes["gflow.buffers"]
+    if not isinstance(attribute, ir.ArrayAttr) or len(attribute) != len(op.results):
+        return None
+    found = []
+    for entry in attribute:
+        match = _PLACE.fullmatch(entry.value) if isinstance(entry, ir.StringAttr) else None
+        if match is None:
+            return None
+        try:
+            strides = match[3] and tuple(int(n) for n in match[3].split(","))
+        except ValueError:
+            return None
+        found.append(PlanPlace(match[1], int(match[2]), strides if strides else None))
+    return found
 
 
 def write_places(function: func.FuncOp, lives: Lives, size: int, offsets: Sequence[int]) -> None:
     """Put the arena's size on a function and places on its ops; an earlier plan's scratch goes."""
     set_number(function, "arena_size", size)
     for o in lives.making:
-        where = [lives.place.get(r) or f"arena:{offsets[lives.buffer_of[r]]}" for r in o.results]
+        where = [_place(lives, r, offsets) for r in o.results]
         o.op.attributes["gflow.buffers"] = ir.ArrayAttr.get([ir.StringAttr.get(w) for w in where])
         if "gflow.scratch" in o.op.attributes:
             del o.op.attributes["gflow.scratch"]
+
+
+def _place(lives: Lives, value: int, offsets: Sequence[int]) -> str:
+    if value not in lives.place:
+        return f"arena:{offsets[lives.buffer_of[value]]}"
+    strides = lives.at[value].strides
+    dense = strides == row_major_strides(lives.body.types[value].shape)
+    return lives.place[value] + ("" if dense else str([*strides]))
 
 
 def erase_places(function: func.FuncOp, lives: Lives) -> None:

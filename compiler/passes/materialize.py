@@ -21,31 +21,26 @@ After:
     %2 = "gflow.matmul"(%1, %w) : …
 
 An update is written in place if nothing reads the old value later, and if the kernel that makes
-it reads it only where it writes; else it goes to a buffer and is copied at the end.
+it reads it only where it writes; else it goes to a buffer and is copied at the end. What is written
+in place has the argument's strides for all that read it later: one reader that needs it dense reads a copy,
+and for several the update is made in a buffer too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.types import COMPLEX, row_major_strides
+from gflow.dialects.types import COMPLEX
 
-from ..contractions import root_of, root_operands
+from ..memory.access import readable, writable
 from ..memory.in_place import reads_where_it_writes
 from ..memory.results import owners
 from ..ssa import Body, Op, aliases, read_body
-from ..views import Layout, is_view, layouts
+from ..views import Layout, argument_strides, is_view, layouts, written_to_arguments
 from .base import NoOptions, Pass
-
-#: operands that must be dense and row-major: activations (weights may lie either way), indices
-_DENSE = {
-    "convolution": (0,),
-    "convolution_input_grad": (0,),
-    "convolution_weight_grad": (0, 1),
-    "take": (1,),
-    "index_add": (1, 2),
-}
 
 #: there are no kernels on complex numbers
 _CLONE = {
@@ -66,84 +61,100 @@ def copy_of(value: ir.Value) -> ir.Value:
     return fused.results[0]
 
 
-def gemm_ready(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether BLAS can read the last two dimensions as a matrix or its transpose."""
-    (rows, cols), (row, col) = shape[-2:], strides[-2:]
-    if rows * cols == 0 or min(strides, default=1) < 0:
-        return rows * cols == 0
-    dense = (cols == 1 or col == 1) and (rows == 1 or row >= cols)
-    transposed = (rows == 1 or row == 1) and (cols == 1 or col >= rows)
-    return dense or transposed
-
-
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    body = read_body(function)
+    first = _fix_updates(function, body, aliases(function, body))
     body = read_body(function)
     _fix_operands(body, layouts(function, body))
     body = read_body(function)
-    _fix_results(body, layouts(function, body), aliases(function, body))
+    _fix_results(body, layouts(function, body), aliases(function, body), first or body.terminator)
 
 
-def _fix_operands(body: Body, at: list[Layout]) -> None:
-    """Copy operands that an op cannot read where they lie."""
-    for o in body.ops:
-        for n, v in enumerate(o.operands):
-            if not _readable(o, n, body.types[v].shape, at):
-                with o.op.location, ir.InsertionPoint(o.op):
-                    o.op.operands[n] = copy_of(o.op.operands[n])
+def _fix_updates(
+    function: func.FuncOp, body: Body, target: list[int | None]
+) -> ir.Operation | None:
+    """Copy what updates arguments at the end, unless the op that makes it can write it there; the first copy.
 
-
-def _readable(o: Op, n: int, shape: tuple[int, ...], at: list[Layout]) -> bool:
-    """Whether an op can read operand `n`, of this shape, where it lies."""
-    if o.name == "reshape":
-        return is_view(o, at)
-    strides = at[o.operands[n]].strides
-    name, numbers = o.name, [n]
-    if o.name == "fused" and (root := root_of(o.op)) is not None:
-        name = root.name.removeprefix("gflow.")
-        numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]
-    if name == "matmul":
-        return not numbers or gemm_ready(shape, strides)
-    dense = _DENSE.get(name, ())
-    return strides == row_major_strides(shape) or not any(i in dense for i in numbers)
-
-
-def _fix_results(body: Body, at: list[Layout], target: list[int | None]) -> None:
-    """Copy what is returned, unless the op that makes it can write it to where it belongs.
-
-    An old value that is also a result is saved before any copy overwrites it: plain results
-    come first, then updates. An update that is an old value itself (two buffers swapped) goes by
-    way of a buffer.
+    An update that is an old value itself (two buffers swapped) goes by way of a buffer.
     """
+    tentative = written_to_arguments(function, body)
+    at, dense = layouts(function, body), layouts(function, body, {})
+    strides = argument_strides(function, body)
+    spared = _copies_spared(body, at, dense, tentative)
     readers: dict[int, list[int]] = {}
     for o in body.ops:
         for v in o.operands:
             readers.setdefault(at[v].base, []).append(o.index)
     updated = {body.arguments[alias] for alias in target if alias is not None}
     read_at_the_end = {at[v].base for v in body.returned}
-    written: set[int] = set()
     copies: list[tuple[int, ir.Value]] = []
+    first = None
     with ir.InsertionPoint(body.terminator):
+        for n, (v, alias) in enumerate(zip(body.returned, target)):
+            if alias is None or v == body.arguments[alias]:
+                continue
+            argument, shape = body.arguments[alias], body.types[v].shape
+            if (
+                tentative.get(v) == alias
+                and spared.get(v, 0) < 2
+                and argument not in read_at_the_end
+                and writable(body.ops[body.producer[v]], shape, strides[alias])
+                and _in_place(body, at, v, argument, readers.get(argument, []))
+            ):
+                continue
+            value = body.values[v]
+            if at[v].base in updated:
+                with _location(value):
+                    value = copy_of(value)
+                first = first or value.owner
+            copies.append((n, value))
+        for n, value in copies:
+            with _location(value):
+                body.terminator.operands[n] = copy_of(value)
+            first = first or body.terminator.operands[n].owner
+    return first
+
+
+def _copies_spared(
+    body: Body, at: list[Layout], dense: list[Layout], written: Mapping[int, int]
+) -> dict[int, int]:
+    """For values with their argument's strides the operands that must be copied for that: none if they
+    were dense, and copied at the end."""
+    found: dict[int, int] = {}
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            base, shape = at[v].base, body.types[v].shape
+            if base in written and not readable(o, n, shape, at) and readable(o, n, shape, dense):
+                found[base] = found.get(base, 0) + 1
+    return found
+
+
+def _fix_operands(body: Body, at: list[Layout]) -> None:
+    """Copy operands that an op cannot read where they lie."""
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            if not readable(o, n, body.types[v].shape, at):
+                with o.op.location, ir.InsertionPoint(o.op):
+                    o.op.operands[n] = copy_of(o.op.operands[n])
+
+
+def _fix_results(
+    body: Body, at: list[Layout], target: list[int | None], before: ir.Operation
+) -> None:
+    """Copy what is returned as a new tensor, unless the op that makes it can write it there.
+
+    before: where the copies go; an old value that is also a result is saved before any copy overwrites it.
+    """
+    written = {v for v, alias in zip(body.returned, target) if alias is not None}
+    with ir.InsertionPoint(before):
         for n, v in enumerate(owners(body, at, target)):
-            alias = target[n]
-            argument = -1 if alias is None else body.arguments[alias]
-            if v == argument:
-                continue  # it is where it belongs
+            if target[n] is not None:
+                continue
             p = body.producer[v]
-            own = p >= 0 and _makes(body.ops[p], at) and v not in written
-            if own and argument >= 0:
-                own = argument not in read_at_the_end and _in_place(
-                    body, at, v, argument, readers.get(argument, [])
-                )
-            if own:
+            if p >= 0 and _makes(body.ops[p], at) and v not in written:
                 written.add(v)
                 continue
             value = body.values[body.returned[n]]
-            if argument >= 0 and at[v].base in updated:
-                with _location(value):
-                    value = copy_of(value)
-            copies.append((n, value))
-        copies.sort(key=lambda c: target[c[0]] is not None)
-        for n, value in copies:
             with _location(value):
                 body.terminator.operands[n] = copy_of(value)
 
@@ -168,7 +179,7 @@ def _in_place(body: Body, at: list[Layout], value: int, argument: int, readers: 
     return o.name == "fused" and all(
         operand == argument and reads_where_it_writes(o.op, n, result)
         for n, operand in enumerate(o.operands)
-        if at[operand].base == argument
+        if at[operand].base == argument and readable(o, n, body.types[operand].shape, at)
     )
 
 

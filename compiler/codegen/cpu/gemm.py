@@ -82,7 +82,7 @@ def function(dtype: str, name: str) -> str:
 def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
     """BLAS's letter and leading dimension of the matrix in the last two dimensions.
 
-    It must be one that BLAS can read (see `gemm_ready` of gflow-materialize).
+    It must be one that BLAS can read (see `gemm_ready` of compiler/memory/access.py).
     """
     (rows, cols), (row, col) = shape[-2:], strides[-2:]
     if (cols == 1 or col == 1) and (rows == 1 or row >= cols):

@@ -1,0 +1,55 @@
+"""In which layouts ops can read their operands and write their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.dialects.types import row_major_strides
+
+from ..contractions import root_of, root_operands
+from ..ssa import Op
+from ..views import Layout, is_view
+
+#: operands that must be dense and row-major: activations (weights may lie either way), indices
+_DENSE = {
+    "convolution": (0,),
+    "convolution_input_grad": (0,),
+    "convolution_weight_grad": (0, 1),
+    "take": (1,),
+    "index_add": (1, 2),
+}
+
+#: ops that write their results with any strides; the others write row-major ones
+_WRITES_STRIDES = frozenset(
+    {"fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad"}
+)
+
+
+def gemm_ready(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether BLAS can read the last two dimensions as a matrix or its transpose."""
+    (rows, cols), (row, col) = shape[-2:], strides[-2:]
+    if rows * cols == 0 or min(strides, default=1) < 0:
+        return rows * cols == 0
+    dense = (cols == 1 or col == 1) and (rows == 1 or row >= cols)
+    transposed = (rows == 1 or row == 1) and (cols == 1 or col >= rows)
+    return dense or transposed
+
+
+def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> bool:
+    """Whether an op can read operand `n`, of this shape, where it lies."""
+    if o.name == "reshape":
+        return is_view(o, at)
+    strides = at[o.operands[n]].strides
+    name, numbers = o.name, [n]
+    if o.name == "fused" and (root := root_of(o.op)) is not None:
+        name = root.name.removeprefix("gflow.")
+        numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]
+    if name == "matmul":
+        return not numbers or gemm_ready(shape, strides)
+    dense = _DENSE.get(name, ())
+    return strides == row_major_strides(shape) or not any(i in dense for i in numbers)
+
+
+def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether an op can write a result of this shape with these strides."""
+    return o.name in _WRITES_STRIDES or strides == row_major_strides(shape)
