@@ -26,6 +26,9 @@ from .reproducer import Writer, writer_for
 from .sizes import join, symbol_of
 from .targets import parse_target
 
+#: what every compilation ends its passes with
+VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
+
 
 @dataclass
 class CompileOptions:
@@ -138,6 +141,8 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         reproducer=writer,
         instrument=instrument,
     )
+    # whatever the pipeline was, no code is made of a plan that is not sound
+    run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
     tell("codegen", "")
     start = time.perf_counter()
     symbol = symbol_of(module.operation)

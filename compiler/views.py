@@ -182,7 +182,9 @@ def parts_in_place(body: Body) -> dict[int, Layout]:
         if o.name == "fused" and (len(o.operands), len(o.results)) != (1, 1):
             raise PassError(f"{IN_PLACE} is for copies", o.op)
         if o.results[0] in body.returned:
-            raise PassError(f"{IN_PLACE} is for values of the arena, and this one is returned", o.op)
+            raise PassError(
+                f"{IN_PLACE} is for values of the arena, and this one is returned", o.op
+            )
         for v, layout in zip(o.operands, part_layouts(body, o, found)):
             part = source_layout(body, v, layout)
             if part is None or part[0] in found or body.producer[part[0]] < 0:

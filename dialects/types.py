@@ -77,6 +77,34 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+#: elements up to which `share_memory` compares addresses one by one
+_COMPARED = 1 << 18
+
+
+def share_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether two elements of a tensor may lie at one address (an expanded tensor's do).
+
+    Exact for tensors that are not large; a large one whose strides interleave counts as such a tensor.
+    """
+    dims = sorted((s, n) for s, n in zip(strides, shape) if n != 1)
+    if any(n == 0 for _, n in dims):
+        return False
+    reach = 0
+    for stride, size in dims:
+        if stride <= reach:
+            break
+        reach += (size - 1) * stride
+    else:
+        return False
+    count = prod(n for _, n in dims)
+    if count > _COMPARED or any(s == 0 for s, _ in dims):
+        return True
+    places = {0}
+    for stride, size in dims:
+        places = {p + i * stride for p in places for i in range(size)}
+    return len(places) != count
+
+
 def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape without its dimensions of size 1."""
     return tuple([s for s in shape if s != 1])

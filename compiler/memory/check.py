@@ -1,26 +1,28 @@
 """Whether the plan that a function carries is sound, read from its IR alone.
 
-Nothing here trusts the planner: places are read from `gflow.buffers`, lives from the order of ops.
+Nothing here trusts the planner: places are read from `gflow.buffers`, lives from the order of ops, layouts
+from the function's attributes. It takes time in proportion to the ops, so every compilation can afford it.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import TensorType, row_major_strides, share_memory
 
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
+from .access import readable, writable
 from .in_place import reads_where_it_writes
 from .liveness import ALIGN, last_uses
+from .places import PlanPlace, places_of
 from .results import in_order, owners
 
 #: what is wrong, and the op at which it is seen
 Problem = tuple[str, ir.Operation]
-
-_PLACE = re.compile(r"(arena|arg|result):(\d+)")
 
 
 def problems(function: func.FuncOp) -> Iterator[Problem]:
@@ -43,37 +45,75 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
         bound = ir.IntegerAttr(attributes["gflow.lower_bound"]).value
         if size < bound:
             yield f"the arena of {size} bytes is below its bound of {bound}", function.operation
-    places: dict[int, tuple[str, int]] = {}
-    for o in body.ops:
-        if o.name != "constant" and not is_view(o, at):
-            found = _places(o)
-            if found is None:
-                yield 'needs a place for each result: gflow.buffers = ["arena:<offset>", …]', o.op
-                return
-            places.update(zip(o.results, found))
-            places.update((at[r].base, place) for r, place in zip(o.results, found))
+    places: dict[int, PlanPlace] = {}
+    making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
+    for o in making:
+        found = places_of(o.op)
+        if found is None:
+            yield 'needs a place for each result: gflow.buffers = ["arena:<offset>", …]', o.op
+            return
+        for r, place in zip(o.results, found):
+            whole = places.setdefault(at[r].base, place)  # of which it may be a part
+            if whole != place:
+                yield f"lies in {place}, and what it is a part of in {whole}", o.op
+            places[r] = place
+    yield from _layouts(function, body, at, places, making)
     yield from _arena(body, at, places, size)
     yield from _returned(body, at, places, aliases(function, body))
+    yield from _launches(body, at, places)
 
 
-def _places(o: Op) -> list[tuple[str, int]] | None:
-    """What the op's `gflow.buffers` says; None where it says nothing sensible."""
-    if "gflow.buffers" not in o.op.attributes:
-        return None
-    attribute = o.op.attributes["gflow.buffers"]
-    if not isinstance(attribute, ir.ArrayAttr) or len(attribute) != len(o.results):
-        return None
-    found = []
-    for entry in attribute:
-        match = _PLACE.fullmatch(entry.value) if isinstance(entry, ir.StringAttr) else None
-        if match is None:
-            return None
-        found.append((match[1], int(match[2])))
-    return found
+def _layouts(
+    function: func.FuncOp,
+    body: Body,
+    at: list[Layout],
+    places: dict[int, PlanPlace],
+    making: list[Op],
+) -> Iterator[Problem]:
+    """Values lie within what they are views or parts of, with strides that their makers can write and
+    their readers can read, and these are the strides of their places."""
+    extents = [_extent(ty, layout) for ty, layout in zip(body.types, at)]
+    for v, layout in enumerate(at):
+        base, (low, high) = layout.base, extents[v]
+        if low < high and (low < extents[base][0] or high > extents[base][1]):
+            op = body.ops[body.producer[v]].op if body.producer[v] >= 0 else function.operation
+            yield (
+                (
+                    f"elements {low} to {high} of a value are not within what it is a view of, which has "
+                    f"{extents[base][0]} to {extents[base][1]}"
+                ),
+                op,
+            )
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            if not readable(o, n, body.types[v].shape, at):
+                yield f"cannot read operand {n} with strides {[*at[v].strides]}", o.op
+    for o in making:
+        for n, r in enumerate(o.results):
+            shape, strides = body.types[r].shape, at[r].strides
+            place = places[r]
+            if place.space != "arg":
+                dense = at[r].base != r or strides == row_major_strides(shape)
+                if place.strides is not None or not dense:
+                    yield f"result {n} in {place} is read with strides {[*strides]}", o.op
+            elif (place.strides or row_major_strides(shape)) != strides:
+                yield f"result {n} in {place} is read with strides {[*strides]}", o.op
+            if not writable(o, shape, strides):
+                yield f"cannot write result {n} with strides {[*strides]}", o.op
+            if share_memory(shape, strides):
+                yield f"elements of result {n} share memory: its strides are {[*strides]}", o.op
+
+
+def _extent(ty: TensorType, layout: Layout) -> tuple[int, int]:
+    """The first element of its base that a value shows, and the one after the last."""
+    if 0 in ty.shape:
+        return layout.offset, layout.offset
+    reach = sum((n - 1) * s for n, s in zip(ty.shape, layout.strides))
+    return layout.offset, layout.offset + reach + 1
 
 
 def _arena(
-    body: Body, at: list[Layout], places: dict[int, tuple[str, int]], size: int
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], size: int
 ) -> Iterator[Problem]:
     """Values in the arena lie within it, and on none that is needed still."""
     last = last_uses(body, at)
@@ -81,9 +121,9 @@ def _arena(
     dying: dict[int, list[int]] = {}  # op → values that die after it
     for o in body.ops:
         for n, r in enumerate(o.results):
-            space, low = places.get(r, ("", 0))
-            if space != "arena":
+            if r not in places or places[r].space != "arena":
                 continue
+            low = places[r].number
             whole = at[r].base  # of which it may be a part
             high = low + max(body.types[whole].nbytes, 1)
             if low % ALIGN or high > size:
@@ -100,7 +140,7 @@ def _arena(
             dying.setdefault(dies, []).append(whole)
         yield from _scratch(o, live, size)
         for v in dying.pop(o.index, ()):
-            first = bisect_left(live, places[v][1], key=lambda entry: entry[0])
+            first = bisect_left(live, places[v].number, key=lambda entry: entry[0])
             if first < len(live) and live[first][2] == v:
                 del live[first]
 
@@ -128,7 +168,7 @@ def _may_take_over(
     n: int,
     old: int,
     last: dict[int, int],
-    places: dict[int, tuple[str, int]],
+    places: dict[int, PlanPlace],
 ) -> bool:
     """Whether result `n` of `o` may lie where `old` does, which is live when `o` runs."""
     r = o.results[n]
@@ -152,7 +192,7 @@ def _overlap(body: Body, o: Op, n: int, old: int) -> str:
 def _returned(
     body: Body,
     at: list[Layout],
-    places: dict[int, tuple[str, int]],
+    places: dict[int, PlanPlace],
     target: list[int | None],
 ) -> Iterator[Problem]:
     """Returned values are where the caller looks; no old value is read after its update."""
@@ -161,13 +201,13 @@ def _returned(
         if alias is not None and v == body.arguments[alias]:
             continue
         due[v] = ("result", n) if alias is None else ("arg", alias)
-        if places.get(v) != due[v]:
+        if v not in places or places[v][:2] != due[v]:
             yield f"result {n} of the function must lie in {due[v][0]}:{due[v][1]}", body.terminator
     readers: dict[int, list[int]] = {}
     for o in body.ops:
         for v in o.operands:
             readers.setdefault(at[v].base, []).append(o.index)
-    for v, (space, number) in places.items():
+    for v, (space, number, _) in places.items():
         o = body.ops[body.producer[v]]
         if space != "arena" and due.get(v) != (space, number):
             yield f"{space}:{number} is not this value's place", o.op
@@ -180,9 +220,41 @@ def _returned(
 
 
 def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
-    """Whether an op that reads the argument it updates does so only where it writes."""
+    """Whether an op that reads the argument it updates does so only where it writes, in one order."""
     reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
     return o.name == "fused" and all(
         o.operands[n] == argument and reads_where_it_writes(o.op, n, o.results.index(value))
         for n in reads
     )
+
+
+def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Iterator[Problem]:
+    """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes."""
+    done: set[int] = set()
+    for launch, group in groupby(body.ops, key=lambda o: _launch(o.op)):
+        if launch is None:
+            continue
+        ops = list(group)
+        if launch in done:
+            yield f"the ops of launch {launch} do not stand together", ops[0].op
+        done.add(launch)
+        writer: dict[int, int] = {}  # argument → the op that writes it
+        for o in ops:
+            for place in (places[r] for r in o.results if r in places):
+                if place.space != "arg" and len(ops) > 1:
+                    yield (
+                        f"launch {launch} writes {place}; only updates of arguments share one",
+                        o.op,
+                    )
+                writer[place.number] = o.index
+        for o in ops:
+            for base in (at[v].base for v in o.operands):
+                place = places.get(base, PlanPlace("arg", base))
+                if place.space == "arg" and writer.get(place.number, o.index) != o.index:
+                    yield f"reads {place}, which another op of launch {launch} writes", o.op
+
+
+def _launch(op: ir.Operation) -> int | None:
+    if "gflow.launch" not in op.attributes:
+        return None
+    return ir.IntegerAttr(op.attributes["gflow.launch"]).value

@@ -26,7 +26,9 @@ class PlanPlace(NamedTuple):
     strides: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"{self.space}:{self.number}" + ("" if self.strides is None else str([*self.strides]))
+        return f"{self.space}:{self.number}" + (
+            "" if self.strides is None else str([*self.strides])
+        )
 
 
 def places_of(op: ir.Operation) -> list[PlanPlace] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gflow.dialects.types import share_memory
+
 from ..errors import GraphTraceError
 from .trace import TraceInput, TraceValue
 
@@ -20,7 +22,7 @@ def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
             f"changes {entry.role} {entry.name!r} in place from {_type(old)} to {_type(value)}; only "
             "the values of a tensor from outside can change. Return the new tensor instead"
         )
-    elif _overlaps(old):
+    elif share_memory(tuple(old.shape), tuple(old.strides)):
         problem = (
             f"changes {entry.role} {entry.name!r} in place, and some of its elements are one in memory "
             f"(an expanded tensor: shape {list(old.shape)}, strides {list(old.strides)}). Pass a copy "
@@ -35,16 +37,3 @@ def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
 
 def _type(value: TraceValue) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-
-
-def _overlaps(value: TraceValue) -> bool:
-    """Whether two elements may lie at one address."""
-    if 0 in value.shape:
-        return False
-    reach = 0
-    for stride, size in sorted(zip(value.strides, value.shape)):
-        if size > 1:
-            if stride <= reach:
-                return True
-            reach += (size - 1) * stride
-    return False
