@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.program import Argument, Program
+from gflow.dialects.types import share_memory
 
 from . import checkpoint, jit, machine, table
 from .arena import Arena
@@ -38,7 +39,7 @@ from .numbers import holds
 from .objects import ObjectError
 from .program_io import decode, encode
 from .schedulers import restore
-from .tensors import DTYPES
+from .tensors import DTYPES, laid_out
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
 
@@ -310,9 +311,7 @@ class LoadedGraph:
             if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
                 raise ArtifactError(f"the weights do not fit the program at {argument.name}")
             if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
-                tensor = torch.empty_strided(
-                    shape, argument.strides, dtype=dtype, device=tensor.device
-                ).copy_(tensor)
+                tensor = laid_out(tensor, tuple(argument.strides))
                 _put(self._weights, where, tensor)
             variant.arguments.append(tensor)
 
@@ -556,12 +555,11 @@ def _unfit(
             )
         if tensor.dtype != info.dtype:
             return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
-        expanded = any(step == 0 for step, n in zip(info.strides, info.shape) if n > 1)
-        if expanded and tensor.stride() != info.strides:
+        if tensor.stride() != info.strides and share_memory(info.shape, info.strides):
             return (
-                f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for an "
-                f"expanded tensor of strides {list(info.strides)}; save a graph that was called with a "
-                "dense one"
+                f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for a "
+                f"tensor whose elements share memory, of strides {list(info.strides)}; save a graph that "
+                "was called with a dense one"
             )
         if tensor.device != device or tensor.layout != torch.strided:
             return (

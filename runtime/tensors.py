@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gflow.dialects.program import TensorRef
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import TensorType, share_memory
 
 DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64,
@@ -32,6 +32,21 @@ def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
     if ty.numel == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(ty.shape, strides))
+
+
+def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of the same values with these strides; of elements that share memory one is kept."""
+    shape = tuple(tensor.shape)
+    found = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+    if not share_memory(shape, strides):
+        return found.copy_(tensor.detach())
+    count = 1 + sum((n - 1) * s for n, s in zip(shape, strides))
+    place = torch.zeros((), dtype=torch.int64)
+    for n, s in zip(shape, strides):
+        place = place.unsqueeze(-1) + torch.arange(n) * s
+    memory = torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+    memory[place.to(tensor.device)] = tensor.detach()
+    return memory.as_strided(shape, strides)
 
 
 def view_bytes(memory: torch.Tensor, ref: TensorRef) -> torch.Tensor:

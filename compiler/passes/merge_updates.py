@@ -24,7 +24,8 @@ After `gflow-fuse{epilogues=false},gflow-materialize,gflow-merge-updates`:
 Neighbours of one `gflow.launch` are one kernel: they run side by side, in any order. So none of them
 may read what another one writes; such an update (a step count that others read) goes to the next
 launch. All gradients live until then: fewer launches for more memory. Only pointwise kernels are taken
-whose every result updates an argument that nothing reads later.
+whose every result updates an argument that nothing reads later, and which read no argument that another
+op has overwritten by then.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
         if _is_update(body, o, targets)
         and all(last.get(targets[r], -1) <= o.index for r in o.results)
     ]
+    updates = _that_can_wait(body, updates, targets, at)
     if len(updates) < options.least:
         return
     launch = _launches(updates, targets, at)
@@ -73,6 +75,19 @@ def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:
     if fused_kind(o.op) != "pointwise":
         return False
     return all(r in targets and not body.users[r] for r in o.results)
+
+
+def _that_can_wait(
+    body: Body, updates: list[Op], targets: dict[int, int], at: list[Layout]
+) -> list[Op]:
+    """The updates that read no argument which an op that stays where it is overwrites."""
+    while True:
+        moved = {r for o in updates for r in o.results}
+        gone = {a for v, a in targets.items() if v not in moved and body.producer[v] >= 0}
+        kept = [o for o in updates if gone.isdisjoint(at[v].base for v in o.operands)]
+        if len(kept) == len(updates):
+            return kept
+        updates = kept
 
 
 def _launches(updates: list[Op], targets: dict[int, int], at: list[Layout]) -> dict[int, int]:

@@ -17,6 +17,7 @@ from gflow.runtime.arena import Arena
 from ..executor import compile_trace
 from ..lowering.dtypes import LoweringError, Unsupported
 from ..plans import use_arena
+from ..tracing.windows import written_through
 from .program import FxProgram, boxed
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx
@@ -69,6 +70,7 @@ def _options(given: Any) -> CompileOptions:
 def _compile_static(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
 ) -> Callable[..., Any]:
+    module = written_through(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=options, arena=arena, phase=p) for p in ("forward", "backward")

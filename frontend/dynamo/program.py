@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from gflow.runtime.tensors import laid_out
+
 from ..executor import Compiled
 from .trace_fx import FxTrace, Given, Lying, Taken
 
@@ -86,5 +88,4 @@ def _laid_out(
             f"a program for a tensor of shape {list(shape)} was given {list(tensor.shape)}"
         )
     with torch.no_grad():
-        found = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-        return found.copy_(tensor)
+        return laid_out(tensor, strides)

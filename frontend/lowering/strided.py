@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gflow.dialects import extents
-from gflow.dialects.types import row_major_strides
+from gflow.dialects.types import row_major_strides, share_memory
 
 from ..tracing.trace import Trace, TraceValue
 from .dtypes import TO_TORCH, LoweringError, Unsupported
@@ -121,15 +121,19 @@ def as_strided_scatter(
         around = em.slice(flat, 0, 0, begin), em.slice(flat, 0, end, x.numel)
         joined = em.concatenate([around[0], middle, around[1]], 0)
         return em.transpose(joined.reshape(whole.shape), _inverse(memory))
-    if memory != list(range(x.rank)):
-        raise LoweringError("as_strided_scatter of a permuted tensor; call .contiguous() first")
+    if share_memory(tuple(shape), tuple(strides)) and source.const is None:
+        raise LoweringError(
+            "elements of a strided view that share memory are updated to different values; what PyTorch "
+            "leaves there depends on its order. Update parts that do not overlap (a slice for each)"
+        )
+    whole = em.transpose(x, memory)
     places = _positions(em, tuple(shape), strides, begin)
     values = em.broadcast(source.to(x.dtype), places.shape)
-    parts = [v.reshape((v.numel,)) for v in (x, places, values)]
+    parts = [v.reshape((v.numel,)) for v in (whole, places, values)]
     result = TraceValue(0, parts[0].shape, TO_TORCH[x.dtype], (1,))
     call = [parts[0], 0, *parts[1:]]
     found: Value = emit_aten(em, torch.ops.aten.scatter.src, call, {}, [result])[0]
-    return found.reshape(x.shape)
+    return em.transpose(found.reshape(whole.shape), _inverse(memory))
 
 
 @lowers("aten.unfold", "aten.unfold_copy")

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import GraphTraceError
 from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
+from .windows import Windows, unfold
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -39,7 +40,9 @@ class StandIn:
 class Rewrites(TorchFunctionMode):
     """Active around `build()` and `optimizer.step()`."""
 
-    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, has_optimizer: bool, windows_written: bool = False
+    ) -> None:
         super().__init__()
         self.recorder = recorder
         self.has_optimizer = has_optimizer
@@ -48,6 +51,7 @@ class Rewrites(TorchFunctionMode):
         self.read_gradient: Callable[[Tensor], None] | None = None
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
+        self.windows = Windows(windows_written)
         self.stand_ins: dict[int, StandIn] = {}
         self.bare: dict[
             int, tuple[Tensor, Tensor]
@@ -401,6 +405,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
+    Tensor.unfold: unfold,
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,

@@ -45,6 +45,7 @@ from .trace import (
     values_in,
 )
 from .updates import check_update
+from .windows import WindowsWritten
 
 FirstStep = Callable[[Trace, list[torch.Tensor]], None]
 """Runs `trace`, whose last outputs are the gradients of the given parameters, for real and
@@ -88,10 +89,15 @@ def trace_graph(
         dynamic,
     )
     with _without_gc(), light_dynamo():
-        try:
-            return make().run()
-        except Shared as found:
-            return make(storages=found.storages).run()
+        storages: Collection[int] = ()
+        windows_written = False
+        while True:
+            try:
+                return make(storages=storages, windows_written=windows_written).run()
+            except Shared as found:
+                storages = found.storages
+            except WindowsWritten:
+                windows_written = True
 
 
 @contextlib.contextmanager
@@ -135,6 +141,7 @@ class _Session:
     sparse: Collection[int] = ()
     dynamic: Dynamic | None = None
     storages: Collection[int] = ()  # whose tensors are views of each other
+    windows_written: bool = False  # windows of `unfold` are views that updates go through
 
     def run(self) -> Trace:
         self.table = collect_modules(self.modules)
@@ -142,7 +149,7 @@ class _Session:
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
-        self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
+        self.rewrites = Rewrites(self.recorder, bool(self.optimizers), self.windows_written)
         self.rewrites.view_of = self._view if self.storages else None
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
@@ -170,6 +177,7 @@ class _Session:
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
         self._check_memory()
+        self.rewrites.windows.check(self.recorder.ops)
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from gflow.dialects.program import Program
+from gflow.dialects.types import share_memory
 
-from ..tensors import DTYPES
+from ..tensors import DTYPES, extent
 from .device import Device, DeviceError
 
 #: multiple of which addresses are
@@ -82,6 +83,8 @@ class Binding:
         self._spots = {i: n for n, i in enumerate(small)}
         self._numbers: Numbers | None = None
         self._buffers: dict[int, torch.Tensor] = {}
+        #: elements of buffers whose tensors' elements share memory: copied as they lie
+        self._flat: dict[int, int] = {}
         self.copied: set[int] = set()
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
@@ -158,7 +161,14 @@ class Binding:
                 device=self.device.where,
             )  # fmt: skip
             self._buffers[i] = buffer
-        buffer.copy_(tensor.detach())
+            if share_memory(argument.type.shape, argument.strides):
+                self._flat[i] = extent(argument.type, argument.strides)
+        source = tensor.detach()
+        if i in self._flat:
+            length = (self._flat[i],)
+            buffer.as_strided(length, (1,)).copy_(source.as_strided(length, (1,)))
+        else:
+            buffer.copy_(source)
         if i in self.written:
             self._back.append((tensor, buffer))
         return buffer

@@ -123,6 +123,8 @@ def gather(b: Builder, o: Op) -> None:
     lines = [f"e = {start} * BLOCK + tl.arange(0, BLOCK)"]
     base, place = offsets(p, "i", "e", shape, [walk, b.strides(index)], lines)
     at = "at" if wide else "at.to(tl.int32)"
+    if place == "0":  # one index for all
+        place = "e * 0"
     lines += [
         f"at = tl.load(index + {place}, mask=e < numel, other=0)",
         "inside = (e < numel) & (at >= 0) & (at < size)",
