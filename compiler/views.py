@@ -56,8 +56,8 @@ def reshape_strides(
     chunk, used = 0, 1
     for d in range(len(target) - 1, -1, -1):
         size = target[d]
-        if size == 1:
-            out[d] = 1
+        if size == 1:  # no step is made: what a row-major tensor has there
+            out[d] = out[d + 1] * max(target[d + 1], 1) if d + 1 < len(target) else 1
             continue
         if chunk < len(chunks) and used == chunks[chunk][0]:
             chunk, used = chunk + 1, 1

@@ -77,6 +77,18 @@ def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether elements lie one after the other, row-major; a dimension of one element has no step to compare."""
+    if strides == row_major_strides(shape) or 0 in shape:
+        return True
+    dense = 1
+    for size, stride in zip(reversed(shape), reversed(strides)):
+        if size != 1 and stride != dense:
+            return False
+        dense *= size
+    return True
+
+
 #: elements up to which `share_memory` compares addresses one by one
 _COMPARED = 1 << 18
 

@@ -9,7 +9,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import AtenStep, TensorRef
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ..errors import CannotLower
 from ..ssa import Op
@@ -75,7 +75,7 @@ def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
     """
     if rank == 1:
         return b.ref(value)
-    if b.strides(value) != row_major_strides(b.body.types[value].shape):
+    if not is_row_major(b.body.types[value].shape, b.strides(value)):
         raise CannotLower(
             "an index of more than one dimension must be dense; run gflow-materialize first"
         )

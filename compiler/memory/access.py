@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gflow.dialects.types import row_major_strides
+from gflow.dialects.types import is_row_major
 
 from ..contractions import root_of, root_operands
 from ..ssa import Op
@@ -47,9 +47,9 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     if name == "matmul":
         return not numbers or gemm_ready(shape, strides)
     dense = _DENSE.get(name, ())
-    return strides == row_major_strides(shape) or not any(i in dense for i in numbers)
+    return is_row_major(shape, strides) or not any(i in dense for i in numbers)
 
 
 def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether an op can write a result of this shape with these strides."""
-    return o.name in _WRITES_STRIDES or strides == row_major_strides(shape)
+    return o.name in _WRITES_STRIDES or is_row_major(shape, strides)

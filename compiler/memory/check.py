@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.types import TensorType, row_major_strides, share_memory
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides, share_memory
 
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
@@ -93,7 +93,7 @@ def _layouts(
             shape, strides = body.types[r].shape, at[r].strides
             place = places[r]
             if place.space != "arg":
-                dense = at[r].base != r or strides == row_major_strides(shape)
+                dense = at[r].base != r or is_row_major(shape, strides)
                 if place.strides is not None or not dense:
                     yield f"result {n} in {place} is read with strides {[*strides]}", o.op
             elif (place.strides or row_major_strides(shape)) != strides:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gflow.dialects.types import row_major_strides
+from gflow.dialects.types import is_row_major
 
 from ..ssa import Body
 from ..views import Layout, is_view
@@ -12,8 +12,7 @@ from ..views import Layout, is_view
 
 def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
     """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
-    dense = zip(shape, layout.strides, row_major_strides(shape))
-    return layout.offset == 0 and all(size == 1 or a == b for size, a, b in dense)
+    return layout.offset == 0 and is_row_major(shape, layout.strides)
 
 
 def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> list[int]:

@@ -6,6 +6,7 @@ each other's memory are traced as views of the one that holds all: an update of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -35,11 +36,47 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether elements of both may lie at one address."""
+    """Whether elements of both may lie at one address.
+
+    Columns of one matrix, say, lie between each other and share none: two tensors are apart if they are
+    modulo one of their strides.
+    """
     if not (a.numel() and b.numel()):
         return False
     (begin, end), (other, last) = span(a), span(b)
-    return begin < last and other < end
+    if begin >= last or other >= end:
+        return False
+    steps = [
+        [(s * t.element_size(), n) for s, n in zip(t.stride(), t.shape) if n != 1] for t in (a, b)
+    ]
+    for modulus in {s for own in steps for s, _ in own if s}:
+        widths = [
+            sum(s * (n - 1) for s, n in own if s % modulus) + t.element_size()
+            for own, t in zip(steps, (a, b))
+        ]
+        behind = (other - begin) % modulus  # from a's first byte to the next of b's
+        if widths[0] <= behind and behind + widths[1] <= modulus:
+            return False
+        if a.element_size() == b.element_size():
+            mine = _places(steps[0], 0, modulus)
+            if mine and mine.isdisjoint(_places(steps[1], behind, modulus) or mine):
+                return behind % a.element_size() != 0
+    return True
+
+
+#: elements of a tensor, modulo a stride, that are compared one by one
+_COMPARED = 1024
+
+
+def _places(steps: Sequence[tuple[int, int]], start: int, modulus: int) -> set[int]:
+    """Where elements begin, modulo a number of bytes; nothing if they are many."""
+    inner = [(s, n) for s, n in steps if s % modulus]
+    if math.prod(n for _, n in inner) > _COMPARED:
+        return set()
+    found = {start}
+    for stride, size in inner:
+        found = {(p + i * stride) % modulus for p in found for i in range(size)}
+    return found
 
 
 def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:

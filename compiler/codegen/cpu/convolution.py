@@ -16,7 +16,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ...ssa import Op
 from . import conv_kernels, gemm
@@ -45,7 +45,7 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> bool:
     if 0 in (types[x].numel, types[w].numel, types[y].numel):
         _zero(b, o, epilogue)
         return True
-    dense = [b.strides(v) == row_major_strides(types[v].shape) for v in (x, y)]
+    dense = [is_row_major(types[v].shape, b.strides(v)) for v in (x, y)]
     if not all(dense):
         return False
     conv = _Convolution(b, o, g, (x, w, y), epilogue)

@@ -14,7 +14,7 @@ from gflow.dialects import builder
 from gflow.dialects.extents import Count, Piece, at_most, pieces, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ...contractions import root_operands
 from ...ssa import Op
@@ -139,7 +139,7 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     place, copy_to = None, None
     if returned is None:
         place = _borrowed(b, o, ty)
-    elif b.strides(returned) == row_major_strides(ty.shape):
+    elif is_row_major(ty.shape, b.strides(returned)):
         place = b.place(returned)
     else:
         copy_to = b.place(returned), b.strides(returned)
@@ -156,7 +156,7 @@ def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:
         own = b.body.types[r]
         if own.dtype != ty.dtype or own.numel != ty.numel:
             continue
-        if b.strides(r) != row_major_strides(own.shape):
+        if not is_row_major(own.shape, b.strides(r)):
             continue
         space, low, high = _extent(b, r)
         if not any(s == space and low < h and x < high for s, x, h in taken):

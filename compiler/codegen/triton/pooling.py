@@ -18,7 +18,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.ops.pooling import POSITIONS
 from gflow.dialects.program import TritonConfig
-from gflow.dialects.types import FLOATS, row_major_strides
+from gflow.dialects.types import FLOATS, is_row_major
 
 from ...ssa import Op
 from . import library
@@ -137,7 +137,7 @@ class _Pool:
 
     def result(self, stem: str, value: int) -> str:
         """Where the tile's own elements are in a result: mostly one after the other."""
-        if self.b.strides(value) == row_major_strides(self.b.body.types[value].shape):
+        if is_row_major(self.b.body.types[value].shape, self.b.strides(value)):
             return "row * channels + channel" if self.last else "row"
         return " + ".join(self.at(stem, value, "q"))
 
