@@ -6,9 +6,16 @@ import pytest
 import torch
 from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
+from random_strides import arguments_in, close, expected, memory_for, strided_module
+from triton_interpreter import run_program
 
 from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.pipeline import (
+    DEFAULT_PIPELINES,
+    PipelineOptions,
+    cpu_pipeline,
+    cuda_pipeline,
+)
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.runtime import Executable
@@ -34,6 +41,55 @@ def test_random_programs(pipeline: str, first_seed: int) -> None:
         for n, (a, b) in enumerate(zip(got, want, strict=True)):
             note = f"seed {seed}, result {n}: {{}}"
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True, msg=note.format)
+
+
+SWITCHES = {
+    "default": PipelineOptions(),
+    "multi-tensor": PipelineOptions(multi_tensor_update=True),
+    "memory first": PipelineOptions(straighten="MemoryFirst"),
+    "not compressed": PipelineOptions(compress_memory=False),
+}
+
+
+def check_strided(seed: int, options: PipelineOptions, target: str, large: bool) -> None:
+    """Results, updated arguments, and all memory around arguments are what they should be."""
+    module, layouts = strided_module(CONTEXT, seed, 4 + seed % 14, large)
+    memory = memory_for(layouts, seed)
+    wanted, after = expected(module, layouts, memory)
+    pipeline = cpu_pipeline(options) if target == "cpu" else cuda_pipeline(options)
+    program = compile_module(module, CompileOptions(threads=2, target=target, pipeline=pipeline))
+    args = arguments_in(layouts, memory)
+    found = Executable(program)(args) if target == "cpu" else run_program(program, args)
+    for n, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        assert close(a, b), f"seed {seed}, result {n}"
+    for n, (a, b) in enumerate(zip(memory, after)):
+        around = torch.ones_like(a, dtype=torch.bool)
+        if n in layouts.update.values():
+            around.as_strided(layouts.shapes[n], layouts.strides[n], layouts.offsets[n]).fill_(
+                False
+            )
+            assert close(a, b), f"seed {seed}, argument {n}"
+        assert torch.equal(a[around], b[around]), f"seed {seed}, memory of argument {n}"
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_arguments_in_any_layout(name: str) -> None:
+    for seed in range(12):
+        check_strided(100 * len(name) + seed, SWITCHES[name], "cpu", large=seed % 4 == 0)
+
+
+@pytest.mark.parametrize("name", ["default", "multi-tensor"])
+def test_arguments_in_any_layout_on_cuda(name: str) -> None:
+    for seed in range(5):
+        check_strided(200 * len(name) + seed, SWITCHES[name], "cuda:90", large=False)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+@pytest.mark.parametrize("name", SWITCHES)
+def test_arguments_in_any_layout_at_length(name: str, target: str) -> None:
+    for seed in range(2000, 2250 if target == "cpu" else 2060):
+        check_strided(seed, SWITCHES[name], target, large=seed % 4 == 0)
 
 
 def test_zeros_of_both_signs_in_one_kernel() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.types import TensorType, is_row_major, row_major_strides, share_memory
+from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, is_view, layouts
@@ -57,33 +57,16 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
             if whole != place:
                 yield f"lies in {place}, and what it is a part of in {whole}", o.op
             places[r] = place
-    yield from _layouts(function, body, at, places, making)
+    yield from _layouts(body, at, places, making)
     yield from _arena(body, at, places, size)
     yield from _returned(body, at, places, aliases(function, body))
     yield from _launches(body, at, places)
 
 
 def _layouts(
-    function: func.FuncOp,
-    body: Body,
-    at: list[Layout],
-    places: dict[int, PlanPlace],
-    making: list[Op],
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], making: list[Op]
 ) -> Iterator[Problem]:
-    """Values lie within what they are views or parts of, with strides that their makers can write and
-    their readers can read, and these are the strides of their places."""
-    extents = [_extent(ty, layout) for ty, layout in zip(body.types, at)]
-    for v, layout in enumerate(at):
-        base, (low, high) = layout.base, extents[v]
-        if low < high and (low < extents[base][0] or high > extents[base][1]):
-            op = body.ops[body.producer[v]].op if body.producer[v] >= 0 else function.operation
-            yield (
-                (
-                    f"elements {low} to {high} of a value are not within what it is a view of, which has "
-                    f"{extents[base][0]} to {extents[base][1]}"
-                ),
-                op,
-            )
+    """Values lie in their places with strides that their makers can write and all their readers can read."""
     for o in body.ops:
         for n, v in enumerate(o.operands):
             if not readable(o, n, body.types[v].shape, at):
@@ -102,14 +85,6 @@ def _layouts(
                 yield f"cannot write result {n} with strides {[*strides]}", o.op
             if share_memory(shape, strides):
                 yield f"elements of result {n} share memory: its strides are {[*strides]}", o.op
-
-
-def _extent(ty: TensorType, layout: Layout) -> tuple[int, int]:
-    """The first element of its base that a value shows, and the one after the last."""
-    if 0 in ty.shape:
-        return layout.offset, layout.offset
-    reach = sum((n - 1) * s for n, s in zip(ty.shape, layout.strides))
-    return layout.offset, layout.offset + reach + 1
 
 
 def _arena(

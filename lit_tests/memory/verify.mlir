@@ -63,3 +63,157 @@ func.func @elsewhere(%w: tensor<8x8xf32>, %g: tensor<8x8xf32>) -> (tensor<8x8xf3
 func.func @not_planned(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   return %x : tensor<8x8xf32>
 }
+
+// -----
+
+// What is written into a transposed argument is read with its strides, and a sliced one through a copy.
+func.func @strides(%x: tensor<4x8xf32> {gflow.strides = array<i64: 1, 4>}, %y: tensor<4x8xf32> {gflow.strides = array<i64: 20, 2>}) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}, tensor<4x8xf32> {gflow.alias = 1 : i64}, tensor<4x4xf32>) attributes {gflow.arena_size = 128 : i64} {
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0[1, 4]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %v = "gflow.reverse"(%u) {dims = array<i64: 1>, gflow.buffers = ["arg:1[20, 2]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %c = "gflow.reverse"(%v) {dims = array<i64: 1>, gflow.buffers = ["arena:0"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %t = "gflow.transpose"(%c) {permutation = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
+  %p = "gflow.matmul"(%u, %t) {gflow.buffers = ["result:2"]} : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  return %u, %v, %p : tensor<4x8xf32>, tensor<4x8xf32>, tensor<4x4xf32>
+}
+
+// -----
+
+func.func @other_strides(%x: tensor<4x8xf32> {gflow.strides = array<i64: 1, 4>}, %y: tensor<4x8xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{result 0 in arg:0[8, 1] is read with strides [1, 4]}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0[8, 1]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %u : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @no_strides(%x: tensor<4x8xf32> {gflow.strides = array<i64: 1, 4>}, %y: tensor<4x8xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{result 0 in arg:0 is read with strides [1, 4]}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %u : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @strides_of_a_result(%y: tensor<4x8xf32>) -> tensor<4x8xf32> attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{result 0 in result:0[1, 4] is read with strides [8, 1]}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["result:0[1, 4]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %u : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @malformed(%x: tensor<4x8xf32> {gflow.strides = array<i64: 1, 4>}, %y: tensor<4x8xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{needs a place for each result}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0[1,, 4]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %u : tensor<4x8xf32>
+}
+
+// -----
+
+// A product reads rows or columns that lie close together.
+func.func @unreadable(%x: tensor<4x8xf32> {gflow.strides = array<i64: 20, 2>}, %w: tensor<8x4xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}, tensor<4x4xf32>) attributes {gflow.arena_size = 0 : i64} {
+  %u = "gflow.reverse"(%x) {dims = array<i64: 1>, gflow.buffers = ["arena:0"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // expected-error @+1 {{cannot read operand 0 with strides [20, 2]}}
+  %p = "gflow.matmul"(%x, %w) {gflow.buffers = ["result:1"]} : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  return %u, %p : tensor<4x8xf32>, tensor<4x4xf32>
+}
+
+// -----
+
+// A reshape that is no view in these strides.
+func.func @no_view(%x: tensor<4x8xf32> {gflow.strides = array<i64: 1, 4>}, %y: tensor<4x8xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}, tensor<32xf32>) attributes {gflow.arena_size = 128 : i64} {
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0[1, 4]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // expected-error @+1 {{cannot read operand 0 with strides [1, 4]}}
+  %f = "gflow.reshape"(%u) {shape = array<i64: 32>, gflow.buffers = ["arena:0"]} : (tensor<4x8xf32>) -> tensor<32xf32>
+  %r = "gflow.reverse"(%f) {dims = array<i64: 0>, gflow.buffers = ["result:1"]} : (tensor<32xf32>) -> tensor<32xf32>
+  return %u, %r : tensor<4x8xf32>, tensor<32xf32>
+}
+
+// -----
+
+func.func @unwritable(%x: tensor<8x8xf32> {gflow.strides = array<i64: 1, 8>}, %y: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{cannot write result 0 with strides [1, 8]}}
+  %u = "gflow.matmul"(%y, %y) {gflow.buffers = ["arg:0[1, 8]"]} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u : tensor<8x8xf32>
+}
+
+// -----
+
+func.func @expanded(%x: tensor<4x8xf32> {gflow.strides = array<i64: 0, 1>}, %y: tensor<4x8xf32>) -> (tensor<4x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{elements of result 0 share memory: its strides are [0, 1]}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:0[0, 1]"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %u : tensor<4x8xf32>
+}
+
+// -----
+
+// Two halves of one value in different places.
+func.func @parts(%x: tensor<4x8xf32>, %w: tensor<16x4xf32>) -> tensor<4x4xf32> attributes {gflow.arena_size = 512 : i64} {
+  %a = "gflow.reverse"(%x) {dims = array<i64: 1>, gflow.buffers = ["arena:0"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // expected-error @+1 {{lies in arena:64, and what it is a part of in arena:0}}
+  %b = "gflow.reverse"(%x) {dims = array<i64: 0>, gflow.buffers = ["arena:64"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %c = "gflow.concatenate"(%a, %b) {dim = 1 : i64, gflow.in_place, gflow.buffers = ["arena:0"], operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x16xf32>
+  %p = "gflow.matmul"(%c, %w) {gflow.buffers = ["result:0"]} : (tensor<4x16xf32>, tensor<16x4xf32>) -> tensor<4x4xf32>
+  return %p : tensor<4x4xf32>
+}
+
+// -----
+
+func.func @elsewhere_in_arguments(%x: tensor<4x8xf32>, %y: tensor<4x8xf32>) -> tensor<4x8xf32> attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{arg:1 is not this value's place}}
+  %u = "gflow.reverse"(%y) {dims = array<i64: 1>, gflow.buffers = ["arg:1"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %v = "gflow.reverse"(%u) {dims = array<i64: 1>, gflow.buffers = ["result:0"]} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return %v : tensor<4x8xf32>
+}
+
+// -----
+
+// What runs side by side must not read what another one writes.
+func.func @launch(%x: tensor<8xf32>, %y: tensor<8xf32>, %z: tensor<8xf32>) -> (tensor<8xf32> {gflow.alias = 0 : i64}, tensor<8xf32> {gflow.alias = 1 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  %u = "gflow.reverse"(%z) {dims = array<i64: 0>, gflow.buffers = ["arg:0"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  // expected-error @+1 {{reads arg:0, which another op of launch 0 writes}}
+  %v = "gflow.reverse"(%u) {dims = array<i64: 0>, gflow.buffers = ["arg:1"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  return %u, %v : tensor<8xf32>, tensor<8xf32>
+}
+
+// -----
+
+func.func @launch_in_the_arena(%x: tensor<8xf32>, %y: tensor<8xf32>) -> (tensor<8xf32> {gflow.alias = 0 : i64}, tensor<8xf32>) attributes {gflow.arena_size = 64 : i64} {
+  %u = "gflow.reverse"(%y) {dims = array<i64: 0>, gflow.buffers = ["arg:0"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  // expected-error @+1 {{launch 0 writes arena:0; only updates of arguments share one}}
+  %v = "gflow.reverse"(%y) {dims = array<i64: 0>, gflow.buffers = ["arena:0"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  %w = "gflow.reverse"(%v) {dims = array<i64: 0>, gflow.buffers = ["result:1"]} : (tensor<8xf32>) -> tensor<8xf32>
+  return %u, %w : tensor<8xf32>, tensor<8xf32>
+}
+
+// -----
+
+func.func @launch_apart(%x: tensor<8xf32>, %y: tensor<8xf32>, %z: tensor<8xf32>) -> (tensor<8xf32> {gflow.alias = 0 : i64}, tensor<8xf32>, tensor<8xf32> {gflow.alias = 1 : i64}) attributes {gflow.arena_size = 64 : i64} {
+  %u = "gflow.reverse"(%z) {dims = array<i64: 0>, gflow.buffers = ["arg:0"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  %v = "gflow.reverse"(%z) {dims = array<i64: 0>, gflow.buffers = ["result:1"]} : (tensor<8xf32>) -> tensor<8xf32>
+  // expected-error @+1 {{the ops of launch 0 do not stand together}}
+  %w = "gflow.reverse"(%z) {dims = array<i64: 0>, gflow.buffers = ["arg:1"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
+  return %u, %v, %w : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>
+}
+
+// -----
+
+// A kernel that reads the old value at other positions than it writes.
+func.func @turned(%x: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  %t = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  // expected-error @+1 {{reads argument 0 after gflow.fused updated it}}
+  %u = "gflow.fused"(%t) ({
+  ^bb0(%a: tensor<8x8xf32>):
+    "gflow.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> ()
+  }) {kind = "pointwise", gflow.buffers = ["arg:0"], operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %u : tensor<8x8xf32>
+}
+
+// -----
+
+func.func @scratch(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {gflow.arena_size = 256 : i64} {
+  %0 = "gflow.reverse"(%x) {dims = array<i64: 0>, gflow.buffers = ["arena:0"]} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  // expected-error @+1 {{scratch overlaps a live value}}
+  %1 = "gflow.matmul"(%0, %x) {gflow.buffers = ["result:0"], gflow.scratch = array<i64: 128, 64>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %1 : tensor<8x8xf32>
+}
