@@ -234,5 +234,5 @@ def test_every_compilation_verifies_its_plan() -> None:
       }"""
     with CONTEXT:
         module = ir.Module.parse(text)
-        with pytest.raises(PipelineError, match="overwrites result 0 of gflow.reverse"):
+        with pytest.raises(PipelineError, match=r"overwrites result 0 of gflow\.reverse"):
             compile_module(module, CompileOptions(pipeline="builtin.module(func.func(cse))"))

@@ -1,4 +1,4 @@
-"""Check the memory plan: no two live values overlap, and all lie where they must.
+"""Check the memory plan: no two live values overlap, all lie where they must and as their readers expect.
 
 A plan with a mistake:
 
@@ -13,9 +13,17 @@ Error:
 
     …: error: result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still
 
-Changes nothing. Reads `gflow.buffers`, `gflow.arena_size` and the order of ops, and asks of the
-planner nothing but the rule of when a kernel may write over its operand. Aliased results lie in
-their arguments, and nobody reads an argument's old value after its update.
+Changes nothing, takes time in proportion to the ops, and is the last pass of every compilation, whatever
+the pipeline was. It reads `gflow.buffers`, `gflow.arena_size`, `gflow.strides` and the order of ops, and asks
+of the planner nothing but the rule of when a kernel may write over its operand. So it holds that
+
+- places are inside the arena, on an alignment, and on no value that is needed still, nor is scratch;
+- updates lie in their arguments, with the strides that these have (`arg:2[1, 8]`) and elements that share no
+  memory; results lie in the caller's buffers, row-major;
+- every op can write its results and read its operands with the strides that they have;
+- nobody reads an argument's old value after its update, unless the kernel that updates it is done with it,
+  position by position;
+- ops of one `gflow.launch` stand together, update arguments, and read nothing that another of them writes.
 """
 
 from __future__ import annotations
