@@ -120,8 +120,10 @@ def test_updates_through_views(layout: str) -> None:
     """Of an input, and of what is computed of it."""
     strides, offset = LAYOUTS[layout]
     for n, (name, view) in enumerate(VIEWS.items()):
+        if (n + len(layout)) % 2:
+            continue  # half of them in each layout
         update, read = UPDATES[n % len(UPDATES)], READERS[n % len(READERS)]
-        inside = (n + len(layout)) % 3 == 0
+        inside = n % 3 == 0
         if inside:
             read = READERS[(n + 5) % len(READERS)]
 
@@ -199,8 +201,8 @@ def test_a_cache_of_keys_that_is_transposed() -> None:
 def test_windows_of_every_size() -> None:
     """PyTorch's own functionalization writes zeros between windows."""
     refused = 0
-    for n, size, step in ((5, 3, 3), (8, 2, 3), (9, 2, 4), (8, 4, 4), (5, 1, 1), (7, 5, 3)):
-        for dim in (0, 1):
+    for n, size, step in ((5, 3, 3), (8, 2, 3), (9, 2, 4), (8, 4, 4), (7, 5, 3), (7, 3, 2)):
+        for dim in (0, 1) if n == 8 else (n % 2,):
 
             def function(x: Tensor) -> list[Tensor]:
                 v = x.unfold(dim, size, step)  # noqa: B023
@@ -209,15 +211,15 @@ def test_windows_of_every_size() -> None:
                 x[1] += 1
                 return [v * 1, x * 1]
 
-            if step < size and (n - size) // step:
+            if step < size <= n - step:
                 with pytest.raises(RuntimeError, match="internal overlap"):
                     graph_of(function)(torch.randn(n, n))
                 refused += 1
                 continue
-            for frontend in ("graph", "torch.compile"):
+            for frontend in ("graph", "torch.compile") if dim == 0 else ("graph",):
                 note = f"{frontend} {n} {size} {step} {dim}"
                 compare(frontend, function, lambda m: [m.as_strided((n, n), (1, n))], note)  # noqa: B023
-    assert refused == 0 or refused == 2
+    assert refused == 1
 
     def read_only(x: Tensor) -> list[Tensor]:
         windows = x.unfold(1, 2, 3)

@@ -24,7 +24,7 @@ from gflow.compiler.compile import CompileOptions, compile_module, host_blas
 from gflow.compiler.memory.check import problems
 from gflow.compiler.memory.places import places_of
 from gflow.compiler.passmanager import PipelineError, run_pipeline
-from gflow.compiler.pipeline import PipelineOptions, cpu_pipeline
+from gflow.compiler.pipeline import PipelineOptions, pipeline_for
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import row_major_strides, share_memory, type_of
@@ -40,7 +40,7 @@ def planned(seed: int) -> tuple[ir.Module, Layouts, list[torch.Tensor]]:
     options = PipelineOptions(
         multi_tensor_update=seed % 3 == 1, compress_memory=seed % 4 != 3, straighten="MemoryFirst"
     )
-    run_pipeline(module, cpu_pipeline(options))
+    run_pipeline(module, pipeline_for("cpu", options))
     return module, layouts, wanted
 
 
@@ -181,7 +181,7 @@ ALWAYS_REFUSED = {wrong_strides_in_a_place, smaller_arena, other_alias}
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda m: m.__name__)
 def test_a_wrong_plan_is_refused(mutate: Mutation) -> None:
     refused = accepted = 0
-    for seed in range(24):
+    for seed in range(16):
         choose = random.Random(seed)
         with CONTEXT, ir.Location.unknown():
             module, layouts, wanted = planned(seed)

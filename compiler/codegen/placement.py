@@ -13,6 +13,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Argument, AtenStep, Place, Result, Step, TensorRef
 from gflow.dialects.types import TensorType
 
+from ..errors import CompileError
 from ..memory.places import places_of
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, argument_strides, layouts
@@ -58,10 +59,10 @@ class Placement:
         """Record where the results of `o` live, from its `gflow.buffers`."""
         found = places_of(o.op)
         if found is None:
-            raise ValueError(f"gflow.{o.name} has a malformed place in memory")
+            raise CompileError(f"gflow.{o.name} has a malformed place in memory")
         for r, place in zip(o.results, found):
             if place.strides is not None and place.strides != self.strides(r):
-                raise ValueError(
+                raise CompileError(
                     f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
                     f"{list(self.strides(r))}"
                 )

@@ -68,9 +68,15 @@ class Windows:
 
 def unfold(mode: Rewrites, func: Callable[..., Any], args: Any, kwargs: Any) -> torch.Tensor:
     """The handler of `Tensor.unfold`."""
-    if not mode.windows.written:
+    if not mode.windows.written and not _one(*args, **kwargs):
         return mode.windows.show(func(*args, **kwargs))
     return views(*args, **kwargs, layout=partial(_held, mode))
+
+
+def _one(x: torch.Tensor, dimension: int, size: int, step: int) -> bool:
+    """Whether there is one window, which is a slice; PyTorch takes its size and step for an overlap."""
+    rank = x.dim()
+    return -rank <= dimension < rank and 0 < size <= x.shape[dimension] < size + step
 
 
 #: of a tensor: shape, strides and offset
@@ -101,7 +107,7 @@ def views(
     if not fits:
         return x.unfold(dimension, size, step)  # PyTorch's error; or one number, or no element
     count = (x.shape[dim] - size) // step + 1
-    if count == 1:
+    if _one(x, dim, size, step):
         return x.narrow(dim, 0, size).unsqueeze(dim).movedim(dim + 1, -1)
     if step >= size and count * step <= x.shape[dim]:
         blocks = x.narrow(dim, 0, count * step).unflatten(dim, (count, step))
