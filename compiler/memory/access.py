@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.dialects.mlir import ir
 from gflow.dialects.types import is_row_major
 
 from ..contractions import root_of, root_operands
@@ -18,6 +19,11 @@ _DENSE = {
     "take": (1,),
     "index_add": (1, 2),
 }
+
+#: PyTorch's kernels of attention, whose dispatch keeps such operands from them
+_ATTENTION = "aten._scaled_dot_product_"
+#: the number of the first operand that is no tensor of queries, keys, values or their gradients
+_EXTRAS = {"attention": 3, "attention_grad": 6}
 
 #: ops that write their results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset(
@@ -40,6 +46,9 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     if o.name == "reshape":
         return is_view(o, at)
     strides = at[o.operands[n]].strides
+    if _is_attention(o):
+        bias = n >= _EXTRAS.get(o.name, n + 1)
+        return _neighbours(shape, strides) or (bias and strides[-1:] == (0,))
     name, numbers = o.name, [n]
     if o.name == "fused" and (root := root_of(o.op)) is not None:
         name = root.name.removeprefix("gflow.")
@@ -50,6 +59,20 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     return is_row_major(shape, strides) or not any(i in dense for i in numbers)
 
 
+def _is_attention(o: Op) -> bool:
+    if o.name == "aten":
+        return ir.StringAttr(o.op.attributes["overload"]).value.startswith(_ATTENTION)
+    return o.name in ("attention", "attention_grad")
+
+
+def _neighbours(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the channels of queries, keys and values, their last dimension, lie side by side, as kernels of attention
+    assume; a bias may also repeat one element."""
+    return len(shape) < 4 or shape[-1] == 1 or strides[-1] == 1
+
+
 def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether an op can write a result of this shape with these strides."""
+    if _is_attention(o):
+        return _neighbours(shape, strides)
     return o.name in _WRITES_STRIDES or is_row_major(shape, strides)
