@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import row_major_strides
@@ -21,7 +21,7 @@ class PlanPlace(NamedTuple):
     """Where a result lies: in the arena from byte `number` on, or in the argument or result of that
     number. strides: in elements; None where they are row-major."""
 
-    space: str
+    space: Literal["arena", "arg", "result"]
     number: int
     strides: tuple[int, ...] | None = None
 
@@ -47,7 +47,8 @@ def places_of(op: ir.Operation) -> list[PlanPlace] | None:
             strides = match[3] and tuple(int(n) for n in match[3].split(","))
         except ValueError:
             return None
-        found.append(PlanPlace(match[1], int(match[2]), strides if strides else None))
+        space = cast('Literal["arena", "arg", "result"]', match[1])
+        found.append(PlanPlace(space, int(match[2]), strides or None))
     return found
 
 
