@@ -1,14 +1,15 @@
 """PyTorch's own code while a graph is traced: functions that look at the values of tensors, or
 take kernels whose shape rules are wrong, are replaced by equal ones; what cannot be part of a
-graph is refused."""
+graph is refused. Other threads see nothing of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import _functorch
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad
@@ -17,6 +18,7 @@ from torch.optim import optimizer
 from ..errors import GraphTraceError
 from .clipping import total_norm
 from .location import user_frame
+from .threads import here_only, replaced
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -64,34 +66,40 @@ def _no_parameter(*_: Any, **__: Any) -> Any:
     )
 
 
-_REPLACED: list[tuple[Any, str, Any]] = [
-    # torch.compiler.is_compiling(): libraries ask it before they look at values.
-    (torch.compiler, "_is_compiling_flag", True),
-    (transformer, "_detect_is_causal_mask", _is_causal),
-    (_BatchNorm, "forward", _batch_norm),
-    (clip_grad, "_get_total_norm", total_norm),
-    (torch.nn.Parameter, "__new__", staticmethod(_no_parameter)),
-]
+def _replacements() -> list[tuple[Any, str, Any]]:
+    """Each for the thread that traces. PyTorch looks all of them up at every call."""
+    new_parameter = torch.nn.Parameter.__new__
+    return [
+        # torch.compiler.is_compiling(): libraries ask it before they look at values.
+        (torch.compiler, "is_compiling", here_only(torch.compiler.is_compiling, lambda: True)),
+        *(
+            (owner, name, here_only(getattr(owner, name), function))
+            for owner, name, function in (
+                (transformer, "_detect_is_causal_mask", _is_causal),
+                (_BatchNorm, "forward", _batch_norm),
+                (clip_grad, "_get_total_norm", total_norm),
+            )
+        ),
+        (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
+    ]
+
+
+def _nothing(*_: Any) -> None:
+    pass
 
 
 @contextlib.contextmanager
-def traceable_library() -> Iterator[None]:
-    """Active around `build()`."""
-    originals = [vars(owner)[name] for owner, name, _ in _REPLACED]
-    onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    for owner, name, function in _REPLACED:
-        setattr(owner, name, function)
-    # oneDNN's and cuDNN's LSTM layers hand their backward a workspace of a size that no shape rule
-    # knows; without them, an LSTM is recorded as matrix products and gates. Convolutions are recorded
-    # as aten.convolution either way.
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_cudnn_enabled(False)
-    hook = optimizer.register_optimizer_step_pre_hook(_no_step)
+def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
+    """Active around `build()`.
+
+    lift: gives the traced stand-ins of real tensors. `autograd.Function.apply` is no function that PyTorch
+        lets others override, but asks for its arguments to be unwrapped.
+    """
+    unwrap = _functorch.utils.unwrap_dead_wrappers
+    lifted = (_functorch.utils, "unwrap_dead_wrappers", here_only(unwrap, lambda args: lift(unwrap(args))))
+    hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
-        yield
+        with replaced(*_replacements(), lifted):
+            yield
     finally:
         hook.remove()
-        torch._C._set_mkldnn_enabled(onednn)
-        torch._C._set_cudnn_enabled(cudnn)
-        for (owner, name, _), original in zip(_REPLACED, originals):
-            setattr(owner, name, original)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
@@ -15,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from .scopes import ScopeStack, checkpoint_calls
+from .threads import here_only, replaced
 from .trace import SourceLoc
 from .watch import current, infos
 
@@ -143,13 +143,10 @@ class Locator:
         """Keep the path of the module that runs, and the marked calls that it is in, by a patched
         `Module.__call__`."""
         original = torch.nn.Module.__call__
-        owner = threading.get_ident()
         names, stack, scopes = self.module_names, self.stack, self.scopes
         watcher = self.watcher
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
-            if threading.get_ident() != owner:
-                return original(module, *args, **kwargs)
             path = names.get(id(module))
             stack.append(stack[-1] if path is None else path)
             if path is not None:
@@ -170,9 +167,8 @@ class Locator:
                 watcher.module_ends(path, module, infos(result))
             return result
 
-        torch.nn.Module.__call__ = call  # type: ignore[method-assign,assignment]
-        try:
-            with checkpoint_calls(scopes, lambda: stack[-1]):
-                yield
-        finally:
-            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+        with (
+            replaced((torch.nn.Module, "__call__", here_only(original, call))),
+            checkpoint_calls(scopes, lambda: stack[-1]),
+        ):
+            yield

@@ -94,17 +94,15 @@ def exchanged(
     stand_ins = [replace(slot) for slot in table.slots]
     objects: list[Any] = [*table.modules, *([owner] if hasattr(owner, "__dict__") else [])]
     attributes = [dict(vars(obj)) for obj in objects]
-    for slot, stand_in in zip(table.slots, stand_ins, strict=True):
-        slot.holder[slot.key] = stand_in
     completed = False
     try:
         yield
         completed = True
     finally:
-        for slot, stand_in in zip(table.slots, stand_ins, strict=True):
+        for slot in table.slots:
             current = slot.holder.get(slot.key)
             slot.holder[slot.key] = slot.tensor
-            if completed and current is not stand_in and isinstance(current, torch.Tensor):
+            if completed and current is not slot.tensor and isinstance(current, torch.Tensor):
                 changed(slot.tensor, current)
         for obj, before in zip(objects, attributes, strict=True):
             for key, value in list(vars(obj).items()):

@@ -21,6 +21,8 @@ from .numbers import Leaf, StateBranch, number_of, traced_functions, wrap
 from .recorder import Recorder, untraced
 from .rewrites import Rewrites, functional, unwrap
 from .shared import view_in
+from .threads import here_only
+from .threads import replaced as patched
 from .trace import TraceValue
 
 aten = torch.ops.aten
@@ -355,12 +357,9 @@ def _compiling(active: bool) -> Iterator[None]:
     if not active:
         yield
         return
-    original = torch.compiler.is_compiling
-    torch.compiler.is_compiling = lambda: True
-    try:
+    compiling = here_only(torch.compiler.is_compiling, lambda: True)
+    with patched((torch.compiler, "is_compiling", compiling)):
         yield
-    finally:
-        torch.compiler.is_compiling = original
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,8 @@ class Recorder(TorchDispatchMode):
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
+        #: what a real tensor's stand-in holds now, if it has one
+        self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -175,7 +177,9 @@ class Recorder(TorchDispatchMode):
 
     def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
         """The argument that stands for a real tensor from outside `build()`."""
-        fake = self._constants.get(id(tensor))
+        fake = self.held(tensor)
+        if fake is None:
+            fake = self._constants.get(id(tensor))
         if fake is None:
             if tensor.layout != torch.strided:
                 raise GraphTraceError(

@@ -56,6 +56,7 @@ class Rewrites(TorchFunctionMode):
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
+        recorder.held = self._held
 
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
@@ -75,6 +76,15 @@ class Rewrites(TorchFunctionMode):
             wrapper = functional(fake, real)
         self.register(real, wrapper, index)
         return wrapper
+
+    def _held(self, real: Tensor) -> FakeTensor | None:
+        """What the stand-in of a real tensor holds: for tensors that come below this mode, as those that
+        a hook of the backward reads."""
+        known = self.stand_ins.get(id(real))
+        if known is None:
+            return None
+        with self.recorder.fake_mode, self.recorder:
+            return unwrap(known.wrapper)  # type: ignore[return-value]
 
     def _unwrapped(self, fake: FakeTensor) -> Tensor:
         """The stand-in of a result that no functional tensor went into: of an op of numbers alone."""
@@ -236,6 +246,19 @@ def _call(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
+def _recurrent(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """oneDNN's and cuDNN's layers hand their backward a workspace of a size that no shape rule knows;
+    without them, a layer is recorded as matrix products and gates."""
+    onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+        torch._C._set_cudnn_enabled(cudnn)
+
+
 def _torch_dropout(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
     return _dropout(names["input"], names["p"], names["train"])
@@ -394,6 +417,10 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     F.one_hot: _one_hot,
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
     Tensor.backward: _backward,
     Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
     Tensor.item: _item,

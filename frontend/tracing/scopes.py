@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.utils import checkpoint as library
 
+from .threads import here_only, replaced
+
 Scopes = tuple[str, ...]
 
 
@@ -53,19 +55,16 @@ def checkpoint_calls(scopes: ScopeStack, module: Callable[[], str]) -> Iterator[
         with scopes.call(name()):
             yield
 
-    class Reentrant:
-        @staticmethod
-        def apply(function: Any, preserve: bool, *args: Any) -> Any:
-            with scopes.call(name()):
-                return function(*args)
+    def reentrant(function: Any, preserve: bool, *args: Any) -> Any:
+        with scopes.call(name()):
+            return function(*args)
 
-    replaced: dict[str, Any] = {
-        "_checkpoint_without_reentrant_generator": without_reentrant,
-        "CheckpointFunction": Reentrant,
-    }
-    originals = {key: getattr(library, key) for key in replaced}
-    vars(library).update(replaced)
-    try:
+    class Reentrant(library.CheckpointFunction):
+        apply = staticmethod(here_only(library.CheckpointFunction.apply, reentrant))
+
+    without = here_only(library._checkpoint_without_reentrant_generator, without_reentrant)
+    with replaced(
+        (library, "_checkpoint_without_reentrant_generator", without),
+        (library, "CheckpointFunction", Reentrant),
+    ):
         yield
-    finally:
-        vars(library).update(originals)

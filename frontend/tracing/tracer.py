@@ -34,6 +34,7 @@ from .shared import Shared, base_of, conflicts, storage_of, view_in
 from .sizes import Dynamic
 from .sparse import SparseStep, run_step
 from .state import prepare_state, state_to_devices
+from .threads import here_only
 from .trace import (
     OutputRef,
     Trace,
@@ -172,7 +173,7 @@ class _Session:
         ):
             self._optimizer_parameters()
             self._loss_scale()
-            with self._active(), self.locator.module_calls(is_checkpointed), traceable_library():
+            with self._active(), self.locator.module_calls(is_checkpointed), traceable_library(self.rewrites.lift):
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
@@ -208,8 +209,8 @@ class _Session:
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:
         log = logging.getLogger("torch._subclasses.fake_tensor")
-        level = log.level
-        log.setLevel(logging.CRITICAL + 1)
+        silence = here_only(lambda record: True, lambda record: False)
+        log.addFilter(silence)
         try:
             # with sizes that vary, ops that PyTorch takes apart in C++ for fixed sizes only are taken
             # apart by its Python rules
@@ -223,7 +224,7 @@ class _Session:
                     self.recorder.active = False
                     torch._disable_functionalization()
         finally:
-            log.setLevel(level)
+            log.removeFilter(silence)
 
     # inputs
 
