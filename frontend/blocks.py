@@ -1,19 +1,18 @@
 """What graphs do with one module of a model: `BlockConfig`, and how authors reach it.
 
     module.to(nn.graph.GraphModule).activation_checkpointing = True
-    module.config.activation_checkpointing = True        # older, for modules of a graph
+    graph.model.config.activation_checkpointing = True        # older, on a graph's view of a module
 
 Settings belong to the module, and every graph that it is part of sees them. They are kept beside
 the modules, by weak reference: a module's class, attributes, `state_dict()`, copies and pickles stay
-as they are. Two things are added to `torch.nn.Module` when this file is imported: `Module.to` takes
-the class `GraphModule`, or `nn.Module` for the module itself, as its only argument (any other call
-goes to PyTorch's own), and a module that is part of a graph and has no `config` of its own answers to
-that name.
+as they are, and so does `torch.nn.Module`. That `Module.to` takes the class `GraphModule` is PyTorch's own
+protocol: `GraphModule` has a `__torch_function__`, which is asked what the arguments mean.
 """
 
 from __future__ import annotations
 
-import functools
+import sys
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -24,7 +23,7 @@ import torch
 from .debug import DebugSettings, debug_settings
 from .errors import GraphError
 from .older import warn_older
-from .tracing.location import user_frame
+from .tracing.location import is_user_code, user_frame
 
 
 @dataclass
@@ -70,8 +69,25 @@ def _problem(name: str, value: Any) -> str | None:
     return None
 
 
+_MODULE_TO = torch.nn.Module.to.__code__
+
+
 class GraphModule(BlockConfig):
     """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
+
+    @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
+    def __torch_function__(
+        func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """`Module.to(GraphModule)` asks what its arguments mean: no device and no dtype."""
+        if getattr(func, "__name__", "") != "_parse_to" or len(args) != 1 or kwargs:
+            return NotImplemented
+        frame = sys._getframe(1)
+        while frame.f_code is not _MODULE_TO and not is_user_code(frame.f_code) and frame.f_back:
+            frame = frame.f_back  # a mode of a trace
+        if frame.f_code is _MODULE_TO:
+            _answer_with_settings(frame.f_locals["self"])
+        return None, None, False, None
 
     def debug(
         self,
@@ -127,8 +143,6 @@ def _warn(what: str) -> None:
 _changes = [0]
 #: id of a module → the module, and its settings
 _settings: dict[int, tuple[weakref.ref[torch.nn.Module], GraphModule]] = {}
-#: ids of modules that are part of a graph
-_in_graph: dict[int, weakref.ref[torch.nn.Module]] = {}
 
 
 def changes() -> int:
@@ -160,20 +174,6 @@ def is_checkpointed(module: torch.nn.Module) -> bool:
     return found is not None and found[0]() is module and found[1].activation_checkpointing
 
 
-def enter_graph(modules: Iterable[torch.nn.Module]) -> None:
-    """Let modules, and those in them, answer to `config`."""
-    for root in modules:
-        for module in root.modules():
-            key = id(module)
-            known = _in_graph.get(key)
-            if known is None or known() is not module:
-                _in_graph[key] = weakref.ref(module, functools.partial(_leave, key))
-
-
-def _leave(key: int, _: object) -> None:
-    _in_graph.pop(key, None)
-
-
 def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) -> None:
     """A module with a `config` of its own cannot be marked through it: say so.
 
@@ -194,56 +194,22 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
             )
 
 
-class _Config:
-    """`module.config` of modules that are part of a graph.
+def _answer_with_settings(module: torch.nn.Module) -> None:
+    """Let the call of `module._apply` that `Module.to` is about to make give the module's settings.
 
-    Not a data descriptor: a `config` among a module's own attributes comes first, and so does one
-    of its class. For all other modules the name stays unknown.
+    For that one call, the module has an `_apply` of its own.
     """
+    caller = threading.get_ident()
 
-    def __get__(self, module: torch.nn.Module | None, owner: type) -> Any:
-        known = None if module is None else _in_graph.get(id(module))
-        if known is None or known() is not module:
-            raise AttributeError("config")
-        assert module is not None
-        try:
-            return type(module).__getattr__(module, "config")
-        except AttributeError:
-            return OlderSpelling(settings_of(module))
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != caller:
+            return type(module)._apply(module, *args, **kwargs)
+        del vars(module)["_apply"]
+        return settings_of(module)
 
-
-_module_to = torch.nn.Module.to
-
-
-@functools.wraps(_module_to)
-def _to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    if len(args) == 1 and args[0] is GraphModule and not kwargs:
-        return settings_of(self)
-    if len(args) == 1 and args[0] is torch.nn.Module and not kwargs:
-        return self
-    return _module_to(self, *args, **kwargs)
-
-
-_module_dir = torch.nn.Module.__dir__
-
-
-@functools.wraps(_module_dir)
-def _dir(self: torch.nn.Module) -> list[str]:
-    """Without `config` where it is unknown: TorchDynamo reads all that is listed."""
-    names = _module_dir(self)
-    return names if hasattr(self, "config") else [name for name in names if name != "config"]
-
-
-def _install() -> None:
-    if "config" not in vars(torch.nn.Module):
-        torch.nn.Module.__dir__ = _dir  # type: ignore[method-assign]
-        torch.nn.Module.config = _Config()  # type: ignore[attr-defined]
-        torch.nn.Module.to = _to  # type: ignore[method-assign]
+    vars(module)["_apply"] = apply
 
 
 def _here() -> str:
     file, line = user_frame(2)
     return f"{file}:{line}"
-
-
-_install()

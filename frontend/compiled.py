@@ -18,7 +18,7 @@ from .joint import Undivided
 from .lowering.dtypes import LoweringError
 from .nn.graph import Graph
 from .tracing.location import user_frame
-from .views import unwrapped
+from .unwrapped import unwrapped
 
 _log = logging.getLogger("gflow")
 _LIMIT = 1024

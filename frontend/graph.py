@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from .blocks import changes, check_settings, enter_graph, is_checkpointed
+from .blocks import changes, check_settings, is_checkpointed
 from .building import building, is_building, one_at_a_time
 from .call_record import record_call
 from .config import GraphConfig
@@ -34,14 +34,15 @@ from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .tracing.sizes import Dynamic
 from .unread_keys import unread_problem
-from .views import unwrapped, view
+from .unwrapped import unwrapped
+from .views import view_of
 
 _names: Counter[str] = Counter()
 
 
 @dataclass
 class _State:
-    """modules: attributes that are modules; names: all attributes, in the order of assignment."""
+    """modules: attributes that are modules, or lists, tuples and dicts with some; names: all attributes, in the order of assignment."""
 
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -50,7 +51,7 @@ class _State:
     scaler: Any = None
     plans: PlanCache = field(default_factory=PlanCache)
     table: ModuleTable | None = None
-    modules: dict[str, torch.nn.Module] = field(default_factory=dict)
+    modules: dict[str, Any] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
     rng: torch.Tensor | None = None
     building: bool = False
@@ -107,12 +108,11 @@ class Graph(Inspection, Sharing):
         if state is not None:
             state.names[key] = None
             state.modules.pop(key, None)
-        if state is None or not isinstance(value, torch.nn.Module) or _has_setter(self, key):
+        if state is None or not _modules_in(key, value) or _has_setter(self, key):
             object.__setattr__(self, key, value)
         else:
             self.__dict__.pop(key, None)
             state.modules[key] = value
-        enter_graph(_modules_in(key, value).values())
         if state is None or state.table is None or state.building:
             return
         if isinstance(value, (torch.nn.Module, torch.Tensor)):
@@ -120,13 +120,13 @@ class Graph(Inspection, Sharing):
             state.plans.clear()
 
     def __getattr__(self, key: str) -> Any:
-        # attributes that are modules: themselves in `build()`, views elsewhere
+        # attributes that are modules, or hold some: themselves in `build()`, views elsewhere
         state: _State | None = self.__dict__.get("_state")
         if state is None or key not in state.modules:
             kind = type(self).__name__
             raise AttributeError(f"{kind!r} object has no attribute {key!r}", name=key, obj=self)
-        module = state.modules[key]
-        return module if state.building else view(module, f"graph.{key}")
+        held = state.modules[key]
+        return held if state.building else view_of(held, f"graph.{key}")
 
     def __delattr__(self, key: str) -> None:
         state: _State | None = self.__dict__.get("_state")

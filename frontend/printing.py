@@ -13,7 +13,7 @@ from .operators import operator_lines, place
 from .tracing.modules import collect_modules
 from .tracing.trace import OutputRef, Trace, TraceOp, TraceValue
 from .tracing.watch import Infos, TensorInfo, Watcher, tensor_info
-from .views import unwrapped
+from .unwrapped import unwrapped
 
 
 @dataclass

@@ -96,7 +96,11 @@ def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
         lets others override, but asks for its arguments to be unwrapped.
     """
     unwrap = _functorch.utils.unwrap_dead_wrappers
-    lifted = (_functorch.utils, "unwrap_dead_wrappers", here_only(unwrap, lambda args: lift(unwrap(args))))
+    lifted = (
+        _functorch.utils,
+        "unwrap_dead_wrappers",
+        here_only(unwrap, lambda args: lift(unwrap(args))),
+    )
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
         with replaced(*_replacements(), lifted):

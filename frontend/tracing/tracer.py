@@ -173,7 +173,11 @@ class _Session:
         ):
             self._optimizer_parameters()
             self._loss_scale()
-            with self._active(), self.locator.module_calls(is_checkpointed), traceable_library(self.rewrites.lift):
+            with (
+                self._active(),
+                self.locator.module_calls(is_checkpointed),
+                traceable_library(self.rewrites.lift),
+            ):
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
