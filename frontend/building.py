@@ -24,13 +24,18 @@ def is_building() -> bool:
 
 @contextmanager
 def building(
-    name: str, kind: str, settings: DebugSettings | None, table: ModuleTable
+    name: str,
+    kind: str,
+    settings: DebugSettings | None,
+    table: ModuleTable,
+    frames: Watcher | None = None,
 ) -> Iterator[Calls]:
-    """Watch what is built inside; gives what the listing shows of it, which is complete at the end."""
+    """Watch what is built inside; gives what the listing shows of it, which is complete at the end.
+    frames: another watcher."""
     recorder = CallRecorder()
     if settings is not None and settings.listed_stack:
         recorder = CallRecorder(settings.max_py_stack_depth, settings.only_user_py_stack)
-    watchers: list[Watcher] = [recorder]
+    watchers: list[Watcher] = [recorder] if frames is None else [recorder, frames]
     own = {table.names[id(m)]: found[0] for m in table.modules if (found := debug_of(m))}
     printer = bar = None
     if settings is not None or any(own.values()):

@@ -14,6 +14,7 @@ from .building import building, one_at_a_time
 from .captured import captured
 from .executor import Compiled, compile_trace
 from .graph import Graph, _modes, _State
+from .guards.build import Reading
 from .joint import Divided, Undivided, divide
 from .plan import Plan
 from .plans import use_arena
@@ -111,9 +112,14 @@ class Differentiable(Graph):
         takers = self._takers(args, kwargs)
         options = self.config.resolved()
         state.building = True
+        reading = Reading(self, state.name, self.build, self._roots(), state.table)
+        kind = type(self).__name__
         try:
-            with building(state.name, type(self).__name__, state.debug, state.table):
-                joint = trace_graph(state.name, self.build, args, kwargs, self._roots())
+            with building(state.name, kind, state.debug, state.table, reading.frames):
+                joint = trace_graph(
+                    state.name, self.build, args, kwargs, self._roots(), reached=reading.reached
+                )
+                guard = reading.guard(joint)
                 seen = self.__dict__.pop("_seen")
                 _check(joint, takers)
                 divided = divide(joint, sum(seen[2]), seen[4])
@@ -122,7 +128,9 @@ class Differentiable(Graph):
         finally:
             state.building = False
         use_arena(backward.run, state.plans.arena)
-        return Pair(divided, forward, backward, seen)
+        pair = Pair(divided, forward, backward, seen)
+        pair.guard = guard
+        return pair
 
 
 def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from .dynamic import DynamicCalls
 from .errors import GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
+from .guards.build import Reading
 from .inspection import Inspection
 from .older import warn_older
 from .plan import Plan, StepSkipped, compile_plan
@@ -38,6 +41,9 @@ from .unwrapped import unwrapped
 from .views import view_of
 
 _names: Counter[str] = Counter()
+_log = logging.getLogger("gflow")
+#: programs of one signature, for other Python state, of which one is told
+_MANY = 8
 
 
 @dataclass
@@ -406,9 +412,13 @@ class Graph(Inspection, Sharing):
         unlike = difference(given, [plan.call for plan in state.plans])
         if state.plans.is_full:
             raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
+        self._say_why(key)
         state.building = True
+        reading = Reading(self, state.name, self.build, self._roots(), state.table)
         try:
-            with building(state.name, type(self).__name__, state.debug, state.table) as calls:
+            with building(
+                state.name, type(self).__name__, state.debug, state.table, reading.frames
+            ) as calls:
                 plan = compile_plan(
                     state.name,
                     self.build,
@@ -422,7 +432,9 @@ class Graph(Inspection, Sharing):
                     self.config.gradient_accumulation_steps,
                     state.sparse,
                     dynamic,
+                    reading.reached,
                 )
+                plan.guard = reading.guard(plan.trace)
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
@@ -436,6 +448,21 @@ class Graph(Inspection, Sharing):
         plan.record = record_call(self.build, args, kwargs, state.table.modes())
         state.plans.add(key, plan)
         return plan
+
+    def _say_why(self, key: Any) -> None:
+        """Once a signature has several programs for the sake of Python state, tell which changes."""
+        state = self._checked()
+        guards = [p.guard for p in state.plans.of(key) if p.guard is not None]
+        reasons = [r for r in (g.first_change() for g in guards) if r]
+        if reasons:
+            _log.info("%s is compiled again: %s", state.name, reasons[0])
+        if len(reasons) == _MANY:
+            warnings.warn_explicit(
+                f"{state.name} was compiled {_MANY} times for the same inputs, since what build() reads changes "
+                f"between calls: {reasons[0]}. Pass it to the graph as a tensor, which needs no other program.",
+                UserWarning,
+                *user_frame(2),
+            )
 
     def _after_step(self) -> None:
         state = self._checked()

@@ -18,11 +18,12 @@ from .collector import collector_paused
 from .dynamic import size_of
 from .errors import GraphTraceError
 from .executor import Compiled
+from .guards.state import StateGuard
 from .memory_check import MemoryCheck
 from .micro_batches import compile_step, split_arguments
 from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
-from .tracing.modules import collect_modules
+from .tracing.modules import Reached, collect_modules
 from .tracing.numbers import Leaf
 from .tracing.scaler import eager_steps, prepare
 from .tracing.sizes import Dynamic, with_size
@@ -50,6 +51,7 @@ class Plan:
         self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
         self.call: dict[str, str] = {}
         self.record: CallRecord | None = None
+        self.guard: StateGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.input_slots = [
             (position, leaf)
@@ -231,11 +233,13 @@ def compile_plan(
     micro_batches: int = 1,
     sparse: Collection[int] = (),
     dynamic: Dynamic | None = None,
+    reached: Reached | None = None,
 ) -> Plan:
     """Trace and compile one signature. kept: whether a parameter's gradient is kept after a step.
     micro_batches: how many parts of the arguments make one step, where there is an optimizer.
     sparse: the optimizers, by number, that update only looked-up rows of embeddings.
-    dynamic: dimensions of the arguments that vary from call to call."""
+    dynamic: dimensions of the arguments that vary from call to call.
+    reached: what `build()` reaches besides `modules`."""
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
     check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
@@ -285,6 +289,7 @@ def compile_plan(
         len(parts),
         sparse,
         dynamic,
+        reached,
     )
     traced = time.perf_counter() - start - stepped
     compiled = compile_step(trace, options)

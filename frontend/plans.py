@@ -26,9 +26,9 @@ class PlanCache:
         self._plans: OrderedDict[Any, list[Plan]] = OrderedDict()
 
     def find(self, key: Any) -> Plan | None:
-        """The plan for a signature, for the hyperparameters as they are now."""
+        """The plan for a signature, for the Python state and the hyperparameters as they are now."""
         for plan in self._plans.get(key, ()):
-            if plan.refresh():
+            if (plan.guard is None or plan.guard.holds()) and plan.refresh():
                 self._plans.move_to_end(key)
                 return plan
         return None
@@ -69,6 +69,10 @@ class PlanCache:
             _close(plans.pop().compiled.run)
             if not plans:
                 del self._plans[key]
+
+    def of(self, key: Any) -> list[Plan]:
+        """All plans of a signature, for whatever else."""
+        return self._plans.get(key, [])
 
     def values(self) -> list[list[Plan]]:
         """The plans of each signature, those used last at the end."""

@@ -1,13 +1,18 @@
-"""The modules of a graph: their dotted names, parameters and buffers, and the exchange of
-both for traced tensors while `build()` runs."""
+"""The modules of a graph: their dotted names, parameters and buffers.
+
+While `build()` runs they hold their own tensors, so that other threads can use them; `Rewrites` puts a traced
+one in the place of each where PyTorch gets it. What `build()` itself assigns is taken out again at the end.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CellType
 from typing import Any
 
 import torch
@@ -43,14 +48,18 @@ class ModuleTable:
         object.__setattr__(self, "_parameters", parameters)
         parents = [m._modules for m in self.modules]
         object.__setattr__(self, "_tree", (parents, _children(parents)))
+        held = [d for m in self.modules for d in (m._parameters, m._buffers)]
+        object.__setattr__(self, "_held", (held, [*map(len, held)]))
 
     def is_current(self) -> bool:
         """Every parameter, buffer and submodule is still the one it was, and no module has more."""
         holders, keys, tensors = self._columns  # type: ignore[attr-defined]
         parents, children = self._tree  # type: ignore[attr-defined]
+        held, sizes = self._held  # type: ignore[attr-defined]
         return (
             all(map(operator.is_, map(dict.get, holders, keys), tensors))
             and _children(parents) == children
+            and [*map(len, held)] == sizes
         )
 
     def modes(self) -> tuple[bool, ...]:
@@ -81,19 +90,38 @@ def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
     return ModuleTable(names, modules, slots)
 
 
+@dataclass(frozen=True)
+class Reached:
+    """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
+    tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures."""
+
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
+    holders: Sequence[tuple[str, Any]] = ()
+
+
 @contextlib.contextmanager
-def exchanged(
+def kept_real(
     table: ModuleTable,
-    replace: Callable[[Slot], torch.Tensor],
+    reached: Reached,
+    owner: object,
     changed: Callable[[torch.Tensor, torch.Tensor], None],
-    owner: object = None,
+    lost: Callable[[str], None],
 ) -> Iterator[None]:
-    """Put `replace(slot)` in every slot, restore all on exit. `changed(old, new)` is called
-    for a buffer, or a tensor attribute of a module or `owner`, that was rebound to a traced
-    tensor."""
-    stand_ins = [replace(slot) for slot in table.slots]
-    objects: list[Any] = [*table.modules, *([owner] if hasattr(owner, "__dict__") else [])]
-    attributes = [dict(vars(obj)) for obj in objects]
+    """Take traced tensors out of all objects at the end, and put back what was there.
+
+    owner: the graph. changed: is called with a real tensor and the traced one that it was exchanged for:
+        a buffer, an attribute, an item that was assigned anew. lost: is told the name of a place that had no
+        tensor before, so that the traced one is gone.
+    """
+    holders: list[tuple[str, Any]] = list(reached.holders)
+    for module in table.modules:
+        name = table.names[id(module)]
+        parts = (vars(module), module._parameters, module._buffers)
+        holders += [(name, part) for part in parts]
+    if hasattr(owner, "__dict__"):
+        holders.append(("graph", vars(owner)))
+    unique = {id(holder): (name, holder) for name, holder in holders}
+    before = [(name, holder, _contents(holder)) for name, holder in unique.values()]
     completed = False
     try:
         yield
@@ -101,27 +129,55 @@ def exchanged(
     finally:
         for slot in table.slots:
             current = slot.holder.get(slot.key)
-            slot.holder[slot.key] = slot.tensor
-            if completed and current is not slot.tensor and isinstance(current, torch.Tensor):
-                changed(slot.tensor, current)
-        for obj, before in zip(objects, attributes, strict=True):
-            for key, value in list(vars(obj).items()):
-                if not (isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)):
-                    continue
-                old = before.get(key)
-                if completed and isinstance(old, torch.Tensor):
-                    changed(old, value)
-                if key in before:
-                    vars(obj)[key] = old
+            if current is not slot.tensor:
+                slot.holder[slot.key] = slot.tensor
+                if completed and is_traced(current):
+                    changed(slot.tensor, current)
+                elif completed:
+                    lost(slot.name)
+        for name, holder, old in before:
+            for key, now, then in _put_back(holder, old):
+                if completed and isinstance(then, torch.Tensor):
+                    changed(then, now)
+                elif completed:
+                    lost(f"{name}.{key}" if isinstance(key, str) else name)
+
+
+def is_traced(value: object) -> bool:
+    """Whether this is a tensor of a trace."""
+    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+
+
+def _contents(holder: Any) -> Any:
+    if isinstance(holder, CellType):
+        try:
+            return holder.cell_contents
+        except ValueError:  # not assigned yet
+            return None
+    return dict(holder) if isinstance(holder, dict) else list(holder)
+
+
+def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Undo what put traced tensors into one object: each as (key, traced, what was there)."""
+    if isinstance(holder, dict):
+        for key, value in list(dict.items(holder)):
+            if is_traced(value):
+                then = old.get(key)
+                if key in old:
+                    dict.__setitem__(holder, key, then)
                 else:
-                    del vars(obj)[key]
-            if isinstance(obj, torch.nn.Module):
-                _drop_new_slots(obj)
-
-
-def _drop_new_slots(module: torch.nn.Module) -> None:
-    """Buffers registered inside build() hold traced tensors: they go."""
-    for holder in (module._parameters, module._buffers):
-        for key, value in list(holder.items()):
-            if isinstance(value, torch.Tensor) and torch._is_functional_tensor(value):
-                del holder[key]
+                    dict.__delitem__(holder, key)
+                yield key, value, then
+    elif isinstance(holder, CellType):
+        value = _contents(holder)
+        if is_traced(value):
+            holder.cell_contents = old
+            yield None, value, old
+    elif any(map(is_traced, holder)):
+        now = list(holder)
+        holder.clear()
+        getattr(holder, "extend", getattr(holder, "update", None))(old)  # type: ignore[misc]
+        for n, value in enumerate(now):
+            if is_traced(value):
+                same = len(now) == len(old) and isinstance(holder, (list, deque))
+                yield n, value, old[n] if same else None

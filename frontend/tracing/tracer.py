@@ -8,7 +8,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import GeneratorType
 from typing import Any
@@ -25,7 +25,7 @@ from .dynamo_stub import light_dynamo
 from .gradients import divide, gradient_buffer
 from .library import traceable_library
 from .location import Locator, user_line
-from .modules import Slot, collect_modules, exchanged
+from .modules import Reached, Slot, collect_modules, is_traced, kept_real
 from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
@@ -66,6 +66,7 @@ def trace_graph(
     micro_batches: int = 1,
     sparse: Collection[int] = (),
     dynamic: Dynamic | None = None,
+    reached: Reached | None = None,
 ) -> Trace:
     """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
     changed; optimizers get their initial state. `first_step` is called when an optimizer
@@ -73,7 +74,7 @@ def trace_graph(
     parameter's gradient can be read after the step. `micro_batches`: how many calls of `build` make
     one step; the arguments are those of one. `sparse`: the optimizers, by number, that update only
     the rows of embeddings that were looked up. `dynamic`: the dimensions of inputs that vary from call
-    to call."""
+    to call. `reached`: modules and other objects that `build()` reaches in other ways than by `modules`."""
     make = partial(
         _Session,
         name,
@@ -88,6 +89,7 @@ def trace_graph(
         micro_batches,
         sparse,
         dynamic,
+        reached or Reached(),
     )
     with _without_gc(), light_dynamo():
         storages: Collection[int] = ()
@@ -141,12 +143,13 @@ class _Session:
     micro_batches: int = 1
     sparse: Collection[int] = ()
     dynamic: Dynamic | None = None
+    reached: Reached = field(default_factory=Reached)
     storages: Collection[int] = ()  # whose tensors are views of each other
     windows_written: bool = False  # windows of `unfold` are views that updates go through
 
     def run(self) -> Trace:
-        self.table = collect_modules(self.modules)
-        self.locator = Locator(self.table.names, type(self).run.__code__)
+        self.table = collect_modules({**self.modules, **self.reached.modules})
+        self.locator = Locator(self.table.names, OUTSIDE)
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
@@ -165,10 +168,12 @@ class _Session:
             self.recorder.add_size(SizeEnv("n", self.dynamic.sizes, where))
         leaves, spec = self._inputs()
         training = bool(self.optimizers)
+        for slot in self.table.slots:
+            if not _is_unusable(slot.tensor):
+                self._stand_in(slot)
+        owner = getattr(self.build, "__self__", None)
         with (
-            exchanged(
-                self.table, self._stand_in, self._rebound, getattr(self.build, "__self__", None)
-            ),
+            kept_real(self.table, self.reached, owner, self._rebound, self._warn_of_lost),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
@@ -337,6 +342,15 @@ class _Session:
             self.rewrites.wrapper_of(old)
         if new.shape == old.shape and new.dtype == old.dtype:
             self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+
+    def _warn_of_lost(self, name: str) -> None:
+        """A tensor of the trace was put where it cannot stay."""
+        text = (
+            f"build() of {self.name} assigns {name}, which is not a tensor before the call: there is nothing to "
+            "update, and it is as it was after the call. Return the tensor from build(), or give the module a "
+            "buffer for it."
+        )
+        warnings.warn_explicit(text, UserWarning, *self.locator.home)
 
     # optimizers
 
@@ -626,18 +640,22 @@ def _describe_here(locator: Locator) -> str:
 def _holds_tensors(leaf: Any, depth: int = 3) -> bool:
     """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
     if isinstance(leaf, (GeneratorType, set, frozenset)):
-        return isinstance(leaf, GeneratorType) or any(map(_is_traced, leaf))
+        return isinstance(leaf, GeneratorType) or any(map(is_traced, leaf))
     try:
         parts = tree_leaves(list(vars(leaf).values())) if depth else []
     except TypeError:
         return False
-    return any(_is_traced(part) or _holds_tensors(part, depth - 1) for part in parts)
+    return any(is_traced(part) or _holds_tensors(part, depth - 1) for part in parts)
 
 
-def _is_traced(item: Any) -> bool:
-    return isinstance(item, torch.Tensor) and torch._is_functional_tensor(item)
+def _is_unusable(tensor: torch.Tensor) -> bool:
+    """Whether no program can take a tensor; one of a module that is only reached need not be used."""
+    lazy = torch.nn.parameter.is_lazy(tensor)
+    return lazy or tensor.layout != torch.strided or tensor.is_quantized
 
 
+#: the function that calls `build()`
+OUTSIDE = _Session.run.__code__
 _PARTS = ("ops", "outputs")
 
 

@@ -1,0 +1,85 @@
+"""From a graph to the guard of one of its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..blocks import changes, is_checkpointed
+from ..tracing.modules import ModuleTable, Reached
+from ..tracing.trace import Trace
+from ..tracing.tracer import OUTSIDE
+from .changes import warn_of_changes
+from .frames import FrameRecorder
+from .reads import Reads, roots_of
+from .state import StateGuard
+
+#: kinds of reads that may hold tensors
+_HOLDERS = ("item", "cell", "list", "dict", "names")
+
+
+class Reading:
+    """What one compilation reads: before `build()` runs, as far as its code says, and after it.
+
+    frames: a watcher of the build. reached: what is found before.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        name: str,
+        build: Callable[..., Any],
+        modules: Mapping[str, torch.nn.Module],
+        table: ModuleTable,
+    ) -> None:
+        self.graph, self.name, self.build, self.table = graph, name, build, table
+        self.roots = list(roots_of(build, graph, modules))
+        self.frames = FrameRecorder(OUTSIDE)
+        self.before = Reads().walk(self.roots)
+        holders = {
+            id(r.holder): (r.path, r.holder) for r in self.before.found if r.kind in _HOLDERS
+        }
+        named = [(path.rpartition(".")[0] or path, holder) for path, holder in holders.values()]
+        self.reached = Reached(self._others(self.before), named)
+
+    def _others(self, reads: Reads) -> dict[str, torch.nn.Module]:
+        """Modules that are no modules of the graph, without those inside of them."""
+        known = set(self.table.names)
+        taken = set(self.table.names.values())
+        found: dict[str, torch.nn.Module] = {}
+        for path, module in reads.modules.items():
+            if id(module) in known:
+                continue
+            known.update(map(id, module.modules()))
+            while path in taken:
+                path += "_"
+            taken.add(path)
+            found[path] = module
+        return found
+
+    def guard(self, trace: Trace) -> StateGuard:
+        """The guard of the program that was traced; says what `build()` has changed."""
+        code = getattr(self.build, "__code__", None)
+        home = (code.co_filename, code.co_firstlineno) if code is not None else ("<unknown>", 0)
+        warn_of_changes(self.graph, self.name, self.before.found, self.frames.codes, home)
+        after = Reads(self.frames.codes).walk(self.roots)
+        own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
+        reads = [
+            r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
+        ]
+        others = [m for root in self._others(after).values() for m in root.modules()]
+        mine = {id(s.tensor) for s in self.table.slots}
+        tensors = {id(p): p for m in others for p in m._parameters.values() if p is not None}
+        tensors |= {
+            id(i.tensor): i.tensor
+            for i in trace.inputs
+            if i.role == "constant" and i.tensor is not None
+        }
+
+        def marks() -> Any:
+            return [is_checkpointed(m) for m in others]
+
+        captured = [t for key, t in tensors.items() if key not in mine]
+        return StateGuard(reads, after.names, captured, marks, changes)

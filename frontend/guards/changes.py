@@ -1,0 +1,67 @@
+"""What `build()` changes in Python objects.
+
+It runs once for each program, so such a change is made once, not at every call: the user is told.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any
+
+from .names import is_library, names_of
+from .reads import Read
+from .state import now, same
+
+#: graphs, and the names that they were told of
+_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+
+def changed(before: Iterable[Read]) -> dict[str, str]:
+    """What is not as it was read before: names, with what happened."""
+    found: dict[str, str] = {}
+    for read in before:
+        value = now(read)
+        if read.kind in ("list", "dict"):
+            if len(value) != len(read.value) or not all(map(same, value, read.value)):
+                found.setdefault(read.path, "items of it")
+        elif read.kind in ("item", "attribute", "cell") and not same(value, read.value):
+            found.setdefault(read.path, f"{_short(read.value)} to {_short(value)}")
+    return found
+
+
+def warn_of_changes(
+    graph: Any, name: str, before: Iterable[Read], codes: Iterable[CodeType], home: tuple[str, int]
+) -> None:
+    """Say once, for each, that a change of `build()` is not repeated. home: where `build()` stands."""
+    found = changed(before)
+    told = _told.setdefault(graph, set())
+    for path, what in found.items():
+        if path in told:
+            continue
+        told.add(path)
+        change = what if what.startswith("items") else f"from {what}"
+        text = (
+            f"build() of {name} changes {path} ({change}). It runs once for each program, not at every call, so "
+            "this is not repeated. Keep what has to change at every call in a buffer (or another tensor), "
+            "or outside of build()."
+        )
+        warnings.warn_explicit(text, UserWarning, *_place(path, codes, home))
+
+
+def _place(path: str, codes: Iterable[CodeType], home: tuple[str, int]) -> tuple[str, int]:
+    """The line that assigns a name."""
+    last = path.rpartition(".")[2].partition("[")[0]
+    for code in codes:
+        if not is_library(code):
+            line = names_of(code).assigned.get(last)
+            if line is not None:
+                return code.co_filename, line
+    return home
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not hasattr(value, "__dict__") else f"a {type(value).__name__}"
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,38 @@
+"""Which functions run while a graph is traced."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from ..tracing.trace import TraceOp
+from ..tracing.watch import Infos, Watcher
+
+
+class FrameRecorder(Watcher):
+    """Keeps the code of all functions on the stack of each op and each call of a module, with their
+    globals. outside: the function that calls `build()`. Optimizers are left out: they have guards of their own.
+    """
+
+    def __init__(self, outside: CodeType) -> None:
+        self.outside = outside
+        self.codes: dict[CodeType, dict[str, Any]] = {}
+        self._seen: list[FrameType] = []
+
+    def op(self, op: TraceOp) -> None:
+        if op.loc.phase != "optimizer":
+            self._look()
+
+    def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code is not self.outside:
+            code = frame.f_code
+            if code not in self.codes:
+                self.codes[code] = frame.f_globals
+            frame = frame.f_back

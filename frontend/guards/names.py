@@ -1,0 +1,119 @@
+"""The names that a function's code reads."""
+
+from __future__ import annotations
+
+import dis
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from ..tracing.location import is_user_code
+
+
+@dataclass(frozen=True)
+class Names:
+    """Of a code object, with the functions written inside of it.
+
+    read: names that it looks up anywhere, and strings that may be names of attributes.
+    globals: of these, names of globals. pairs: global names with the attribute that is taken at once.
+    assigned: attributes and globals that it assigns, with a line where it does.
+    computed: whether it may look up names that do not stand in it.
+    """
+
+    read: frozenset[str]
+    globals: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    assigned: dict[str, int]
+    computed: bool
+
+
+#: functions that look up names which are computed
+_COMPUTING = {
+    "getattr",
+    "hasattr",
+    "vars",
+    "__dict__",
+    "__getattribute__",
+    "globals",
+    "eval",
+    "attrgetter",
+}
+_known: dict[CodeType, Names] = {}
+_plain: dict[CodeType, frozenset[str]] = {}
+
+
+def read_names(code: CodeType) -> frozenset[str]:
+    """The names that code looks up, and its strings; with no regard to what for."""
+    known = _plain.get(code)
+    if known is None:
+        found = {*code.co_names}
+        for constant in code.co_consts:
+            if isinstance(constant, str) and constant.isidentifier():
+                found.add(constant)
+            elif isinstance(constant, tuple):
+                found |= {c for c in constant if isinstance(c, str)}
+            elif isinstance(constant, CodeType):
+                found |= read_names(constant)
+        known = _plain[code] = frozenset(found)
+    return known
+
+
+def names_of(code: CodeType) -> Names:
+    """All names of a code object, by what it does with them."""
+    known = _known.get(code)
+    if known is None:
+        known = _known[code] = _read(code)
+    return known
+
+
+def _read(code: CodeType) -> Names:
+    found: set[str] = set()
+    pairs: set[tuple[str, str]] = set()
+    assigned: dict[str, int] = {}
+    before, line = "", code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        name, value = instruction.opname, instruction.argval
+        if instruction.starts_line:
+            line = _line(instruction, line)
+        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add(value)
+        elif name in ("LOAD_ATTR", "LOAD_METHOD") and before:
+            pairs.add((before, value))
+        elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
+            assigned.setdefault(value, line)
+        if name != "CACHE":
+            before = value if name in ("LOAD_GLOBAL", "LOAD_NAME") else ""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = names_of(constant)
+            found |= inner.globals
+            pairs |= inner.pairs
+            assigned = inner.assigned | assigned
+    read = read_names(code)
+    return Names(read, frozenset(found), frozenset(pairs), assigned, bool(_COMPUTING & read))
+
+
+def _line(instruction: Any, line: int) -> int:
+    """Where an instruction that begins a line stands; Python 3.13 says it in another way."""
+    number = getattr(instruction, "line_number", None)
+    if number is None and type(instruction.starts_line) is int:
+        number = instruction.starts_line
+    return line if number is None else number
+
+
+_installed: dict[CodeType, bool] = {}
+
+
+def is_installed(code: CodeType) -> bool:
+    """Whether code belongs to an installed library."""
+    known = _installed.get(code)
+    if known is None:
+        parts = Path(code.co_filename).parts
+        known = _installed[code] = "site-packages" in parts or "dist-packages" in parts
+    return known
+
+
+def is_library(code: CodeType) -> bool:
+    """Whether code is PyTorch's, gflow's or of Python's standard library."""
+    return not is_user_code(code)

@@ -1,0 +1,324 @@
+"""The Python state that functions can read: attributes, globals, closures, items of containers.
+
+Python does not say which attributes of which object were read. So it is taken from both sides: the names that
+stand in the code that ran, and the objects that this code can reach. What has such a name in such an object
+counts as read.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..unwrapped import unwrapped
+from .names import is_installed, is_library, names_of, read_names
+
+_PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
+    torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size,
+)  # fmt: skip
+#: what every module has, and is looked at in another way, or never
+_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+#: dicts of a module's hooks
+HOOKS = (
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
+)  # fmt: skip
+#: methods that run without being named
+_UNNAMED = {
+    "forward", "build",
+    "__call__", "__getattr__", "__getattribute__", "__getitem__", "__iter__", "__next__", "__len__",
+    "__contains__", "__bool__", "__float__", "__int__", "__index__", "__enter__", "__exit__", "__eq__",
+    "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__add__", "__radd__", "__sub__",
+    "__rsub__", "__truediv__", "__rtruediv__", "__pow__", "__matmul__", "__neg__", "__hash__", "__get__",
+}  # fmt: skip
+#: classes of the standard library that hold settings; all other objects of libraries are what they are
+_HOLDERS = ("argparse", "types", "collections", "configparser")
+#: containers with more items are told by their identity and length
+MOST_ITEMS = 10_000
+
+
+class Read(NamedTuple):
+    """One thing that is read. kind: how, see `state`; path: what it is called in messages."""
+
+    kind: str
+    holder: Any
+    key: Any
+    value: Any
+    path: str
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is all that there is to know of it."""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+class Reads:
+    """What code can read, from the objects that it starts with.
+
+    codes: functions that ran, with their globals. modules: PyTorch modules that were reached, by name.
+    """
+
+    def __init__(self, codes: Mapping[CodeType, dict[str, Any]] | None = None) -> None:
+        self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
+        self.names: set[str] = set()
+        self.computed = False
+        self.found: list[Read] = []
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.reached: list[Any] = []
+        self._seen: dict[int, Any] = {}
+
+    def walk(self, roots: Iterable[tuple[str, Any]]) -> Reads:
+        """Find all that is read from `roots`, by name."""
+        roots = list(roots)
+        count = -1
+        while count != len(self.codes):  # until no other function is found
+            count = len(self.codes)
+            self._begin()
+            for code, names in list(self.codes.items()):
+                if not is_library(code):
+                    self._globals(code, names)
+            for path, value in roots:
+                self._visit(value, path, root=True)
+        return self
+
+    def _begin(self) -> None:
+        self.found, self.modules, self.reached, self._seen = [], {}, [], {}
+        self.names = set().union(*map(read_names, self.codes)) | {"training"}
+        self.computed = any(names_of(c).computed for c in self.codes if not is_library(c))
+
+    def _add(self, kind: str, holder: Any, key: Any, value: Any, path: str) -> None:
+        self.found.append(Read(kind, holder, key, value, path))
+
+    def _item(self, holder: dict[Any, Any], key: Any, path: str) -> None:
+        """A value of a dict is read."""
+        value = holder[key]
+        self._add("item", holder, key, value, path)
+        self._visit(value, path)
+
+    # by kind of value
+
+    def _visit(self, value: Any, path: str, root: bool = False) -> None:
+        value = unwrapped(value)
+        if is_plain(value) or isinstance(value, torch.Tensor) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.nn.Module):
+            self._module(value, path)
+        elif isinstance(value, FunctionType):
+            self._function(value, path, root)
+        elif isinstance(value, MethodType):
+            self._visit(value.__self__, path.rpartition(".")[0] or path)
+            self._visit(value.__func__, path, root)
+        elif isinstance(value, functools.partial):
+            for n, part in enumerate((value.func, *value.args, *value.keywords.values())):
+                self._visit(part, f"{path}.{n}")
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._visit(value.__func__, path)
+        elif isinstance(value, property):
+            self._visit(value.fget, path)
+        elif isinstance(value, weakref.ref):
+            self._visit(value(), path)
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, ModuleType):
+            self._python_module(value, path)
+        elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
+            self._container(value, path)
+        elif not isinstance(value, BuiltinFunctionType):
+            self._object(value, path)
+
+    def _module(self, module: torch.nn.Module, path: str) -> None:
+        self.modules.setdefault(path, module)
+        self.reached.append(module)
+        own = vars(module)
+        for name in own:
+            if name not in _OF_MODULES and (self.computed or name in self.names):
+                self._item(own, name, f"{path}.{name}")
+        self._add("names", own, None, frozenset(own), path)
+        for kind in HOOKS:
+            hooks = own.get(kind)
+            if hooks is not None:
+                self._add("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")
+                for hook in hooks.values():
+                    self._visit(hook, f"{path}.{kind}")
+        self._class(type(module), path)
+        for held in (module._parameters, module._buffers, module._modules):
+            self._add("size", held, None, len(held), path)
+            for name, part in held.items():
+                self._add("slot", held, name, part, f"{path}.{name}")
+        for name, child in module._modules.items():
+            self._visit(child, f"{path}.{name}")
+
+    def _function(self, function: FunctionType, path: str, root: bool) -> None:
+        code = function.__code__
+        for name, part in vars(function).items():
+            if isinstance(part, FunctionType) or name in self.names:
+                self._item(vars(function), name, f"{path}.{name}")
+        cells = list(zip(code.co_freevars, function.__closure__ or ()))
+        if is_library(code):  # a decorator's: what it decorates may be the user's
+            for name, cell in cells:
+                part = _contents(cell)
+                if isinstance(part, (FunctionType, MethodType, torch.nn.Module, functools.partial)):
+                    self._visit(part, getattr(part, "__name__", name), root)
+            return
+        if is_installed(code) and not root and code not in self.codes:
+            return
+        self.codes.setdefault(code, function.__globals__)
+        for name, cell in cells:
+            part = _contents(cell)
+            if name != "__class__" and part is not _EMPTY:
+                self._add("cell", cell, None, part, name)
+                self._visit(part, name)
+        for part in (function.__defaults__, function.__kwdefaults__):
+            if part is not None:
+                self._visit(part, f"{path}()")
+        self._globals(code, function.__globals__)
+
+    def _globals(self, code: CodeType, names: dict[str, Any]) -> None:
+        """What a function reads from its module."""
+        used = names_of(code)
+        for name in used.globals:
+            if name not in names or ("global", id(names), name) in self._seen:
+                continue
+            self._seen["global", id(names), name] = None  # type: ignore[index]
+            value = names[name]
+            self._add("item", names, name, value, name)
+            if not isinstance(value, ModuleType):
+                self._visit(value, name)
+        for name, attribute in used.pairs:
+            module = names.get(name)
+            if isinstance(module, ModuleType) and not _of_library(module.__name__):
+                own = vars(module)
+                if attribute in own and ("global", id(own), attribute) not in self._seen:
+                    self._seen["global", id(own), attribute] = None  # type: ignore[index]
+                    self._item(own, attribute, f"{name}.{attribute}")
+
+    def _python_module(self, module: ModuleType, path: str) -> None:
+        """One that is reached as a value: its settings."""
+        if _of_library(module.__name__) or "site-packages" in (
+            getattr(module, "__file__", None) or ""
+        ):
+            return
+        own = vars(module)
+        for name in own:
+            if name in self.names and not name.startswith("__"):
+                self._item(own, name, f"{path}.{name}")
+
+    def _container(self, value: Any, path: str) -> None:
+        if isinstance(value, dict):
+            parts = (*value, *value.values())
+            named = [(f"{path}[{k!r}]", v) for k, v in value.items()]
+        else:
+            parts = tuple(value)
+            named = [(f"{path}[{n}]", v) for n, v in enumerate(parts)]
+        if len(parts) > MOST_ITEMS:
+            self._add("size", value, None, len(value), path)
+            return
+        if not isinstance(value, (tuple, frozenset)):
+            kind = "dict" if isinstance(value, dict) else "list"
+            self._add(kind, value, None, parts, path)
+            self.reached.append(value)
+        for name, part in named:
+            self._visit(part, name)
+        if type(value) not in (list, tuple, dict, set, frozenset, deque):
+            self._attributes(value, path, False)
+
+    def _object(self, value: Any, path: str) -> None:
+        kind = type(value)
+        root = kind.__module__.partition(".")[0]
+        if _of_library(kind.__module__) and root not in _HOLDERS and not _is_graph(value):
+            return
+        self.reached.append(value)
+        # one that finds its attributes by code of its own, may find any
+        self._attributes(value, path, hasattr(kind, "__getattr__") and not _is_graph(value))
+        self._class(kind, path)
+
+    def _attributes(self, value: Any, path: str, all_of_them: bool) -> None:
+        own = getattr(value, "__dict__", None)
+        if type(own) is dict:
+            for name in own:
+                if (all_of_them or name in self.names) and not (
+                    _is_graph(value) and name in _OF_GRAPHS
+                ):
+                    self._item(own, name, f"{path}.{name}")
+            self._add("names", own, None, frozenset(own), path)
+        for name in _slots(type(value)):
+            if all_of_them or name in self.names:
+                part = getattr(value, name, _EMPTY)
+                if part is not _EMPTY:
+                    self._add("attribute", value, name, part, f"{path}.{name}")
+                    self._visit(part, f"{path}.{name}")
+
+    def _class(self, kind: type, path: str) -> None:
+        if ("class", id(kind)) in self._seen:
+            return
+        self._seen["class", id(kind)] = kind  # type: ignore[index]
+        done: set[str] = set()
+        for base in kind.__mro__:
+            if _of_library(base.__module__):
+                continue
+            for name, part in list(vars(base).items()):
+                if name in done or not (name in self.names or name in _UNNAMED):
+                    continue
+                done.add(name)
+                where = f"{kind.__qualname__}.{name}"
+                seen = getattr(kind, name, _EMPTY)
+                if seen is not _EMPTY and getattr(kind, name, _EMPTY) is seen:
+                    self._add("attribute", kind, name, seen, where)
+                self._visit(part, where)
+
+
+_EMPTY = object()
+#: attributes of a graph that are its own
+_OF_GRAPHS = ("_state", "config", "_seen")
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _EMPTY
+
+
+@functools.cache
+def _of_library(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in ("torch", "gflow", "builtins", "numpy") or root in sys.stdlib_module_names
+
+
+def _is_graph(value: Any) -> bool:
+    return isinstance(getattr(type(value), "build", None), FunctionType) and "_state" in vars(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return tuple(s for s in found if s not in ("__dict__", "__weakref__"))
+
+
+def roots_of(
+    build: Callable[..., Any], graph: Any, modules: Mapping[str, torch.nn.Module]
+) -> Iterator[tuple[str, Any]]:
+    """What a graph starts from: its modules by their names, the graph, its `build()`, and the function that
+    gflow's own graphs run."""
+    yield from modules.items()
+    yield "graph", graph
+    for name, held in graph.__dict__["_state"].modules.items():
+        yield f"graph.{name}", held
+    yield "build", build
+    target = vars(graph).get("_target")
+    if target is not None:
+        yield getattr(target, "__name__", "function"), target

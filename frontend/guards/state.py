@@ -1,0 +1,173 @@
+"""The Python state that a program was compiled for, and whether it is still so."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+
+from .reads import Read, is_plain
+
+_MISSING = object()
+_contents = operator.attrgetter("cell_contents")
+_requires_grad = operator.attrgetter("requires_grad")
+
+
+class StateGuard:
+    """Holds while all that was read is what it was: objects by identity, plain values by value.
+
+    It runs at every call, so what it compares lies in columns, which `map` goes through without a line of
+    Python. Only where something differs, it is looked at one by one: an equal number in another object is
+    the same, and a new attribute that no code names is none of ours.
+
+    names: all that the code may read. tensors: those of which `requires_grad` counts. marks: gives what
+    settings of modules the program was compiled for; count: grows when any setting changes.
+    """
+
+    def __init__(
+        self,
+        reads: Iterable[Read],
+        names: Iterable[str],
+        tensors: Sequence[torch.Tensor],
+        marks: Callable[[], Any],
+        count: Callable[[], int],
+    ) -> None:
+        self.reads, self.names, self.tensors = list(reads), frozenset(names), list(tensors)
+        self._flags = [t.requires_grad for t in self.tensors]
+        self._marks, self._count = marks, count
+        self._marked, self._counted = marks(), count()
+        self._make_columns()
+
+    def _make_columns(self) -> None:
+        by_kind: dict[str, list[Read]] = {}
+        for read in self.reads:
+            by_kind.setdefault(read.kind, []).append(read)
+        items = by_kind.get("item", []) + by_kind.get("slot", [])
+        self._dicts = [r.holder for r in items]
+        self._keys = [r.key for r in items]
+        self._values = [r.value for r in items]
+        attributes = by_kind.get("attribute", [])
+        self._owners = [r.holder for r in attributes]
+        self._attributes = [r.key for r in attributes]
+        self._held = [r.value for r in attributes]
+        self._cells = [r.holder for r in by_kind.get("cell", [])]
+        self._contents = [r.value for r in by_kind.get("cell", [])]
+        lists, dicts = by_kind.get("list", []), by_kind.get("dict", [])
+        self._lists = [r.holder for r in lists] + [r.holder for r in dicts]
+        self._mappings = [r.holder for r in dicts]
+        self._parts = [p for r in lists for p in r.value]
+        self._parts += [p for r in dicts for p in r.value[: len(r.value) // 2]]
+        self._parts += [p for r in dicts for p in r.value[len(r.value) // 2 :]]
+        sized = by_kind.get("size", []) + by_kind.get("names", [])
+        self._sized = [r.holder for r in sized] + self._lists
+        self._sizes = [*map(len, self._sized)]
+        hooks = by_kind.get("hooks", [])
+        self._unhooked = [r.holder for r in hooks if not r.value]
+        self._hooked = [r.holder for r in hooks if r.value]
+        self._hooks = [key for r in hooks for key in r.value]
+
+    def holds(self) -> bool:
+        """Whether a call now runs what was compiled."""
+        return self._same() or self._equal()
+
+    def _same(self) -> bool:
+        same = operator.is_
+        try:
+            return (
+                all(
+                    map(
+                        same, map(dict.get, self._dicts, self._keys, repeat(_MISSING)), self._values
+                    )
+                )
+                and [*map(len, self._sized)] == self._sizes
+                and all(map(same, map(getattr, self._owners, self._attributes), self._held))
+                and all(map(same, map(_contents, self._cells), self._contents))
+                and all(map(same, self._all_parts(), self._parts))
+                and not any(self._unhooked)
+                and (not self._hooked or [*chain.from_iterable(self._hooked)] == self._hooks)
+                and [*map(_requires_grad, self.tensors)] == self._flags
+                and (self._count() == self._counted)
+            )
+        except (AttributeError, ValueError, RuntimeError):  # gone, empty, changed by another thread
+            return False
+
+    def _all_parts(self) -> Any:
+        values = chain.from_iterable(map(dict.values, self._mappings))
+        return chain(chain.from_iterable(self._lists), values)
+
+    def _equal(self) -> bool:
+        """Look at each. What is equal now is taken for the next call."""
+        if [*map(_requires_grad, self.tensors)] != self._flags or self._marks() != self._marked:
+            return False
+        renewed = []
+        for read in self.reads:
+            value = self._now(read)
+            if value is _MISSING or not self._is_as(read, value):
+                return False
+            renewed.append(read._replace(value=value))
+        self.reads, self._counted = renewed, self._count()
+        self._make_columns()
+        return True
+
+    def first_change(self) -> str | None:
+        """What differs, in words; None if nothing does."""
+        for read in self.reads:
+            value = self._now(read)
+            if value is _MISSING:
+                return f"{read.path} is gone"
+            if not self._is_as(read, value):
+                if is_plain(value) and is_plain(read.value) and read.kind in ("item", "cell"):
+                    return f"{read.path} is {value!r}, and was {read.value!r}"
+                return f"{read.path} has changed"
+        return None
+
+    def _is_as(self, read: Read, value: Any) -> bool:
+        if read.kind == "names":  # new ones, unless the code may read them
+            return not any(name in self.names for name in value ^ read.value)
+        if read.kind in ("list", "dict"):
+            pairs = zip(value, read.value)
+            return len(value) == len(read.value) and all(same(a, b) for a, b in pairs)
+        return same(value, read.value)
+
+    @staticmethod
+    def _now(read: Read) -> Any:
+        return now(read)
+
+
+def now(read: Read) -> Any:
+    """What would be read now."""
+    kind, holder = read.kind, read.holder
+    if kind in ("item", "slot"):
+        return (
+            holder.get(read.key, _MISSING)
+            if type(holder) is dict
+            else dict.get(holder, read.key, _MISSING)
+        )
+    if kind == "attribute":
+        return getattr(holder, read.key, _MISSING)
+    if kind == "cell":
+        try:
+            return holder.cell_contents
+        except ValueError:
+            return _MISSING
+    if kind == "size":
+        return len(holder)
+    if kind == "names":
+        return frozenset(holder)
+    if kind == "dict":
+        return (*holder, *holder.values())
+    return tuple(holder)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are one object, or equal and plain."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or not is_plain(a):
+        return False
+    if isinstance(a, (tuple, frozenset)):
+        return len(a) == len(b) and (all(map(same, a, b)) if isinstance(a, tuple) else bool(a == b))
+    return bool(a == b) or (a != a and b != b)

@@ -1,0 +1,609 @@
+"""A program is run only while the Python state that `build()` read is what it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gflow as flow
+from gflow import nn
+
+Module = torch.nn.Module
+Tensor = torch.Tensor
+
+
+class Net(Module):
+    """Dropout, running statistics, a plain number and a parameter that is used without its module."""
+
+    kind = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.drop = torch.nn.Dropout(0.5)
+        self.last = torch.nn.Linear(4, 4)
+        self.k = 2.0
+        self.settings = {"gain": 1.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(self.norm(self.first(x)))
+        return F.linear(x, self.last.weight) * self.k * self.kind * self.settings["gain"]
+
+
+@dataclasses.dataclass
+class Holder:
+    model: Any
+
+
+class Plain:
+    model: Any
+
+    def run(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+class Shared:
+    model: Any
+
+
+_model: Any = None
+
+
+def _by_closure(model: Module) -> Callable[[Tensor], Tensor]:
+    return lambda x: model(x)
+
+
+def _by_global(model: Module) -> Callable[[Tensor], Tensor]:
+    global _model
+    _model = model
+    return lambda x: _model(x)
+
+
+def _by_object(model: Module) -> Callable[[Tensor], Tensor]:
+    plain = Plain()
+    plain.model = model
+    return lambda x: plain.model(x)
+
+
+def _by_bound_method(model: Module) -> Callable[[Tensor], Tensor]:
+    plain = Plain()
+    plain.model = model
+    return plain.run
+
+
+def _by_dict(model: Module) -> Callable[[Tensor], Tensor]:
+    held = {"models": [model]}
+    return lambda x: held["models"][0](x)
+
+
+def _by_partial(model: Module) -> Callable[[Tensor], Tensor]:
+    call = functools.partial(lambda m, x: m(x), model)
+    return lambda x: call(x)
+
+
+def _by_dataclass(model: Module) -> Callable[[Tensor], Tensor]:
+    holder = Holder(model)
+    return lambda x: holder.model(x)
+
+
+def _by_unregistered_list(model: Module) -> Callable[[Tensor], Tensor]:
+    class Outer(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = [model]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.held[0](x)
+
+    outer = Outer()
+    return lambda x: outer(x)
+
+
+def _by_hidden_attribute(model: Module) -> Callable[[Tensor], Tensor]:
+    outer = torch.nn.Identity()
+    object.__setattr__(outer, "hidden", model)
+    return lambda x: outer.hidden(x)
+
+
+def _by_class_attribute(model: Module) -> Callable[[Tensor], Tensor]:
+    Shared.model = model
+    return lambda x: Shared.model(x)
+
+
+def _by_weak_reference(model: Module) -> Callable[[Tensor], Tensor]:
+    found = weakref.ref(model)
+    return lambda x: found()(x)  # type: ignore[misc]
+
+
+def _by_default(model: Module) -> Callable[[Tensor], Tensor]:
+    def call(x: Tensor, m: Module = model) -> Tensor:
+        return m(x)
+
+    return lambda x: call(x)
+
+
+WAYS = [
+    _by_closure, _by_global, _by_object, _by_bound_method, _by_dict, _by_partial, _by_dataclass,
+    _by_unregistered_list, _by_hidden_attribute, _by_class_attribute, _by_weak_reference, _by_default,
+]  # fmt: skip
+
+
+class _Doubled(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+def _replace_parameter(model: Net) -> None:
+    model.last.weight = torch.nn.Parameter(torch.randn(4, 4))
+
+
+def _replace_module(model: Net) -> None:
+    model.first = torch.nn.Linear(4, 4)
+
+
+def _load(model: Net) -> None:
+    model.load_state_dict({k: v + 1 for k, v in model.state_dict().items()}, assign=True)
+
+
+def _assign_buffer(model: Net) -> None:
+    model.norm.running_mean = torch.randn(4)
+
+
+def _halve(model: Net) -> None:
+    model.drop.p = 0.25
+    model.k = 3.0
+
+
+def _set_class(model: Net) -> None:
+    type(model).kind = 5.0
+
+
+def _set_item(model: Net) -> None:
+    model.settings["gain"] = 4.0
+
+
+def _hook(model: Net) -> None:
+    model.first.register_forward_hook(lambda m, args, out: out + 1)
+
+
+def _pre_hook(model: Net) -> None:
+    model.norm.register_forward_pre_hook(lambda m, args: (args[0] * 2,))
+
+
+def _parametrize(model: Net) -> None:
+    torch.nn.utils.parametrize.register_parametrization(model.last, "weight", _Doubled())
+
+
+def _method(model: Net) -> None:
+    model.first.forward = types.MethodType(lambda self, x: -F.linear(x, self.weight), model.first)
+
+
+def _in_place(model: Net) -> None:
+    with torch.no_grad():
+        model.first.weight.zero_()
+
+
+CHANGES = [
+    _replace_parameter, _replace_module, _load, _assign_buffer, _halve, _set_class, _set_item, _hook,
+    _pre_hook, _parametrize, _method, _in_place, Net.train, Net.double,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _classes_as_before() -> Any:
+    yield
+    Net.kind = 1.0
+
+
+def _wrapped(function: Callable[..., Any], compiled: str) -> Callable[..., Any]:
+    return nn.Graph.trace(function) if compiled == "trace" else flow.compile(function)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_modules_however_reached(way: Callable[[Module], Callable[[Tensor], Tensor]]) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    function = way(model)
+    graph = nn.Graph.trace(lambda x: function(x))
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        graph(x)
+        model.eval()
+        mean = model.norm.running_mean.clone()  # type: ignore[union-attr]
+        torch.testing.assert_close(graph(x), function(x))
+        assert torch.equal(mean, model.norm.running_mean)  # type: ignore[arg-type]
+        for change in (_load, _replace_module, _halve, _hook):
+            change(model)
+            torch.testing.assert_close(graph(x), function(x), msg=change.__name__)
+        model.train()
+        mean = model.norm.running_mean.clone()  # type: ignore[union-attr]
+        graph(x)
+        assert not torch.equal(mean, model.norm.running_mean)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("compiled", ["trace", "compile"])
+def test_changes_of_modules(change: Callable[[Net], Any], compiled: str) -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    model.drop.p = 0.0
+    function = _by_closure(model)
+    graph = _wrapped(function, compiled)
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(graph(x), function(x))
+        change(model)
+        if change is _halve:
+            model.eval()
+        if change is Net.double:
+            x = x.double()
+        for _ in range(2):
+            torch.testing.assert_close(graph(x), function(x))
+
+
+def test_changes_of_modules_with_gradients() -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    function = flow.compile(lambda x: model(x))
+    x = torch.randn(8, 4)
+    for change in (None, _halve, lambda m: m.first.requires_grad_(False), _replace_parameter):
+        if change is not None:
+            change(model)
+        found, want = function(x), model(x)
+        torch.testing.assert_close(found, want)
+        for loss in (found, want):
+            model.zero_grad()
+            loss.square().sum().backward()
+            grads = [p.grad for p in model.parameters()]
+        assert (model.first.weight.grad is None) == (not model.first.weight.requires_grad)
+        for grad, p in zip(grads, model.parameters()):
+            assert (grad is None) == (p.grad is None)
+
+
+# -- Python values
+
+factor: Any = 2.0
+offset = torch.ones(4)
+
+
+class Config:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class Slotted:
+    __slots__ = ("gain",)
+
+    def __init__(self) -> None:
+        self.gain = 2.0
+
+
+def _helper(x: Tensor) -> Tensor:
+    return x * factor
+
+
+def _graph_attribute() -> tuple[Any, Any, Any]:
+    class Scaled(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = 1.0
+
+        def build(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    graph = Scaled()
+    return graph, lambda x: x * graph.scale, lambda: setattr(graph, "scale", 2.0)
+
+
+def _set_global(name: str, value: Any) -> Callable[[], None]:
+    return lambda: globals().__setitem__(name, value)
+
+
+def _global_number() -> tuple[Any, Any, Any]:
+    globals()["factor"] = 2.0
+    return None, lambda x: _helper(x), _set_global("factor", 3.0)
+
+
+def _global_tensor() -> tuple[Any, Any, Any]:
+    globals()["offset"] = torch.ones(4)
+    return None, lambda x: x + offset, _set_global("offset", torch.full((1,), 5.0))
+
+
+def _global_function() -> tuple[Any, Any, Any]:
+    original = _helper
+
+    def change() -> None:
+        globals()["_helper"] = lambda x: x - 7
+
+    globals()["factor"] = 2.0
+
+    def call(x: Tensor) -> Tensor:
+        return _helper(x)
+
+    call.restore = lambda: globals().__setitem__("_helper", original)  # type: ignore[attr-defined]
+    return None, call, change
+
+
+def _closure_number() -> tuple[Any, Any, Any]:
+    gain = 2.0
+
+    def change() -> None:
+        nonlocal gain
+        gain = 4.0
+
+    return None, lambda x: x * gain, change
+
+
+def _closure_tensor() -> tuple[Any, Any, Any]:
+    held = torch.ones(4)
+
+    def change() -> None:
+        nonlocal held
+        held = torch.zeros(4, dtype=torch.float64)
+
+    return None, lambda x: x * held, change
+
+
+def _tensor_in_place() -> tuple[Any, Any, Any]:
+    held = torch.ones(4)
+    return None, lambda x: x * held, lambda: held.mul_(3)
+
+
+def _tensor_reshaped() -> tuple[Any, Any, Any]:
+    held = torch.ones(4)
+
+    def change() -> None:
+        held.data = torch.full((8, 4), 2.0)
+
+    return None, lambda x: x * held, change
+
+
+def _entry() -> tuple[Any, Any, Any]:
+    settings = {"scale": {"value": 1.0}, "names": ["a"]}
+
+    def call(x: Tensor) -> Tensor:
+        return x * settings["scale"]["value"] + len(settings["names"])  # type: ignore[call-overload]
+
+    return None, call, lambda: settings["scale"].__setitem__("value", 9.0)  # type: ignore[union-attr]
+
+
+def _appended() -> tuple[Any, Any, Any]:
+    gains = [1.0, 2.0]
+
+    def call(x: Tensor) -> Tensor:
+        for gain in gains:
+            x = x * gain
+        return x
+
+    return None, call, lambda: gains.append(3.0)
+
+
+def _listed_objects() -> tuple[Any, Any, Any]:
+    configs = [Config(gain=1.0), Config(gain=2.0)]
+
+    def call(x: Tensor) -> Tensor:
+        for config in configs:
+            x = x * config.gain
+        return x
+
+    return None, call, lambda: setattr(configs[1], "gain", 5.0)
+
+
+def _nested_object() -> tuple[Any, Any, Any]:
+    config = Config(inner=Config(gain=1.0))
+    return None, lambda x: x * config.inner.gain, lambda: setattr(config.inner, "gain", 5.0)
+
+
+def _local_name() -> tuple[Any, Any, Any]:
+    config = Config(inner=Config(gain=1.0))
+
+    def call(x: Tensor) -> Tensor:
+        inner = config.inner
+        return x * getattr(inner, "gain")  # noqa: B009
+
+    return None, call, lambda: setattr(config.inner, "gain", 5.0)
+
+
+def _slot() -> tuple[Any, Any, Any]:
+    held = Slotted()
+    return None, lambda x: x * held.gain, lambda: setattr(held, "gain", 5.0)
+
+
+def _property() -> tuple[Any, Any, Any]:
+    class Schedule:
+        def __init__(self) -> None:
+            self._step = 1
+
+        @property
+        def value(self) -> float:
+            return 1.0 / self._step
+
+    schedule = Schedule()
+    return None, lambda x: x * schedule.value, lambda: setattr(schedule, "_step", 4)
+
+
+def _frozen_dataclass() -> tuple[Any, Any, Any]:
+    @dataclasses.dataclass
+    class Options:
+        gain: float = 1.0
+
+    held = {"options": Options()}
+    return None, lambda x: x * held["options"].gain, lambda: held.update(options=Options(3.0))
+
+
+def _heads() -> tuple[Any, Any, Any]:
+    class Heads(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = 2
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(8, self.heads, -1).softmax(-1).view(8, 4)
+
+    model = Heads()
+    return None, lambda x: model(x), lambda: setattr(model, "heads", 4)
+
+
+def _own_training() -> tuple[Any, Any, Any]:
+    class Noisy(Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if self.training else x
+
+    model = Noisy()
+    return None, lambda x: model(x), model.eval
+
+
+def _computed_name() -> tuple[Any, Any, Any]:
+    class Computed(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain_1 = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * getattr(self, f"gain_{int(len(x) > 1)}")
+
+    model = Computed()
+    return None, lambda x: model(x), lambda: setattr(model, "gain_1", 3.0)
+
+
+def _tensor_attribute() -> tuple[Any, Any, Any]:
+    class Held(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale_tensor = [torch.ones(4)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale_tensor[0]
+
+    model = Held()
+    return None, lambda x: model(x), lambda: model.scale_tensor.__setitem__(0, torch.zeros(4))
+
+
+VALUES = [
+    _graph_attribute, _global_number, _global_tensor, _global_function, _closure_number,
+    _closure_tensor, _tensor_in_place, _tensor_reshaped, _entry, _appended, _listed_objects,
+    _nested_object, _local_name, _slot, _property, _frozen_dataclass, _heads, _own_training,
+    _computed_name, _tensor_attribute,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", VALUES)
+@pytest.mark.parametrize("compiled", ["trace", "compile"])
+def test_values_that_build_reads(make: Callable[[], tuple[Any, Any, Any]], compiled: str) -> None:
+    graph, eager, change = make()
+    if graph is None:
+        graph = _wrapped(eager, compiled)
+    elif compiled == "compile":
+        pytest.skip("a graph")
+    x = torch.randn(8, 4)
+    try:
+        for _ in range(2):
+            torch.testing.assert_close(graph(x), eager(x))
+        change()
+        for _ in range(2):
+            torch.testing.assert_close(graph(x), eager(x))
+    finally:
+        getattr(eager, "restore", lambda: None)()
+
+
+def test_an_equal_value_compiles_nothing() -> None:
+    class Scaled(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Net().eval()
+            self.scale, self.other = 1000.5, 1
+
+        def build(self, x: Tensor) -> Tensor:
+            return self.model(x) * self.scale
+
+    graph, x = Scaled(), torch.randn(8, 4)
+    for n in range(4):
+        graph(x)
+        graph.scale = float("1000.5")  # another object
+        graph.other = n  # which no code reads
+        graph.model.note = n
+        graph.model.k = float("2.0")
+    assert len(graph._state.plans) == 1
+    graph.model.train()
+    graph(x)
+    graph.model.eval()
+    graph(x)
+    assert len(graph._state.plans) == 2  # both are kept
+
+
+def test_a_count_of_calls_is_told() -> None:
+    class Counting(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+            self.seen: list[int] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.seen.append(self.calls)
+            self.latest = x * 2
+            return x + 1
+
+    model = Counting()
+    function = flow.compile(model)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            function(torch.ones(2))
+    texts = sorted(str(w.message) for w in seen)
+    assert len(texts) == 3, texts
+    assert any("calls (from 0 to 1)" in t for t in texts)
+    assert any("seen (items of it)" in t for t in texts)
+    assert any("latest" in t and "not a tensor before" in t for t in texts)
+    assert {w.filename for w in seen} == {__file__}
+    assert model.calls == 1
+
+
+def test_a_value_that_changes_at_every_call_is_told() -> None:
+    class Stepping(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = 0
+
+        def build(self, x: Tensor) -> Tensor:
+            return x * self.step
+
+    graph, x = Stepping(), torch.ones(2)
+    with pytest.warns(UserWarning, match=r"compiled 8 times .* graph\.step is 8, and was"):
+        for n in range(9):
+            graph.step = n
+            assert torch.equal(graph(x), x * n)
+
+
+def test_buffers_of_modules_that_a_closure_holds() -> None:
+    class Counting(Module):
+        count: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.total = torch.zeros(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count = self.count + 1
+            self.total = self.total + x
+            return x * self.count
+
+    model = Counting()
+    graph = nn.Graph.trace(lambda x: model(x))
+    x = torch.ones(2)
+    for n in range(1, 4):
+        assert torch.equal(graph(x), x * n)
+        assert model.count == n
+        assert torch.equal(model.total, x * n)
