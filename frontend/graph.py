@@ -48,7 +48,8 @@ _MANY = 8
 
 @dataclass
 class _State:
-    """modules: attributes that are modules, or lists, tuples and dicts with some; names: all attributes, in the order of assignment."""
+    """modules: attributes that are modules, or lists, tuples and dicts with some; names: all attributes, in
+    the order of assignment."""
 
     name: str
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)

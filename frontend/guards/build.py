@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..blocks import changes, is_checkpointed
+from ..tracing.location import is_user_code, user_frame
 from ..tracing.modules import ModuleTable, Reached
 from ..tracing.trace import Trace
 from ..tracing.tracer import OUTSIDE
@@ -62,8 +63,11 @@ class Reading:
     def guard(self, trace: Trace) -> StateGuard:
         """The guard of the program that was traced; says what `build()` has changed."""
         code = getattr(self.build, "__code__", None)
-        home = (code.co_filename, code.co_firstlineno) if code is not None else ("<unknown>", 0)
-        warn_of_changes(self.graph, self.name, self.before.found, self.frames.codes, home)
+        home = user_frame(2)
+        if code is not None and is_user_code(code):
+            home = (code.co_filename, code.co_firstlineno)
+        before, lost = self.before.found, self.reached.lost
+        warn_of_changes(self.graph, self.name, before, lost, self.frames.codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [

@@ -33,22 +33,41 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
 
 
 def warn_of_changes(
-    graph: Any, name: str, before: Iterable[Read], codes: Iterable[CodeType], home: tuple[str, int]
+    graph: Any,
+    name: str,
+    before: Iterable[Read],
+    lost: Iterable[str],
+    codes: Iterable[CodeType],
+    home: tuple[str, int],
 ) -> None:
-    """Say once, for each, that a change of `build()` is not repeated. home: where `build()` stands."""
-    found = changed(before)
-    told = _told.setdefault(graph, set())
-    for path, what in found.items():
-        if path in told:
-            continue
-        told.add(path)
+    """Say once, for each, that a change of `build()` is not repeated, and which tensors it has put where they
+    are lost. home: where `build()` stands."""
+    for path, what in changed(before).items():
         change = what if what.startswith("items") else f"from {what}"
-        text = (
-            f"build() of {name} changes {path} ({change}). It runs once for each program, not at every call, so "
-            "this is not repeated. Keep what has to change at every call in a buffer (or another tensor), "
-            "or outside of build()."
+        _tell(
+            graph,
+            path,
+            f"build() of {name} changes {path} ({change}). It runs once for each program, not at every call, "
+            "so this is not repeated. Keep what has to change at every call in a buffer (or another tensor), "
+            "or outside of build().",
+            _place(path, codes, home),
         )
-        warnings.warn_explicit(text, UserWarning, *_place(path, codes, home))
+    for path in lost:
+        _tell(
+            graph,
+            path,
+            f"build() of {name} puts a tensor into {path}, where none was before the call: there is nothing to "
+            "update, and a tensor of the trace has no values after it. Return the tensor from build(), or give "
+            "the module a buffer for it.",
+            _place(path, codes, home),
+        )
+
+
+def _tell(graph: Any, path: str, text: str, where: tuple[str, int]) -> None:
+    told = _told.setdefault(graph, set())
+    if path not in told:
+        told.add(path)
+        warnings.warn_explicit(text, UserWarning, *where)
 
 
 def _place(path: str, codes: Iterable[CodeType], home: tuple[str, int]) -> tuple[str, int]:

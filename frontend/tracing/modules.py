@@ -93,10 +93,12 @@ def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
 @dataclass(frozen=True)
 class Reached:
     """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
-    tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures."""
+    tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of
+    places that had no tensor, and got a traced one, which is gone."""
 
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     holders: Sequence[tuple[str, Any]] = ()
+    lost: list[str] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -105,13 +107,11 @@ def kept_real(
     reached: Reached,
     owner: object,
     changed: Callable[[torch.Tensor, torch.Tensor], None],
-    lost: Callable[[str], None],
 ) -> Iterator[None]:
     """Take traced tensors out of all objects at the end, and put back what was there.
 
     owner: the graph. changed: is called with a real tensor and the traced one that it was exchanged for:
-        a buffer, an attribute, an item that was assigned anew. lost: is told the name of a place that had no
-        tensor before, so that the traced one is gone.
+        a buffer, an attribute, an item that was assigned anew.
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -134,13 +134,13 @@ def kept_real(
                 if completed and is_traced(current):
                     changed(slot.tensor, current)
                 elif completed:
-                    lost(slot.name)
+                    reached.lost.append(slot.name)
         for name, holder, old in before:
             for key, now, then in _put_back(holder, old):
                 if completed and isinstance(then, torch.Tensor):
                     changed(then, now)
                 elif completed:
-                    lost(f"{name}.{key}" if isinstance(key, str) else name)
+                    reached.lost.append(f"{name}.{key}" if isinstance(key, str) else name)
 
 
 def is_traced(value: object) -> bool:
@@ -173,11 +173,14 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
         if is_traced(value):
             holder.cell_contents = old
             yield None, value, old
-    elif any(map(is_traced, holder)):
+    else:
         now = list(holder)
-        holder.clear()
-        getattr(holder, "extend", getattr(holder, "update", None))(old)  # type: ignore[misc]
-        for n, value in enumerate(now):
-            if is_traced(value):
-                same = len(now) == len(old) and isinstance(holder, (list, deque))
-                yield n, value, old[n] if same else None
+        places = [n for n, value in enumerate(now) if is_traced(value)]
+        if not places:
+            return
+        if isinstance(holder, (list, deque)) and len(now) == len(old):
+            for n in places:
+                holder[n] = old[n]
+                yield n, now[n], old[n]
+        else:  # what was added stays, and is an error where it is used
+            yield None, now[places[0]], None

@@ -53,6 +53,7 @@ class Rewrites(TorchFunctionMode):
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
         self.windows = Windows(windows_written)
         self.stand_ins: dict[int, StandIn] = {}
+        self.reals: dict[int, Tensor] = {}  # real tensors by the ids of their stand-ins
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -61,6 +62,7 @@ class Rewrites(TorchFunctionMode):
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
         self.stand_ins[id(real)] = StandIn(real, wrapper, index)
+        self.reals[id(wrapper)] = real
 
     def wrapper_of(self, real: Tensor) -> Tensor:
         """The traced stand-in of a real tensor."""
@@ -121,8 +123,13 @@ class Rewrites(TorchFunctionMode):
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
         handler = _HANDLERS.get(func)
         if handler is not None:
-            return handler(self, func, args, kwargs)
-        return func(*args, **kwargs)
+            result = handler(self, func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        if self.in_optimizer:
+            return result
+        # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
+        return self.reals.get(id(result), result)
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:

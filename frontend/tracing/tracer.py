@@ -173,7 +173,7 @@ class _Session:
                 self._stand_in(slot)
         owner = getattr(self.build, "__self__", None)
         with (
-            kept_real(self.table, self.reached, owner, self._rebound, self._warn_of_lost),
+            kept_real(self.table, self.reached, owner, self._rebound),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
@@ -342,15 +342,6 @@ class _Session:
             self.rewrites.wrapper_of(old)
         if new.shape == old.shape and new.dtype == old.dtype:
             self.rebound[self.rewrites.stand_ins[id(old)].index] = new
-
-    def _warn_of_lost(self, name: str) -> None:
-        """A tensor of the trace was put where it cannot stay."""
-        text = (
-            f"build() of {self.name} assigns {name}, which is not a tensor before the call: there is nothing to "
-            "update, and it is as it was after the call. Return the tensor from build(), or give the module a "
-            "buffer for it."
-        )
-        warnings.warn_explicit(text, UserWarning, *self.locator.home)
 
     # optimizers
 

@@ -1,0 +1,183 @@
+"""Other software runs as if gflow were not there."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import gflow as flow
+from gflow import nn
+
+_CHECK = Path(__file__).with_name("isolation_check.py")
+Module = torch.nn.Module
+Tensor = torch.Tensor
+
+
+def _run(*arguments: str) -> str:
+    root = _CHECK.parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(_CHECK), *arguments],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_a_process_is_as_before() -> None:
+    assert _run() == "same"
+
+
+@pytest.mark.slow
+def test_libraries_compute_the_same() -> None:
+    pytest.importorskip("diffusers")
+    pytest.importorskip("lightning")
+    assert _run("--libraries") == "same"
+
+
+def test_a_class_with_a_config_of_its_own() -> None:
+    class Mixin:
+        @property
+        def config(self) -> dict[str, int]:
+            return {"a": 1}
+
+    class Model(Module, Mixin):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.config["a"]
+
+    model = Model()
+    graph = nn.Graph.trace(lambda x: model(x))
+    assert torch.equal(graph(torch.ones(1)), model(torch.ones(1)))
+    with pytest.raises(TypeError):
+        torch.nn.Linear(2, 2).to(torch.nn.Module)  # type: ignore[call-overload]
+
+
+# -- threads
+
+
+class Block(Module):
+    """What a trace has to be careful with: PyTorch's own parts that it replaces for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.norm = torch.nn.BatchNorm1d(16, momentum=None)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        x = checkpoint(self.first, x, use_reentrant=False)
+        return self.last(self.norm(x.relu()))
+
+
+def _train(model: Module, steps: int, until: threading.Event | None = None) -> int:
+    """Train until told to stop; returns how many steps that were."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(steps):
+        x = torch.randn(8, 16, generator=generator)
+        optimizer.zero_grad()
+        loss = model(x).square().mean() + Block()(x).mean() * 0  # modules are made meanwhile
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        assert all(type(p) is torch.nn.Parameter for p in model.parameters())
+        if until is not None and until.is_set():
+            return step + 1
+    return steps
+
+
+def _beside(work: Callable[[], Any], busy: Callable[[], Any]) -> Any:
+    """What `busy` gives in another thread, while `work` is done here."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(busy())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        work()
+    finally:
+        thread.join()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def test_a_model_that_trains_in_another_thread() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), Block(), Block())
+    twin = copy.deepcopy(model)
+    done = threading.Event()
+
+    def compile_graphs() -> None:
+        time.sleep(0.05)
+        try:
+            for _ in range(3):
+                graph = nn.Graph.trace(lambda x: model(x))
+                graph._compile(torch.randn(4, 16))
+        finally:
+            done.set()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        steps = _beside(compile_graphs, lambda: _train(model, 100_000, done))
+    assert steps > 3
+    _train(twin, steps)
+    for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
+        assert torch.equal(a, b), name
+
+
+def test_dynamo_in_another_thread() -> None:
+    torch.manual_seed(0)
+    model, done = Block(), threading.Event()
+    x = torch.randn(8, 16)
+
+    def compile_graphs() -> None:
+        try:
+            graph = nn.Graph.trace(lambda x: model(x))
+            graph._compile(torch.randn(4, 16))
+        finally:
+            done.set()
+
+    def dynamo() -> bool:
+        for _ in range(20):
+            other = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()).eval()
+            compiled = torch.compile(other, backend="eager", fullgraph=True)
+            torch.testing.assert_close(compiled(x), other(x))
+            torch._dynamo.reset()
+            if done.is_set():
+                break
+        return True
+
+    assert _beside(compile_graphs, dynamo)
+
+
+def test_graphs_in_two_threads() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 16)
+
+    def work() -> bool:
+        model = Block().eval()
+        compiled = flow.compile(model)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x))
+        return True
+
+    assert _beside(work, work)
