@@ -28,17 +28,9 @@ class Names:
     computed: bool
 
 
-#: functions that look up names which are computed
-_COMPUTING = {
-    "getattr",
-    "hasattr",
-    "vars",
-    "__dict__",
-    "__getattribute__",
-    "globals",
-    "eval",
-    "attrgetter",
-}
+#: what looks up names that need not stand in the code; the first two by a name that may stand there
+_BY_NAME = ("getattr", "hasattr")
+_COMPUTING = {"vars", "__dict__", "__getattribute__", "globals", "locals", "eval", "attrgetter"}
 _known: dict[CodeType, Names] = {}
 _plain: dict[CodeType, frozenset[str]] = {}
 
@@ -72,26 +64,45 @@ def _read(code: CodeType) -> Names:
     pairs: set[tuple[str, str]] = set()
     assigned: dict[str, int] = {}
     before, line = "", code.co_firstlineno
-    for instruction in dis.get_instructions(code):
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
+    computed = False
+    for n, instruction in enumerate(instructions):
         name, value = instruction.opname, instruction.argval
         if instruction.starts_line:
             line = _line(instruction, line)
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             found.add(value)
+            computed |= value in _BY_NAME and not _takes_constant(instructions[n + 1 :])
         elif name in ("LOAD_ATTR", "LOAD_METHOD") and before:
             pairs.add((before, value))
         elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
             assigned.setdefault(value, line)
-        if name != "CACHE":
-            before = value if name in ("LOAD_GLOBAL", "LOAD_NAME") else ""
+        before = value if name in ("LOAD_GLOBAL", "LOAD_NAME") else ""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = names_of(constant)
             found |= inner.globals
             pairs |= inner.pairs
             assigned = inner.assigned | assigned
+            computed |= inner.computed
     read = read_names(code)
-    return Names(read, frozenset(found), frozenset(pairs), assigned, bool(_COMPUTING & read))
+    return Names(
+        read, frozenset(found), frozenset(pairs), assigned, computed or bool(_COMPUTING & read)
+    )
+
+
+_SILENT = ("CACHE", "PRECALL", "EXTENDED_ARG", "PUSH_NULL", "NOP")
+
+
+def _takes_constant(after: list[Any]) -> bool:
+    """Whether the call of `getattr` that these instructions come to, has a name that stands there: as the
+    last argument, or before a default that is loaded at once."""
+    calls = [n for n, i in enumerate(after) if i.opname.startswith("CALL")]
+    if not calls:
+        return False
+    last = after[max(0, calls[0] - 2) : calls[0]]
+    names = [i.opname == "LOAD_CONST" and isinstance(i.argval, str) for i in last]
+    return bool(names) and (names[-1] or (names[0] and last[-1].opname.startswith("LOAD")))
 
 
 def _line(instruction: Any, line: int) -> int:

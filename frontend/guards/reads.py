@@ -27,6 +27,8 @@ _PLAIN = (
 )  # fmt: skip
 #: what every module has, and is looked at in another way, or never
 _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+#: what every class has
+_OF_CLASSES = {"__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__class__"}
 #: dicts of a module's hooks
 HOOKS = (
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
@@ -268,7 +270,11 @@ class Reads:
             if _of_library(base.__module__):
                 continue
             for name, part in list(vars(base).items()):
-                if name in done or not (name in self.names or name in _UNNAMED):
+                if (
+                    name in done
+                    or name in _OF_CLASSES
+                    or not (name in self.names or name in _UNNAMED)
+                ):
                     continue
                 done.add(name)
                 where = f"{kind.__qualname__}.{name}"

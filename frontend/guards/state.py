@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any
 
 import torch
@@ -77,11 +77,7 @@ class StateGuard:
         same = operator.is_
         try:
             return (
-                all(
-                    map(
-                        same, map(dict.get, self._dicts, self._keys, repeat(_MISSING)), self._values
-                    )
-                )
+                all(map(same, map(dict.get, self._dicts, self._keys), self._values))
                 and [*map(len, self._sized)] == self._sizes
                 and all(map(same, map(getattr, self._owners, self._attributes), self._held))
                 and all(map(same, map(_contents, self._cells), self._contents))
