@@ -79,9 +79,10 @@ class Graph(Inspection, Sharing):
     buffers and optimizer state stay the author's own tensors and are updated in place.
 
     `build()` runs once per signature: shapes, dtypes, strides and devices of the input
-    tensors, values of other inputs, train or eval mode of the modules. Python values that it
-    reads elsewhere (attributes, globals) are constants of the program; tensors are not. Graphs
-    are not thread-safe: call one from one thread at a time.
+    tensors, values of other inputs, train or eval mode of the modules, and the Python values that
+    it reads elsewhere (attributes, globals, variables of closures), of which docs/graph.md tells more.
+    Tensors that it reads elsewhere are live. Graphs are not thread-safe: call one from one thread
+    at a time; what else other threads do with its modules is up to them.
     """
 
     config: GraphConfig
@@ -394,7 +395,7 @@ class Graph(Inspection, Sharing):
 
     def _collect(self, state: _State) -> None:
         """Find the modules. If they changed (a parameter was replaced, ...): start over."""
-        with one_at_a_time:  # while another graph is traced, modules hold its tensors
+        with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
             if state.table is None or not state.table.is_current():
                 state.table, state.marks = collect_modules(self._roots()), None
                 state.plans.clear()
