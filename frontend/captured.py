@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
-
-def captured(target: Any) -> list[Any]:
-    """Modules and tensors in a callable's closure, globals, bound object and partial arguments, those
-    in lists, tuples and dicts too; of functions that it calls as well. A module is its own."""
-    found: dict[int, Any] = {}
-    seen: set[int] = set()
-    for part in _walk(target, seen):
-        found.setdefault(id(part), part)
-    return list(found.values())
+from .guards.reads import Reads
+from .guards.state import StateGuard
 
 
-def _walk(value: Any, seen: set[int]) -> Iterator[Any]:
-    if isinstance(value, (torch.nn.Module, torch.Tensor)):
-        yield value
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    for part in _parts(value):
-        yield from _walk(part, seen)
+class Captured:
+    """Modules and tensors that a callable reaches: by its closure, globals, bound object, arguments of a partial,
+    and what these hold; of functions that it calls as well. A module is its own.
 
+    They are looked for anew when what was looked at is not what it was.
+    """
 
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, FunctionType):
-        if value.__module__ and value.__module__.partition(".")[0] in ("torch", "gflow"):
-            return
-        for cell in value.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-        names = value.__globals__
-        yield from (names[name] for name in value.__code__.co_names if name in names)
-        yield from value.__defaults__ or ()
-        yield from (value.__kwdefaults__ or {}).values()
-    elif isinstance(value, MethodType):
-        yield value.__func__
-        yield value.__self__
-        yield from vars(value.__self__).values() if hasattr(value.__self__, "__dict__") else ()
-    elif isinstance(value, functools.partial):
-        yield value.func
-        yield from value.args
-        yield from value.keywords.values()
-    elif isinstance(value, (list, tuple)):
-        yield from value
-    elif isinstance(value, Mapping) and len(value) < 1000:
-        yield from value.values()
-    elif callable(value) and not isinstance(value, type):
-        call = getattr(type(value), "__call__", None)  # noqa: B004
-        if isinstance(call, FunctionType):
-            yield MethodType(call, value)
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self._parts: list[Any] = []
+        self._guard: StateGuard | None = None
+
+    def parts(self) -> list[Any]:
+        """Modules that lie in no other one, and tensors."""
+        if isinstance(self.target, torch.nn.Module):
+            return [self.target]
+        if self._guard is None or not self._guard.holds():
+            reads = Reads().walk([("function", self.target)])
+            inside: set[int] = set()
+            found: dict[int, Any] = {}
+            for module in reads.modules.values():
+                if id(module) not in inside:
+                    found[id(module)] = module
+                    inside.update(map(id, module.modules()))
+            for read in reads.found:
+                for part in read.value if read.kind in ("list", "dict") else (read.value,):
+                    if isinstance(part, torch.Tensor) and read.kind not in (
+                        "slot",
+                        "hooks",
+                        "names",
+                    ):
+                        found.setdefault(id(part), part)
+            self._parts = list(found.values())
+            self._guard = StateGuard(reads.found, reads.names, [], lambda: None, lambda: 0)
+        return self._parts

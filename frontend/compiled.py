@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .building import is_building
-from .captured import captured
+from .captured import Captured
 from .errors import GraphError, GraphInputError
 from .joint import Undivided
 from .lowering.dtypes import LoweringError
@@ -67,12 +67,14 @@ def compile(target: Any = None, /, **options: Any) -> Any:
 class _Program(Graph):
     """The calls that need no gradients."""
 
-    def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, target: Callable[..., Any], captured: Captured, options: dict[str, Any]
+    ) -> None:
         from gflow.compiler import CompileOptions
 
         super().__init__()
         self._target = target
-        self.target = dict(_modules(target))
+        self.target = dict(_modules(captured))
         size = options.pop("cache_size", None)
         if size is not None:
             self.config.set_cache_size(size)
@@ -90,8 +92,8 @@ class _Runner:
     """Chooses between a program without gradients and a pair of programs with them."""
 
     def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
-        self.target = target
-        self.program = _Program(target, options)
+        self.target, self.captured = target, Captured(target)
+        self.program = _Program(target, self.captured, options)
         self._pairs: Any = None
         self._by_dynamo: Callable[..., Any] | None = None
 
@@ -111,7 +113,7 @@ class _Runner:
         )
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        for part in captured(self.target):
+        for part in self.captured.parts():
             if isinstance(part, torch.nn.Module):
                 yield from part.parameters()
             elif isinstance(part, torch.Tensor):
@@ -145,7 +147,7 @@ class _Runner:
         from .differentiable import Differentiable
 
         if self._pairs is None:
-            self._pairs = pairs = Differentiable(self.target, self.program.target)
+            self._pairs = pairs = Differentiable(self.target, self.captured, self.program.target)
             state, config = self.program.__dict__["_state"], self.program.config
             pairs.config.set_cache_size(state.plans.size)
             pairs.config.compile_options = config.compile_options
@@ -167,8 +169,8 @@ class _Runner:
         return call
 
 
-def _modules(target: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    found = (part for part in captured(target) if isinstance(part, torch.nn.Module))
+def _modules(captured: Captured) -> Iterator[tuple[str, torch.nn.Module]]:
+    found = (part for part in captured.parts() if isinstance(part, torch.nn.Module))
     return ((str(i), module) for i, module in enumerate(found))
 
 

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .building import building, one_at_a_time
-from .captured import captured
+from .captured import Captured
 from .executor import Compiled, compile_trace
 from .graph import Graph, _modes, _State
 from .guards.build import Reading
@@ -39,9 +39,14 @@ class Pair(Plan):
 class Differentiable(Graph):
     """Runs `target` with gradients for all that requires them."""
 
-    def __init__(self, target: Callable[..., Any], modules: dict[str, torch.nn.Module]) -> None:
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        captured: Captured,
+        modules: dict[str, torch.nn.Module],
+    ) -> None:
         super().__init__()
-        self._target = target
+        self._target, self._captured = target, captured
         self.target = modules
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +77,7 @@ class Differentiable(Graph):
     def _takers(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
         """What takes gradients: parameters and captured tensors, then arguments."""
         found: dict[int, torch.Tensor] = {}
-        for part in captured(self._target):
+        for part in self._captured.parts():
             inside = part.parameters() if isinstance(part, torch.nn.Module) else [part]
             found |= {id(t): t for t in inside if t.requires_grad}
         given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]

@@ -161,7 +161,7 @@ class ContainerView(View):
 
     __slots__ = ()
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # `isinstance` asks for it
         return type(self._held)
 

@@ -75,15 +75,11 @@ class Reading:
         ]
         others = [m for root in self._others(after).values() for m in root.modules()]
         mine = {id(s.tensor) for s in self.table.slots}
-        tensors = {id(p): p for m in others for p in m._parameters.values() if p is not None}
-        tensors |= {
-            id(i.tensor): i.tensor
-            for i in trace.inputs
-            if i.role == "constant" and i.tensor is not None
-        }
+        held: list[torch.Tensor | None] = [p for m in others for p in m._parameters.values()]
+        held += [i.tensor for i in trace.inputs if i.role == "constant"]
 
         def marks() -> Any:
             return [is_checkpointed(m) for m in others]
 
-        captured = [t for key, t in tensors.items() if key not in mine]
-        return StateGuard(reads, after.names, captured, marks, changes)
+        captured = {id(t): t for t in held if t is not None and id(t) not in mine}
+        return StateGuard(reads, after.names, list(captured.values()), marks, changes)

@@ -73,11 +73,11 @@ class Reads:
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]] | None = None) -> None:
         self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
         self.names: set[str] = set()
-        self.computed = False
+        self.computed = self.computed_by_user = False
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.reached: list[Any] = []
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[Any, Any] = {}
 
     def walk(self, roots: Iterable[tuple[str, Any]]) -> Reads:
         """Find all that is read from `roots`, by name."""
@@ -96,7 +96,9 @@ class Reads:
     def _begin(self) -> None:
         self.found, self.modules, self.reached, self._seen = [], {}, [], {}
         self.names = set().union(*map(read_names, self.codes)) | {"training"}
-        self.computed = any(names_of(c).computed for c in self.codes if not is_library(c))
+        computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
+        self.computed = bool(computing)
+        self.computed_by_user = not all(map(is_installed, computing))
 
     def _add(self, kind: str, holder: Any, key: Any, value: Any, path: str) -> None:
         self.found.append(Read(kind, holder, key, value, path))
@@ -143,7 +145,7 @@ class Reads:
         self.modules.setdefault(path, module)
         self.reached.append(module)
         own = vars(module)
-        for name in own:
+        for name in list(own):
             if name not in _OF_MODULES and (self.computed or name in self.names):
                 self._item(own, name, f"{path}.{name}")
         self._add("names", own, None, frozenset(own), path)
@@ -154,12 +156,12 @@ class Reads:
                 for hook in hooks.values():
                     self._visit(hook, f"{path}.{kind}")
         self._class(type(module), path)
-        for held in (module._parameters, module._buffers, module._modules):
+        for kind in ("_parameters", "_buffers", "_modules"):
+            held = own.get(kind, {})
             self._add("size", held, None, len(held), path)
-            for name, part in held.items():
+            for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
-        for name, child in module._modules.items():
-            self._visit(child, f"{path}.{name}")
+                self._visit(part, f"{path}.{name}")
 
     def _function(self, function: FunctionType, path: str, root: bool) -> None:
         code = function.__code__
@@ -192,7 +194,7 @@ class Reads:
         for name in used.globals:
             if name not in names or ("global", id(names), name) in self._seen:
                 continue
-            self._seen["global", id(names), name] = None  # type: ignore[index]
+            self._seen["global", id(names), name] = None
             value = names[name]
             self._add("item", names, name, value, name)
             if not isinstance(value, ModuleType):
@@ -202,7 +204,7 @@ class Reads:
             if isinstance(module, ModuleType) and not _of_library(module.__name__):
                 own = vars(module)
                 if attribute in own and ("global", id(own), attribute) not in self._seen:
-                    self._seen["global", id(own), attribute] = None  # type: ignore[index]
+                    self._seen["global", id(own), attribute] = None
                     self._item(own, attribute, f"{name}.{attribute}")
 
     def _python_module(self, module: ModuleType, path: str) -> None:
@@ -218,11 +220,12 @@ class Reads:
 
     def _container(self, value: Any, path: str) -> None:
         if isinstance(value, dict):
-            parts = (*value, *value.values())
-            named = [(f"{path}[{k!r}]", v) for k, v in value.items()]
+            # as a dict: a library's may load what it lists
+            parts = (*dict.keys(value), *dict.values(value))
+            named = [(f"{path}[{k!r}]", v) for k, v in dict.items(value) if not is_plain(v)]
         else:
             parts = tuple(value)
-            named = [(f"{path}[{n}]", v) for n, v in enumerate(parts)]
+            named = [(f"{path}[{n}]", v) for n, v in enumerate(parts) if not is_plain(v)]
         if len(parts) > MOST_ITEMS:
             self._add("size", value, None, len(value), path)
             return
@@ -242,13 +245,14 @@ class Reads:
             return
         self.reached.append(value)
         # one that finds its attributes by code of its own, may find any
-        self._attributes(value, path, hasattr(kind, "__getattr__") and not _is_graph(value))
+        computed = hasattr(kind, "__getattr__") and not _is_graph(value)
+        self._attributes(value, path, computed or self.computed_by_user)
         self._class(kind, path)
 
     def _attributes(self, value: Any, path: str, all_of_them: bool) -> None:
         own = getattr(value, "__dict__", None)
         if type(own) is dict:
-            for name in own:
+            for name in list(own):
                 if (all_of_them or name in self.names) and not (
                     _is_graph(value) and name in _OF_GRAPHS
                 ):
@@ -264,7 +268,7 @@ class Reads:
     def _class(self, kind: type, path: str) -> None:
         if ("class", id(kind)) in self._seen:
             return
-        self._seen["class", id(kind)] = kind  # type: ignore[index]
+        self._seen["class", id(kind)] = kind
         done: set[str] = set()
         for base in kind.__mro__:
             if _of_library(base.__module__):
@@ -307,7 +311,7 @@ def _is_graph(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _slots(kind: type) -> tuple[str, ...]:
+def _slots(kind: Any) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())

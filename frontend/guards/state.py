@@ -56,13 +56,13 @@ class StateGuard:
         self._cells = [r.holder for r in by_kind.get("cell", [])]
         self._contents = [r.value for r in by_kind.get("cell", [])]
         lists, dicts = by_kind.get("list", []), by_kind.get("dict", [])
-        self._lists = [r.holder for r in lists] + [r.holder for r in dicts]
+        self._lists = [r.holder for r in lists]
         self._mappings = [r.holder for r in dicts]
         self._parts = [p for r in lists for p in r.value]
         self._parts += [p for r in dicts for p in r.value[: len(r.value) // 2]]
         self._parts += [p for r in dicts for p in r.value[len(r.value) // 2 :]]
         sized = by_kind.get("size", []) + by_kind.get("names", [])
-        self._sized = [r.holder for r in sized] + self._lists
+        self._sized = [r.holder for r in sized] + self._lists + self._mappings
         self._sizes = [*map(len, self._sized)]
         hooks = by_kind.get("hooks", [])
         self._unhooked = [r.holder for r in hooks if not r.value]
@@ -91,8 +91,9 @@ class StateGuard:
             return False
 
     def _all_parts(self) -> Any:
-        values = chain.from_iterable(map(dict.values, self._mappings))
-        return chain(chain.from_iterable(self._lists), values)
+        both = (dict.keys, dict.values)
+        parts = (chain.from_iterable(map(part, self._mappings)) for part in both)
+        return chain(chain.from_iterable(self._lists), *parts)
 
     def _equal(self) -> bool:
         """Look at each. What is equal now is taken for the next call."""
@@ -154,7 +155,7 @@ def now(read: Read) -> Any:
     if kind == "names":
         return frozenset(holder)
     if kind == "dict":
-        return (*holder, *holder.values())
+        return (*dict.keys(holder), *dict.values(holder))
     return tuple(holder)
 
 

@@ -131,7 +131,7 @@ def kept_real(
             current = slot.holder.get(slot.key)
             if current is not slot.tensor:
                 slot.holder[slot.key] = slot.tensor
-                if completed and is_traced(current):
+                if completed and current is not None and is_traced(current):
                     changed(slot.tensor, current)
                 elif completed:
                     reached.lost.append(slot.name)
