@@ -415,6 +415,18 @@ def _local_name() -> tuple[Any, Any, Any]:
     return None, call, lambda: setattr(config.inner, "gain", 5.0)
 
 
+def _callable_object() -> tuple[Any, Any, Any]:
+    class Call:
+        def __init__(self) -> None:
+            self.gain, self.modules = 2.0, (torch.nn.Linear(4, 4),)
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return self.modules[0](x) * self.gain
+
+    call = Call()
+    return None, call, lambda: setattr(call, "gain", 5.0)
+
+
 def _slot() -> tuple[Any, Any, Any]:
     held = Slotted()
     return None, lambda x: x * held.gain, lambda: setattr(held, "gain", 5.0)
@@ -493,7 +505,7 @@ def _tensor_attribute() -> tuple[Any, Any, Any]:
 VALUES = [
     _graph_attribute, _global_number, _global_tensor, _global_function, _closure_number,
     _closure_tensor, _tensor_in_place, _tensor_reshaped, _entry, _appended, _listed_objects,
-    _nested_object, _local_name, _slot, _property, _frozen_dataclass, _heads, _own_training,
+    _nested_object, _local_name, _callable_object, _slot, _property, _frozen_dataclass, _heads, _own_training,
     _computed_name, _tensor_attribute,
 ]  # fmt: skip
 

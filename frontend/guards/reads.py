@@ -172,7 +172,7 @@ class Reads:
         if is_library(code):  # a decorator's: what it decorates may be the user's
             for name, cell in cells:
                 part = _contents(cell)
-                if isinstance(part, (FunctionType, MethodType, torch.nn.Module, functools.partial)):
+                if callable(part) and not isinstance(part, type):
                     self._visit(part, getattr(part, "__name__", name), root)
             return
         if is_installed(code) and not root and code not in self.codes:
@@ -258,7 +258,8 @@ class Reads:
                 ):
                     self._item(own, name, f"{path}.{name}")
             self._add("names", own, None, frozenset(own), path)
-        for name in _slots(type(value)):
+        kind: Any = type(value)
+        for name in _slots(kind):
             if all_of_them or name in self.names:
                 part = getattr(value, name, _EMPTY)
                 if part is not _EMPTY:

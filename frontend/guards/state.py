@@ -91,9 +91,9 @@ class StateGuard:
             return False
 
     def _all_parts(self) -> Any:
-        both = (dict.keys, dict.values)
-        parts = (chain.from_iterable(map(part, self._mappings)) for part in both)
-        return chain(chain.from_iterable(self._lists), *parts)
+        keys = chain.from_iterable(map(dict.keys, self._mappings))
+        values = chain.from_iterable(map(dict.values, self._mappings))
+        return chain(chain.from_iterable(self._lists), keys, values)
 
     def _equal(self) -> bool:
         """Look at each. What is equal now is taken for the next call."""

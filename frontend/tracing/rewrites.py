@@ -53,7 +53,9 @@ class Rewrites(TorchFunctionMode):
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
         self.windows = Windows(windows_written)
         self.stand_ins: dict[int, StandIn] = {}
-        self.reals: dict[int, Tensor] = {}  # real tensors by the ids of their stand-ins
+        self.reals: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # stand-ins by their ids, with real tensors
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -62,7 +64,7 @@ class Rewrites(TorchFunctionMode):
     def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
         self.stand_ins[id(real)] = StandIn(real, wrapper, index)
-        self.reals[id(wrapper)] = real
+        self.reals[id(wrapper)] = (wrapper, real)
 
     def wrapper_of(self, real: Tensor) -> Tensor:
         """The traced stand-in of a real tensor."""
@@ -129,7 +131,8 @@ class Rewrites(TorchFunctionMode):
         if self.in_optimizer:
             return result
         # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
-        return self.reals.get(id(result), result)
+        known = self.reals.get(id(result))
+        return result if known is None else known[1]
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:
