@@ -274,3 +274,34 @@ def test_stages_by_both_spellings() -> None:
     for wrong in (-1, "first", True):
         with pytest.raises(gflow.GraphError, match="stage_id is a stage's number, from 0"):
             graph.model.config.stage_id = wrong
+
+
+def test_settings_of_modules_in_loops() -> None:
+    class Looping(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Sequential(nn.Linear(3, 3), nn.ModuleList([nn.Linear(3, 3)]))
+            self.parts: Any = {"first": nn.Linear(3, 3), "rest": [nn.Linear(3, 3)]}
+            found = [*self.model, *self.model.children(), *self.model[1]]
+            found += [m for _, m in self.model.named_modules() if isinstance(m, nn.Linear)]
+            found += [self.parts["first"], *self.parts["rest"], self.parts.get("first")]
+            for module in found:
+                module.config.stage_id = 1
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            assert type(self.parts) is dict
+            return self.parts["rest"][0](self.parts["first"](self.model[0](x)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = Looping()
+    x = torch.randn(2, 3)
+    graph(x)
+    for module in (graph.model[1][0], graph.parts["rest"][0], graph.parts["first"]):
+        assert module.to(gflow.nn.graph.GraphModule).stage_id == 1
+    assert isinstance(graph.parts, dict)
+    assert list(graph.parts) == ["first", "rest"]
+    graph.parts["rest"][0] = nn.Linear(3, 3)
+    with torch.no_grad():
+        want = graph.parts["rest"][0](graph.parts["first"](graph.model[0](x)))
+        torch.testing.assert_close(graph(x), want)

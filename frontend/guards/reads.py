@@ -283,9 +283,8 @@ class Reads:
                     continue
                 done.add(name)
                 where = f"{kind.__qualname__}.{name}"
-                seen = getattr(kind, name, _EMPTY)
-                if seen is not _EMPTY and getattr(kind, name, _EMPTY) is seen:
-                    self._add("attribute", kind, name, seen, where)
+                if _is_stable(part):
+                    self._add("attribute", kind, name, getattr(kind, name), where)
                 self._visit(part, where)
 
 
@@ -307,6 +306,13 @@ def _of_library(module: str) -> bool:
     return root in ("torch", "gflow", "builtins", "numpy") or root in sys.stdlib_module_names
 
 
+def _is_stable(part: Any) -> bool:
+    """Whether a class gives the same object for a name each time, without running code of a user."""
+    return isinstance(part, (FunctionType, property, staticmethod)) or not hasattr(
+        type(part), "__get__"
+    )
+
+
 def _is_graph(value: Any) -> bool:
     return isinstance(getattr(type(value), "build", None), FunctionType) and "_state" in vars(value)
 
@@ -316,7 +322,9 @@ def _slots(kind: Any) -> tuple[str, ...]:
     found: list[str] = []
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())
-        found += [slots] if isinstance(slots, str) else slots
+        for name in [slots] if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
     return tuple(s for s in found if s not in ("__dict__", "__weakref__"))
 
 
