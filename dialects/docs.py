@@ -89,6 +89,10 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"scale": 0.125, "causal": True},
     ),
     "optimization_barrier": (["4x8xf32", "4xf32"], {}),
+    "check": (
+        ["i1", "i64"],
+        {"error": "IndexError", "message": "index {} is out of bounds for a dimension of size 3"},
+    ),
     "aten": (["4x8xf32"], {"overload": "aten.topk.default", "args": '[[{"t": 0}, 2], {}]'}),
 }
 

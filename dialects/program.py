@@ -18,8 +18,9 @@ KERNEL_LOWERING = (
 )
 
 #: where a tensor lives: in the arena, in an argument's own storage, in a result that the caller
-#: gets, in a constant
-Space = Literal["arena", "arg", "result", "constant"]
+#: gets, in a constant. Steps also write to what an executable has for itself: "status" 0 is its report of a
+#: check that failed, "status" 1 counts the runs of each check, on a device.
+Space = Literal["arena", "arg", "result", "constant", "status"]
 
 
 class Place(NamedTuple):
@@ -159,6 +160,19 @@ class Race:
     seconds: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Check:
+    """An error that a step may report, by the number of this in `Program.checks`.
+
+    error: the exception's name. message: `{}` in it stands for the value that was found.
+    label: the op's name and source.
+    """
+
+    error: str
+    message: str
+    label: str
+
+
 Step = KernelStep | KernelGroup | AtenStep | LaunchStep
 
 
@@ -204,6 +218,7 @@ class Program:
     triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
     size: what its sizes vary with, if they do.
     races: how steps were chosen by measuring.
+    checks: errors that steps may report.
     """
 
     name: str
@@ -221,3 +236,4 @@ class Program:
     device_code: dict[str, DeviceCode] = field(default_factory=dict)
     size: Size | None = None
     races: list[Race] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)

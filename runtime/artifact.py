@@ -73,7 +73,7 @@ def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
         files[_ir_name(n)] = program.ir.encode()
         values = {
             name: encode(getattr(program, name))
-            for name in ("name", "arguments", "results", "steps", "declarations")
+            for name in ("name", "arguments", "results", "steps", "declarations", "checks")
         }
         values |= {"kernels": list(program.kernels), "arena_bytes": program.arena_bytes}
         values["max_threads"] = program.max_threads

@@ -10,6 +10,8 @@ import torch
 from gflow.dialects.aten import decode_call
 from gflow.dialects.program import AtenStep, TensorRef
 
+from .failures import explain, where
+
 Locate = Callable[[TensorRef], torch.Tensor]
 
 #: overloads whose out= variant writes into the given tensor without a copy of its own
@@ -65,6 +67,18 @@ class AtenCall:
         )
 
     def run(self) -> None:
+        """Make the call.
+
+        Raises:
+            Exception: what PyTorch raises, with the place in the author's program that it comes from.
+        """
+        try:
+            self._run()
+        except Exception as error:
+            explain(error, where(self.step.label))
+            raise
+
+    def _run(self) -> None:
         if self.has_scalars:
             self.decode()
         if self.out is not None:

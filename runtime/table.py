@@ -16,12 +16,13 @@ from gflow.dialects.extents import Extent
 from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
 
 from . import jit
+from .failures import FOUND, REPORT_WORDS, raise_failed
 from .sizes import Numbers
 
 _RUNNER = "gflow_run_steps"
-#: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel);
-#: words: table, begin, end, threads
-RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
+#: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel), up to one that
+#: reports an error; words: table, begin, end, threads, report. Gives the report's first word.
+RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) -> i64 {
     %one = arith.constant 1 : i64
     %zero = arith.constant 0 : i32
     %table = llvm.load %w : !llvm.ptr -> !llvm.ptr
@@ -31,9 +32,15 @@ RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
     %end = llvm.load %pe : !llvm.ptr -> i64
     %pt = llvm.getelementptr %w[3] : (!llvm.ptr) -> !llvm.ptr, i64
     %threads = llvm.load %pt : !llvm.ptr -> i32
+    %pr = llvm.getelementptr %w[4] : (!llvm.ptr) -> !llvm.ptr, i64
+    %report = llvm.load %pr : !llvm.ptr -> !llvm.ptr
     %single = arith.constant 1 : i32
+    %none = arith.constant 0 : i64
     %alone = arith.cmpi eq, %threads, %single : i32
     scf.for %i = %begin to %end step %one : i64 {
+      %failed = llvm.load %report : !llvm.ptr -> i64
+      %go = arith.cmpi eq, %failed, %none : i64
+      scf.if %go {
       %row = llvm.getelementptr %table[%i]
           : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.array<3 x i64>
       %function = llvm.load %row : !llvm.ptr -> !llvm.ptr
@@ -50,8 +57,10 @@ RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
         llvm.call @GOMP_parallel(%function, %words, %threads, %zero)
             : (!llvm.ptr, !llvm.ptr, i32, i32) -> ()
       }
+      }
     }
-    llvm.return
+    %result = llvm.load %report : !llvm.ptr -> i64
+    llvm.return %result : i64
   }"""
 _GROUP = "gflow_run_group"
 #: runs kernels side by side on the calling thread: its share of each, and every nth of those that cannot
@@ -114,12 +123,17 @@ class KernelTable:
 
     def __init__(self, program: Program, fixed: FixedAddress) -> None:
         """
+        Args:
+            fixed: of constants; what kernels report goes to the table's own memory.
+
         Raises:
             ValueError: a kernel's text is not valid MLIR.
         """
         steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
         functions = jit.compile_kernels(*kernels_of(program))
-        self._runner = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions[_RUNNER])
+        self._runner = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions[_RUNNER])
+        self._checks = program.checks
+        self._report = np.zeros(REPORT_WORDS, dtype=np.int64)
         # never empty, so that their addresses are good
         self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
         self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
@@ -157,6 +171,8 @@ class KernelTable:
                 self._varying.append((self._used, word))
             elif isinstance(word, int):
                 self._words[self._used] = word
+            elif isinstance(word, Place) and word.space == "status":
+                self._words[self._used] = self._report.ctypes.data
             elif isinstance(word, Place) and (address := fixed(word)) is not None:
                 self._words[self._used] = address
             elif isinstance(word, Place):
@@ -191,13 +207,22 @@ class KernelTable:
 
     def segment(self, begin: int, end: int) -> Segment:
         """Rows `begin`…`end`, the end left out."""
-        words = np.array([self._rows.ctypes.data, begin, end, 0], dtype=np.int64)
+        rows, report = self._rows.ctypes.data, self._report.ctypes.data
+        words = np.array([rows, begin, end, 0, report], dtype=np.int64)
         return Segment(words, words.ctypes.data)
 
     def run(self, segment: Segment, threads: int) -> None:
-        """Run the rows of a segment, the parallel ones on `threads` threads."""
+        """Run the rows of a segment, the parallel ones on `threads` threads.
+
+        Raises:
+            IndexError, RuntimeError, …: a check failed; what comes after it has not run.
+        """
         segment.words[3] = threads
-        self._runner(segment.address)
+        failed = self._runner(segment.address)
+        if failed:
+            found = int(self._report[FOUND])
+            self._report[:] = 0
+            raise_failed(self._checks[failed - 1], found)
 
 
 def _word_count(step: KernelStep | KernelGroup) -> int:

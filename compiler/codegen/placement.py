@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Argument, AtenStep, Place, Result, Step, TensorRef
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.program import Argument, AtenStep, Check, Place, Result, Step, TensorRef
 from gflow.dialects.types import TensorType
 
 from ..errors import CompileError
@@ -36,6 +39,7 @@ class Placement:
             v: Place("arg", i, 0) for i, v in enumerate(self.body.arguments)
         }
         self.constants: list[bytes] = []
+        self.checks: list[Check] = []
         self.steps: list[Step] = []
         self.scratch_bytes = 0
         self.arena = ir.IntegerAttr(function.operation.attributes["gflow.arena_size"]).value
@@ -78,6 +82,12 @@ class Placement:
 
     def label(self, o: Op) -> str:
         return f"{o.name} {o.op.location}"
+
+    def check(self, o: Op) -> int:
+        """Note the error that a check reports; its number, from 1."""
+        attrs = read(OPS[CHECK], o.op.attributes)
+        self.checks.append(Check(attrs["error"], attrs["message"], self.label(o)))
+        return len(self.checks)
 
     def scratch(self, size: int, wanted: bool = True) -> Place:
         """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""

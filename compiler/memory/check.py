@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ssa import Body, Op, aliases, read_body
@@ -182,8 +183,11 @@ def _returned(
     for o in body.ops:
         for v in o.operands:
             readers.setdefault(at[v].base, []).append(o.index)
+    checks = [o.index for o in body.ops if o.name == CHECK]
     for v, (space, number, _) in places.items():
         o = body.ops[body.producer[v]]
+        if space == "arg" and checks and o.index < checks[-1]:
+            yield f"updates argument {number} before gflow.{CHECK} (op {checks[-1]})", o.op
         if space != "arena" and due.get(v) != (space, number):
             yield f"{space}:{number} is not this value's place", o.op
         if space != "arg" or number >= len(body.arguments):

@@ -20,10 +20,10 @@ After:
     %1 = "gflow.reshape"(%c) {shape = array<i64: 2, 16>} : …
     %2 = "gflow.matmul"(%1, %w) : …
 
-An update is written in place if nothing reads the old value later, and if the kernel that makes
-it reads it only where it writes; else it goes to a buffer and is copied at the end. What is written
-in place has the argument's strides for all that read it later: one reader that needs it dense reads a copy,
-and for several the update is made in a buffer too.
+An update is written in place if nothing reads the old value later, if the kernel that makes it reads it
+only where it writes, and if no `gflow.check` comes later; else it goes to a buffer and is copied at the end. What
+is written in place has the argument's strides for all that read it later: one reader that needs it dense reads a
+copy, and for several the update is made in a buffer too.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.types import COMPLEX
 
 from ..memory.access import readable, writable
@@ -85,6 +86,7 @@ def _fix_updates(
     for o in body.ops:
         for v in o.operands:
             readers.setdefault(at[v].base, []).append(o.index)
+    last_check = max((o.index for o in body.ops if o.name == CHECK), default=-1)
     updated = {body.arguments[alias] for alias in target if alias is not None}
     read_at_the_end = {at[v].base for v in body.returned}
     copies: list[tuple[int, ir.Value]] = []
@@ -96,6 +98,7 @@ def _fix_updates(
             argument, shape = body.arguments[alias], body.types[v].shape
             if (
                 tentative.get(v) == alias
+                and body.producer[v] > last_check
                 and spared.get(v, 0) < 2
                 and argument not in read_at_the_end
                 and writable(body.ops[body.producer[v]], shape, strides[alias])

@@ -1,4 +1,5 @@
-"""What must come before what: operands, and readers of an old value before its update."""
+"""What must come before what: operands, readers of an old value before its update, and checks before all
+updates: where one fails, no argument has changed."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gflow.dialects.mlir import func
+from gflow.dialects.ops.structure import CHECK
 
 from ..ssa import Body, aliases
 from ..views import Layout, layouts
@@ -47,6 +49,10 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
         p: {r for a in arguments for r in readers.get(a, ())} - {p}
         for p, arguments in updates.items()
     }
+    # nothing is updated until all checks are done
+    checks = {o.index for o in body.ops if o.name == CHECK}
+    for waiting in others.values():
+        waiting |= checks
     # a reader that needs the update's result comes after it in any order: a copy will be made
     late = _reached(body, {p: {r for r in rs if r > p} for p, rs in others.items()})
     before = [{body.producer[v] for v in o.operands if body.producer[v] >= 0} for o in body.ops]

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from ..opdef import Attr, OpDef
+from collections.abc import Sequence
+from typing import Any
+
+from ..opdef import Attr, OpDef, VerifyError
+from ..types import TensorType
 
 #: moves nothing: each result is its operand, seen through a view
 BARRIER = "optimization_barrier"
+#: ends a run with an error: no pass may drop it, or put an update of an argument before it
+CHECK = "check"
+
+#: exceptions that a check may raise, by the names that its attribute `error` takes
+ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError")
+
+
+def _check(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+    if operands[0] != TensorType((), "i1"):
+        raise VerifyError(f"operand #0 must be one bool, a tensor<i1>, found {operands[0]}")
+    if len(operands) > 1 and operands[1] != TensorType((), "i64"):
+        raise VerifyError(f"operand #1 must be one number, a tensor<i64>, found {operands[1]}")
+    return []
+
 
 OPS: tuple[OpDef, ...] = (
     OpDef(
@@ -43,6 +61,21 @@ OPS: tuple[OpDef, ...] = (
         results=None,
         infer=lambda operands, attrs: list(operands),
         mixed=True,
+    ),
+    OpDef(
+        CHECK,
+        "structure",
+        "ends the run with an error if `bad` is true; it has an effect, so it stays where nothing reads a result, "
+        "and whatever replaces an argument's value comes after it. On a device the run goes on, and the next "
+        "call raises the error",
+        ("bad", "found?"),
+        {
+            "error": Attr("str", "the exception", choices=ERRORS),
+            "message": Attr("str", "its message; `{}` in it becomes `found`"),
+        },
+        results=0,
+        infer=_check,
+        pure=False,
     ),
     OpDef(
         "aten",

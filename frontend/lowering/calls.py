@@ -11,6 +11,7 @@ from gflow.dialects import extents
 from gflow.dialects.opdef import VerifyError
 
 from ..tracing.trace import TraceValue
+from .checks import find_check
 from .decompose import decompose
 from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex
 from .emitter import Emitter, Value
@@ -28,6 +29,9 @@ def lower_call(
     results: list[TraceValue | None],
 ) -> list[Value | None]:
     """One call: its rule, else its decomposition, else `gflow.aten`."""
+    check = find_check(func)
+    if check is not None:
+        check(em, *args, **kwargs)
     lowered = try_lower(em, func, args, kwargs, results)
     if lowered is not None:
         return lowered

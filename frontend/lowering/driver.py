@@ -13,6 +13,7 @@ from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
 
+from ..tracing.refusals import name_if_refusing
 from ..tracing.sizes import with_size
 from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
 from .calls import lower_call
@@ -83,11 +84,11 @@ def _symbol(name: str) -> str:
 
 
 def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:
-    """The ops that the outputs need, in order, and the values that they and the outputs read."""
+    """The ops that the outputs need or that may raise, in order, and the values that they and the outputs read."""
     needed = {o.value.id for o in trace.outputs}
     kept = []
     for op in reversed(trace.ops):
-        if any(r is not None and r.id in needed for r in op.results):
+        if name_if_refusing(op.func) or any(r is not None and r.id in needed for r in op.results):
             kept.append(op)
             _collect(op.args, needed)
             _collect(tuple(op.kwargs.values()), needed)

@@ -29,6 +29,7 @@ from .fakes import fake_call
 from .foreach import split_foreach
 from .location import Locator
 from .numbers import Guard, Number, number_of, wrap
+from .refusals import name_if_refusing
 from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ class Recorder(TorchDispatchMode):
                     fresh = True
             else:
                 results.append(None)
-        if fresh:
+        if fresh or (not any(results) and name_if_refusing(func)):
             scope = self.locator.scopes.current
             self.ops.append(TraceOp(func, args, kwargs, results, loc, scope))
             self.locator.watcher.op(self.ops[-1])

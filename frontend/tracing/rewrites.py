@@ -349,6 +349,12 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
+def _fail_if(bad: Tensor, error: str, message: str) -> None:
+    """The run ends with an error where an element of `bad` is true."""
+    with torch.no_grad():
+        torch.ops.gflow.fail_if(bad, error, message)
+
+
 def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """PyTorch's own looks at the values: to check them, or to find the number of classes."""
     words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
@@ -358,6 +364,11 @@ def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
             "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
         )
+    _fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
+    _fail_if(
+        tensor >= num_classes, "RuntimeError",
+        f"Class values must be smaller than num_classes, which is {num_classes}.",
+    )  # fmt: skip
     classes = torch.arange(num_classes, device=tensor.device, dtype=tensor.dtype)
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
@@ -370,9 +381,13 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> Tensor:
-    """PyTorch's own, without its check of the values of `var`."""
+    """PyTorch's own; it looks at the values of `var`."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
+    if isinstance(var, Tensor):
+        _fail_if(var < 0, "ValueError", "var has negative entry/entries")
+    elif var < 0:
+        raise ValueError("var has negative entry/entries")
     var = var.clone() if isinstance(var, Tensor) else torch.full_like(input, var)
     if var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)

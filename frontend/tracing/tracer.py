@@ -28,6 +28,7 @@ from .location import Locator, user_line
 from .modules import Reached, Slot, collect_modules, is_traced, kept_real
 from .optimizer import NewState, OptimizerTrace, trace_step
 from .recorder import Recorder, describe
+from .refusals import name_if_refusing
 from .rewrites import Rewrites, StandIn, functional, unwrap
 from .scaler import LossScale, prepare
 from .shared import Shared, base_of, conflicts, storage_of, view_in
@@ -651,12 +652,12 @@ _PARTS = ("ops", "outputs")
 
 
 def _prune(trace: Trace, keep_inputs: bool = True) -> None:
-    """Drop ops whose results nothing uses, and arguments (other than graph inputs, with
+    """Drop ops whose results nothing uses, unless they refuse some values, and arguments (other than graph inputs, with
     `keep_inputs`) that no op and no output uses."""
     live: set[TraceValue] = {o.value for o in trace.outputs}
     kept: list[TraceOp] = []
     for op in reversed(trace.ops):
-        if any(r in live for r in op.results if r is not None):
+        if name_if_refusing(op.func) or any(r in live for r in op.results if r is not None):
             live.update(values_in((op.args, op.kwargs)))
             kept.append(op)
     trace.ops = kept[::-1]

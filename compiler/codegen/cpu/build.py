@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.program import KernelGroup, KernelStep, Program
 
 from ...contractions import root_of
@@ -17,7 +18,7 @@ from ...ssa import Op
 from .. import aten_ops, aten_pooling, steps
 from ..kernel import describe
 from ..placement import arguments, results
-from . import convolution, halves, movement, vmath
+from . import checks, convolution, halves, movement, vmath
 from .builder import Builder
 from .epilogue import Epilogue, split
 
@@ -55,6 +56,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         declarations=_declarations(b),
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
+        checks=b.checks,
         max_threads=threads,
     )
 
@@ -126,6 +128,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "pad": movement.pad,
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
+    CHECK: checks.check,
     "aten": halves.widening_call(aten_ops.call),
     "attention": halves.widening_call(aten_ops.attention),
     "attention_grad": halves.widening_call(aten_ops.attention_grad),

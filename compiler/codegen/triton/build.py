@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.program import Program
 
 from ...contractions import root_of
@@ -16,7 +17,7 @@ from ...targets import Target
 from ...views import is_view
 from .. import steps
 from ..placement import arguments, results
-from . import attention, fused, indexing, merge, movement, pooling, positions, rows
+from . import attention, checks, fused, indexing, merge, movement, pooling, positions, rows
 from .builder import Builder
 from .convolution import convolution
 from .epilogue import Epilogue, split
@@ -61,6 +62,7 @@ def build_with(b: Builder) -> Program:
         declarations={},
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
+        checks=b.checks,
         target=str(b.target),
         triton=b.triton,
     )
@@ -101,6 +103,7 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "pad": movement.pad,
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
+    CHECK: checks.check,
     "aten": rows.call,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,

@@ -1,0 +1,329 @@
+"""What eager PyTorch refuses because of values, as `gflow.check` ops in front of the call.
+
+A rule looks at a call's arguments and emits conditions; the call itself is lowered as if they held. Conditions
+and exceptions are those of PyTorch's CPU kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gflow.dialects import extents
+from gflow.dialects.extents import varies
+from gflow.dialects.mlir import ir
+
+from ..tracing.refusals import REFUSING, name_if_refusing
+from .dtypes import is_float
+from .emitter import Emitter, Value, broadcast_shapes
+from .registry import lowers
+from .shape import wrap
+
+#: (emitter, *args, **kwargs) of a call: emits what must hold for it
+Rule = Callable[..., None]
+
+RULES: dict[str, Rule] = {}
+
+
+def checks(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule, as `registry.lowers` does."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, f"{name} has a check already"
+            assert name in REFUSING, f"{name} is not kept in traces whose results nothing reads"
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+def find_check(func: Any) -> Rule | None:
+    """The rule of an overload, else the one of all overloads of its op."""
+    name = name_if_refusing(func)
+    return None if name is None else RULES[name]
+
+
+# -- conditions
+
+
+def fail_if(
+    em: Emitter, bad: Value, error: str, message: str, found: Value | None = None
+) -> None:
+    """The run ends with an error where an element of `bad` is true.
+
+    found: integers of the same shape; the largest of the bad ones goes into the message for `{}`.
+    """
+    if bad.numel == 0 or (bad.const is not None and not bad.const):
+        return
+    dims = range(bad.rank)
+    operands = [em.reduce(bad, "any", dims)]
+    if found is not None:
+        values = em.select(bad, found.to("i64"), -(1 << 63))
+        operands.append(em.reduce(values, "max", dims))
+    em.create("check", operands, {"error": error, "message": message}, [])
+
+
+def in_range(
+    em: Emitter, index: Any, low: int, high: int, error: str, message: str,
+    other: int | None = None,
+) -> None:  # fmt: skip
+    """Integers lie in low … high - 1, or are `other`. Says nothing that has been said of them before."""
+    if not isinstance(index, Value) or index.dtype == "i1" or is_float(index.dtype):
+        return
+    key = (index.ir, low, high, other)
+    if key in em.checked:
+        return
+    em.checked.add(key)
+    known = _range(em, index.ir)
+    if known is not None and not varies(high) and low <= known[0] and known[1] < high:
+        return
+    wide = index.to("i64")
+    bad = wide.ge(high) if index.dtype.startswith("u") and low <= 0 else wide.lt(low) | wide.ge(high)
+    if other is not None and not low <= other < high:
+        bad = bad & wide.ne(other)
+    fail_if(em, bad, error, message, wide)
+
+
+def number(size: int) -> str:
+    """A size, as a message shows it."""
+    symbol = extents.current()
+    return symbol.text(size) if symbol is not None and varies(size) else str(size)
+
+
+def _range(em: Emitter, value: ir.Value) -> tuple[int, int] | None:
+    """The least and the greatest number of a tensor of positions that the program makes itself."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return None
+    op = owner.operation if hasattr(owner, "operation") else owner
+    name = op.name.removeprefix("gflow.")
+    if name in ("broadcast", "reshape", "transpose", "slice", "convert", "reverse"):
+        return _range(em, op.operands[0])
+    if name == "iota":
+        shape = ir.RankedTensorType(value.type).shape
+        size = shape[ir.IntegerAttr(op.attributes["dim"]).value]
+        return None if varies(size) else (0, size - 1)
+    return None
+
+
+# -- look-ups
+
+
+def _others(shape: Sequence[int], dims: Sequence[int]) -> int:
+    """The elements of a tensor at one position of some dimensions."""
+    return math.prod(s for d, s in enumerate(shape) if d not in dims)
+
+
+def _bounds(dim: int, size: int) -> str:
+    return f"index {{}} is out of bounds for dimension {dim} with size {number(size)}"
+
+
+def _rows(em: Emitter, x: Value, dim: int, index: Value) -> None:
+    """`index_select`, whose kernels along dimension 1 and of no elements raise another error."""
+    size = x.shape[dim] if x.rank else 1
+    error, message = "IndexError", f"index out of range in self: {_bounds(dim, size)}"
+    if x.rank > 1 and size == 0:
+        error, message = "RuntimeError", "index_select(): self indexing axis dim should be positive"
+    elif x.rank > 1 and (dim == 1 or x.numel == 0):
+        error = "RuntimeError"
+        message = f"INDICES element is out of DATA bounds, id={{}} axis_dim={number(size)}"
+    in_range(em, index, 0, size, error, message)
+
+
+@checks("aten.embedding")
+def embedding(em: Emitter, weight: Value, index: Value, *rest: Any, **named: Any) -> None:
+    _rows(em, weight, 0, index)
+
+
+@checks("aten.index_select")
+def index_select(em: Emitter, x: Value, dim: int, index: Value) -> None:
+    _rows(em, x, wrap(dim, x.rank) if x.rank else 0, index)
+
+
+@checks("aten.gather")
+def gather(em: Emitter, x: Value, dim: int, index: Value, **named: Any) -> None:
+    dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
+
+
+@checks("aten.take")
+def take(em: Emitter, x: Value, index: Value) -> None:
+    n = x.numel
+    message = f"out of range: tried to access index {{}} on a tensor of {number(n)} elements."
+    in_range(em, index, -n, n, "IndexError", message)
+
+
+@checks("aten.index_add")
+def index_add(
+    em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any
+) -> None:
+    if source.numel == 0:
+        return
+    dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    if x.rank > 1:
+        in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
+    else:
+        message = f"index out of range in self: {_bounds(dim, size)}"
+        in_range(em, index, 0, size, "IndexError", message)
+
+
+@checks("aten.index_fill")
+def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> None:
+    dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    if _others(x.shape, [dim]):
+        in_range(em, index, -size, size, "IndexError", _bounds(dim, size))
+
+
+@checks("aten.index.Tensor", "aten.index_put")
+def index(em: Emitter, x: Value, indices: Sequence[Value | None], *rest: Any, **named: Any) -> None:
+    """Positions count from the front, or from the end if they are negative. A mask is one index of several
+    dimensions."""
+    dim = 0
+    places: list[tuple[int, Value]] = []
+    dims: list[int] = []
+    for given in indices:
+        mask = given is not None and given.dtype in ("i1", "ui8")
+        rank = given.rank if mask and given is not None else 1
+        if given is not None:
+            dims += range(dim, dim + rank)
+            if not mask:
+                places.append((dim, given))
+        dim += rank
+    if not _others(x.shape, dims):
+        return
+    for d, given in places:
+        in_range(em, given, -x.shape[d], x.shape[d], "IndexError", _bounds(d, x.shape[d]))
+
+
+# -- losses
+
+
+@checks("aten.nll_loss_forward", "aten.nll_loss2d_forward")
+def nll_loss(
+    em: Emitter, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
+) -> None:
+    classes = x.shape[0 if x.rank == 1 else 1]
+    message = f"Target {{}} is out of bounds: there are {number(classes)} classes, and {ignore_index} is ignored"
+    in_range(em, target, 0, classes, "IndexError", message, ignore_index)
+
+
+@checks("aten.binary_cross_entropy")
+def binary_cross_entropy(em: Emitter, x: Value, y: Value, *rest: Any, **named: Any) -> None:
+    for value, name in ((x, "input"), (y, "target")):
+        message = f"all elements of {name} should be between 0 and 1"
+        fail_if(em, ~_within(value, 0.0, 1.0), "RuntimeError", message)
+
+
+def _within(x: Value, low: float, high: float) -> Value:
+    """Where numbers lie in low … high; NaN does not."""
+    wide = x.compute()
+    return wide.ge(low) & wide.le(high)
+
+
+# -- arithmetic
+
+
+@checks("aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode",
+        "aten.div.Scalar_mode")  # fmt: skip
+def divide(em: Emitter, a: Any, b: Any, *, rounding_mode: str | None = "floor") -> None:
+    """Integers by zero."""
+    if rounding_mode is None or any(_is_real(v) for v in (a, b)):
+        return
+    shape: tuple[int, ...] = ()
+    for value in (a, b):
+        shape = broadcast_shapes(shape, value.shape) if isinstance(value, Value) else shape
+    if 0 in shape:
+        return
+    bad = b.eq(0) if isinstance(b, Value) and b.dtype != "i1" else None
+    if isinstance(b, Value) and bad is None:
+        bad = ~b
+    elif bad is None:
+        bad = em.full(b == 0, (), "i1")
+    if isinstance(b, Value) and b.const is not None:
+        bad = em.full(b.const == 0, (), "i1")
+    fail_if(em, bad, "RuntimeError", "ZeroDivisionError: integers are divided by zero")
+
+
+def _is_real(value: Any) -> bool:
+    return is_float(value.dtype) if isinstance(value, Value) else isinstance(value, float)
+
+
+# -- random numbers
+
+
+@checks("aten.bernoulli")
+def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
+    if isinstance(p, int | float):
+        if x.numel and not 0 <= p <= 1:
+            message = f"bernoulli_ expects p to be in [0, 1], but got p={p}"
+            fail_if(em, em.full(True, (), "i1"), "RuntimeError", message)
+        return
+    given = p if isinstance(p, Value) else x
+    message = "bernoulli: a probability is not in [0, 1] (Expected p_in >= 0 && p_in <= 1)"
+    fail_if(em, ~_within(given, 0.0, 1.0), "RuntimeError", message)
+
+
+@checks("aten.normal")
+def normal(em: Emitter, mean: Any, std: Any = 1.0, *rest: Any, **named: Any) -> None:
+    if isinstance(std, Value):
+        message = "normal expects all elements of std >= 0.0"
+        fail_if(em, ~std.compute().ge(0.0), "RuntimeError", message)
+
+
+# -- conditions that programs state themselves
+
+
+@checks("aten._assert_async")
+def assert_async(em: Emitter, x: Value, message: str = "") -> None:
+    message = message or "Expected Tensor with single nonzero value, but got zero"
+    held = x if x.dtype == "i1" else x.compute().ne(0)
+    fail_if(em, ~held, "RuntimeError", _plain(message))
+
+
+@checks("gflow.fail_if")
+def stated(em: Emitter, bad: Value, error: str, message: str) -> None:
+    fail_if(em, bad, error, _plain(message))
+
+
+def _plain(message: str) -> str:
+    """A message without a value to put in."""
+    return message.replace("{}", "{ }")
+
+
+#: what a factorization that failed says, by the function's name in it
+_SINGULAR = "the input matrix is singular"
+_FACTORED = {
+    "inv": ("LinAlgError", f"The diagonal element {{}} is zero, the inversion could not be completed because {_SINGULAR}."),
+    "solve": ("LinAlgError", f"The solver failed because {_SINGULAR}."),
+    "cholesky": ("LinAlgError", "The factorization could not be completed because the input is not positive-definite "
+                 "(the leading minor of order {} is not positive-definite)."),
+    "svd": ("LinAlgError", "The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+            "many repeated singular values (error code: {})."),
+    "eig": ("LinAlgError", "The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+            "many repeated eigenvalues (error code: {})."),
+    "syevd": ("LinAlgError", "The algorithm failed to converge because the input matrix is ill-conditioned or has too "
+              "many repeated eigenvalues (error code: {})."),
+    "lstsq": ("LinAlgError", "The least squares solution could not be computed because the input matrix does not have "
+              "full rank (error code: {})."),
+    "lu_factor": ("RuntimeError", "U[{0},{0}] is zero and using it on lu_solve would result in a division by zero. If "
+                  "you still want to perform the factorization, consider calling linalg.lu(A, pivot) or "
+                  "linalg.lu_factor_ex(A, pivot)"),
+}  # fmt: skip
+
+
+@checks("aten._linalg_check_errors")
+def factorization(em: Emitter, info: Value, name: str, *, is_matrix: bool) -> None:
+    """What LAPACK returned: 0, or where it stopped."""
+    key = next((k for k in _FACTORED if k in name.rsplit(".", 1)[-1]), None)
+    error, message = _FACTORED[key] if key else ("RuntimeError", "the factorization failed (error code: {})")
+    where = "" if is_matrix else " (of a batch)"
+    fail_if(em, info.ne(0), error, f"{name}:{where} {message.replace('{0}', '{}')}", info)
+
+
+def _nothing(em: Emitter, *args: Any, **named: Any) -> None:
+    """These calls are their checks."""
+
+
+lowers("aten._assert_async", "aten._linalg_check_errors", "gflow.fail_if")(_nothing)
