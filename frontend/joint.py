@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_flatten
 
+from .tracing.refusals import name_if_refusing
 from .tracing.trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
 
 aten = torch.ops.aten
@@ -66,7 +67,7 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     overwritten = {o.alias for o in updates}
 
     later = _depending(joint.ops, set(coming))
-    forward_ops = _needed(joint.ops, [*outs, *(o.value for o in updates)])
+    forward_ops = _needed(joint.ops, [*outs, *(o.value for o in updates)], refusing=later | set(coming))
     if any(value in later for value in (*outs, *(o.value for o in updates))):
         raise Undivided("a result that is computed from gradients")
 
@@ -139,7 +140,9 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     for n, value in taken.items():
         backward.inputs.append(TraceInput(value, "input", joint.inputs[n].name, None))
         inputs.append(("forward", n))
-    backward.ops = [_renamed(op, renamed) for op in backward.ops]
+    renewed = {op: _renamed(op, renamed) for op in backward.ops}
+    backward.ops = list(renewed.values())
+    backward.proven = {renewed[op] for op in again}
     distinct = list(dict.fromkeys(grads))
     backward.outputs = [
         TraceOutput(renamed.get(v, v), None, f"gradient.{n}") for n, v in enumerate(distinct)
@@ -159,12 +162,20 @@ def _depending(ops: Iterable[TraceOp], on: set[TraceValue]) -> set[TraceValue]:
 
 
 def _needed(
-    ops: Sequence[TraceOp], values: Iterable[TraceValue], stop: Iterable[TraceValue] = ()
+    ops: Sequence[TraceOp],
+    values: Iterable[TraceValue],
+    stop: Iterable[TraceValue] = (),
+    refusing: set[TraceValue] | None = None,
 ) -> set[TraceOp]:
-    """The ops that compute values."""
+    """The ops that compute values; with `refusing`, also those that refuse some values and read none of these."""
     wanted, found, end = set(values), set(), set(stop)
     for op in reversed(ops):
-        if any(r in wanted and r not in end for r in op.results if r is not None):
+        refuses = (
+            refusing is not None
+            and name_if_refusing(op.func) is not None
+            and refusing.isdisjoint(values_in((op.args, op.kwargs)))
+        )
+        if refuses or any(r in wanted and r not in end for r in op.results if r is not None):
             found.add(op)
             wanted.update(values_in((op.args, op.kwargs)))
     return found

@@ -184,7 +184,11 @@ def clone(em: Emitter, x: Value, **options: Any) -> Value:
 
 
 @lowers("aten.copy")
-def copy(em: Emitter, x: Value, source: Value, non_blocking: bool = False) -> Value:
+def copy(em: Emitter, x: Value, source: Any, non_blocking: bool = False) -> Value:
+    if isinstance(source, complex):
+        raise Unsupported("complex numbers")
+    if not isinstance(source, Value):
+        return em.full(source, x.shape, x.dtype)
     return em.broadcast(em.convert(source, x.dtype), x.shape)
 
 

@@ -88,7 +88,8 @@ def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:
     needed = {o.value.id for o in trace.outputs}
     kept = []
     for op in reversed(trace.ops):
-        if name_if_refusing(op.func) or any(r is not None and r.id in needed for r in op.results):
+        refuses = name_if_refusing(op.func) is not None and op not in trace.proven
+        if refuses or any(r is not None and r.id in needed for r in op.results):
             kept.append(op)
             _collect(op.args, needed)
             _collect(tuple(op.kwargs.values()), needed)

@@ -160,6 +160,11 @@ class Emitter:
         self._attrs: dict[Any, ir.Attribute] = {}
         self._constants: dict[Any, Value] = {}
 
+    @property
+    def proven(self) -> bool:
+        """Whether the values of the call at hand were found good by another program."""
+        return self.trace is not None and self.current in self.trace.proven
+
     def needs(self, number: int) -> bool:
         """Whether something reads this result of the rule at work."""
         own = self.current is not None and self.current_results is self.current.results

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gflow.runtime.failures import explain
+
 from .trace import Trace, TraceValue, values_in
 
 
@@ -19,7 +21,11 @@ def _slots(func: torch._ops.OpOverload) -> tuple[list[bool], dict[str, bool]]:
 
 def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The values of `trace.outputs` for `inputs` in the order of `trace.inputs`. Nothing
-    is written to the inputs: see `apply_aliases`."""
+    is written to the inputs: see `apply_aliases`.
+
+    Raises:
+        Exception: what PyTorch raises, with the place in the author's program that it comes from.
+    """
     env: dict[TraceValue, Any] = {}
     for spec, tensor in zip(trace.inputs, inputs, strict=True):
         env[spec.value] = tensor.detach()
@@ -45,7 +51,11 @@ def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
             number_op = all(r is not None and r.is_number for r in op.results)
             args = [resolve(a, f) for a, f in zip(op.args, flags, strict=False)]
             kwargs = {k: resolve(v, by_name[k]) for k, v in op.kwargs.items()}
-            out = op.func(*args, **kwargs)
+            try:
+                out = op.func(*args, **kwargs)
+            except Exception as error:
+                explain(error, f"  at {op.loc}")
+                raise
             flat: list[Any] = []
             for item in out if isinstance(out, (tuple, list)) else (out,):
                 flat.extend(item) if isinstance(item, (tuple, list)) else flat.append(item)

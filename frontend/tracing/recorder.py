@@ -42,6 +42,8 @@ _LIFT_FRESH = aten.lift_fresh.default
 #: ops that take sizes as numbers
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
+#: shifts, by the names of their schemas
+_SHIFTS = frozenset(f"aten::{n}" for n in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift"))
 _ITEM = aten._local_scalar_dense.default
 
 
@@ -259,6 +261,8 @@ class Recorder(TorchDispatchMode):
                 parts = split_foreach(func, args, kwargs)
             if parts is not None:
                 return parts
+        if name in _SHIFTS:
+            args = self._shifted(args)
         loc = self.locator.here()
         if func is _ITEM:
             constant = getattr(args[0], "constant", None)
@@ -292,6 +296,20 @@ class Recorder(TorchDispatchMode):
             ) from error
         self._record(func, trace_args, trace_kwargs, out, loc)
         return out
+
+    def _shifted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Operands of a shift, of which PyTorch's kernels take bools as integers, and its shape rules don't."""
+        dtype = torch.result_type(*args[:2])
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            return args
+
+        def integer(x: Any) -> Any:
+            if isinstance(x, torch.Tensor) and x.dtype == torch.bool:
+                with self:
+                    return aten._to_copy.default(x, dtype=dtype)
+            return int(x) if isinstance(x, bool) else x
+
+        return (integer(args[0]), integer(args[1]), *args[2:])
 
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any, loc: SourceLoc) -> None:
         results: list[TraceValue | None] = []

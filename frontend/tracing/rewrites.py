@@ -373,6 +373,14 @@ def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return (tensor.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def _tensor_split(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    words = dict(zip(("input", "indices_or_sections"), args, strict=False)) | kwargs
+    places = words.get("indices_or_sections", words.get("tensor_indices_or_sections"))
+    if isinstance(places, Tensor):
+        raise item_error(mode.recorder.locator.here(), "the values of a tensor, to split by them")
+    return func(*args, **kwargs)
+
+
 def _gaussian_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -440,6 +448,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.embedding: _embedding,
     torch.embedding_bag: _embedding,
     F.one_hot: _one_hot,
+    torch.tensor_split: _tensor_split,
+    Tensor.tensor_split: _tensor_split,
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
     torch.lstm: _recurrent,

@@ -88,6 +88,7 @@ def with_size(trace: Trace, n: int) -> Trace:
         )
         for op in trace.ops
     ]
+    made.proven = {new for old, new in zip(trace.ops, made.ops) if old in trace.proven}
     made.outputs = [TraceOutput(convert(o.value), o.alias, o.name) for o in trace.outputs]
     made.input_leaves = {convert(v): leaf for v, leaf in trace.input_leaves.items()}
     made.size = None if trace.size is None else replace(trace.size, stand_in=n)

@@ -132,6 +132,8 @@ class Trace:
     With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
     what runs after the last, over a part of `inputs` each. `ops` are those of both.
 
+    `proven`: ops whose values another program, which runs before, has found good.
+
     `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
     `views`: tensors that are no inputs, since they lie in the memory of one."""
 
@@ -151,6 +153,7 @@ class Trace:
     parts: tuple[Trace, Trace] | None = None
     size: Symbol | None = None
     views: list[View] = field(default_factory=list)
+    proven: set[TraceOp] = field(default_factory=set)
 
     @property
     def main(self) -> Trace:

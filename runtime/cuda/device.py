@@ -63,6 +63,9 @@ class Device(Protocol):
     def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
         """What `Launch.function` is to be."""
 
+    def report(self, words: int) -> torch.Tensor:
+        """Zeros of the host (int64) that kernels can write to, and the host read at any time."""
+
     def placed(self, spans: Sequence[Span]) -> None:
         """The steps to come work in this memory."""
 

@@ -22,6 +22,7 @@ from ..results import ResultPool
 from ..tensors import DTYPES, extent, view_bytes, view_tensor
 from .binding import Binding
 from .capture import Graphs
+from .checks import CheckReport
 from .device import Device, DeviceError, Launch, Span
 from .launches import LaunchTable
 
@@ -59,6 +60,7 @@ class CudaExecutable:
         self._memory: torch.Tensor | None = None
         with device.current():
             self.constants = [_constant(c, device.where) for c in program.constants]
+            self._checks = CheckReport(program, device)
             self._table = LaunchTable(program, device, self._fixed_address)
         self._pools = [
             None
@@ -105,6 +107,17 @@ class CudaExecutable:
                 self._arena = arena
                 arena.join(self)
 
+    def synchronize(self) -> None:
+        """Wait for all calls.
+
+        Raises:
+            IndexError, RuntimeError, …: a check failed in one of them, which the message names.
+            DeviceError: the device has failed.
+        """
+        with self._arena.lock, self.device.current():
+            self.device.synchronize()
+            self._checks.look()
+
     def close(self) -> None:
         """Give back the arena, until the next call."""
         self._arena.leave(self)
@@ -135,6 +148,8 @@ class CudaExecutable:
     def _fixed_address(self, place: Place) -> int | None:
         if place.space == "constant":
             return self.constants[place.index].data_ptr() + place.offset
+        if place.space == "status":
+            return self._checks.address(place)
         return None
 
     def _items(self) -> Iterator[Launch | AtenCall]:
@@ -172,6 +187,7 @@ class CudaExecutable:
 
         Raises:
             ValueError: the number of arguments is wrong.
+            IndexError, RuntimeError, …: a check failed in an earlier call, which the message names.
             DeviceError: an argument is on another device, or the device has failed.
         """
         with self._arena.lock, torch.no_grad(), self.device.current():
@@ -199,6 +215,7 @@ class CudaExecutable:
                 self._begin(item)
                 marks.append(self.device.mark())
             at = [self.device.seconds(marks[0], mark) for mark in marks]
+            self._checks.look()
             return self._finished(args, results), list(itertools.pairwise(at))
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
@@ -217,6 +234,7 @@ class CudaExecutable:
                 f"'{self.program.name}' takes {len(self.program.arguments)} arguments, "
                 f"{len(args)} were given"
             )
+        self._checks.look()
         self._settle()
         stream = self.device.stream()
         if stream != self._arena.stream:
@@ -276,7 +294,7 @@ class CudaExecutable:
                 found.append(Span("result", i, tensor.data_ptr(), tensor.nbytes))
         for i, tensor in enumerate(self.constants):
             found.append(Span("constant", i, tensor.data_ptr(), tensor.nbytes))
-        return found
+        return found + self._checks.spans()
 
     def run_steps(self) -> None:
         """Begin all steps."""
@@ -291,6 +309,7 @@ class CudaExecutable:
                 self.device.launch(item)
             if self._sync:
                 self.device.synchronize()
+                self._checks.look(at_once=True)
         except DeviceError as error:
             raise DeviceError(self._explained(item, error)) from None
 
