@@ -57,7 +57,7 @@ def run(graph: LoadedGraph, options: Any) -> None:
     """Run once, write the outputs, and measure.
 
     Raises:
-        UsageError: inputs or outputs do not fit.
+        UsageError: inputs or outputs do not fit, or the graph refuses values in them.
     """
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -70,7 +70,7 @@ def run(graph: LoadedGraph, options: Any) -> None:
             _write(Path(path), name, results[name])
         if options.repeat > 0:
             print(_measure(graph, inputs, options.repeat))
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:  # inputs, and values in them
         raise UsageError(error.args[0]) from None
 
 

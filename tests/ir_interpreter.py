@@ -22,6 +22,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.types import tensor_type
+from gflow.runtime.failures import ERRORS
 
 Tensor = torch.Tensor
 Attrs = dict[str, Any]
@@ -74,6 +75,8 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
         return _aten(operands, attrs)
     if name == "optimization_barrier":
         return operands
+    if name == "check":
+        return _check_values(operands, attrs)
     if name == "constant":
         return [_constant(operation.attributes["value"])]
     if name in ("attention", "attention_grad"):
@@ -90,6 +93,12 @@ def _aten(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
     dense = [t.contiguous() for t in operands]
     args, kwargs = aten.decode_call(attrs["args"], dense, lambda t: t.item())
     return aten.call_results(func(*args, **kwargs))
+
+
+def _check_values(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
+    if bool(operands[0]):
+        raise ERRORS[attrs["error"]](attrs["message"].replace("{}", str(operands[-1].item())))
+    return []
 
 
 def _constant(attr: Any) -> Tensor:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from gflow.dialects import extents
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
@@ -60,7 +62,8 @@ def fail_if(
     dims = range(bad.rank)
     operands = [em.reduce(bad, "any", dims)]
     if found is not None:
-        values = em.select(bad, found.to("i64"), -(1 << 63))
+        least = em.dense(np.array(-(1 << 63)), "i64")  # a number, whatever sizes vary
+        values = em.select(bad, found.to("i64"), em.broadcast(least, bad.shape))
         operands.append(em.reduce(values, "max", dims))
     em.create("check", operands, {"error": error, "message": message}, [])
 
