@@ -216,4 +216,17 @@ func.func @scratch(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {gflow.are
   // expected-error @+1 {{scratch overlaps a live value}}
   %1 = "gflow.matmul"(%0, %x) {gflow.buffers = ["result:0"], gflow.scratch = array<i64: 128, 64>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %1 : tensor<8x8xf32>
+
+// -----
+
+// An argument that is updated before a check would stay so where that fails.
+func.func @too_early(%w: tensor<8x8xf32>, %bad: tensor<i1>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}) attributes {gflow.arena_size = 0 : i64} {
+  // expected-error @+1 {{updates argument 0 before gflow.check (op 1)}}
+  %0 = "gflow.fused"(%w) ({
+  ^bb0(%x: tensor<8x8xf32>):
+    %1 = "gflow.neg"(%x) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    "gflow.yield"(%1) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> ()
+  }) {gflow.buffers = ["arg:0"], kind = "pointwise", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+  "gflow.check"(%bad) {error = "RuntimeError", gflow.buffers = [], message = "bad"} : (tensor<i1>) -> ()
+  return %0 : tensor<8x8xf32>
 }

@@ -42,3 +42,27 @@ func.func @f(%a0: tensor<4xf32>) {
   %0 = "gflow.aten"(%a0) {args = "[]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }
+
+// -----
+
+func.func @f(%a: tensor<4xi1>) {
+  // expected-error @+1 {{operand #0 must be one bool, a tensor<i1>, found tensor<4xi1>}}
+  "gflow.check"(%a) {error = "IndexError", message = ""} : (tensor<4xi1>) -> ()
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<i1>, %b: tensor<i32>) {
+  // expected-error @+1 {{operand #1 must be one number, a tensor<i64>, found tensor<i32>}}
+  "gflow.check"(%a, %b) {error = "IndexError", message = ""} : (tensor<i1>, tensor<i32>) -> ()
+  return
+}
+
+// -----
+
+func.func @f(%a: tensor<i1>) {
+  // expected-error @+1 {{'error' must be one of}}
+  "gflow.check"(%a) {error = "SystemExit", message = ""} : (tensor<i1>) -> ()
+  return
+}

@@ -27,3 +27,12 @@ func.func @aten(%arg0: tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>) {
   %0:2 = "gflow.aten"(%arg0) {args = "[[{\22t\22: 0}, 2], {}]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, overload = "aten.topk.default", resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<4x8xf32>) -> (tensor<4x2xf32>, tensor<4x2xi64>)
   return %0#0, %0#1 : tensor<4x2xf32>, tensor<4x2xi64>
 }
+
+// CHECK-LABEL: func.func @check(
+// CHECK-NEXT:   "gflow.check"(%arg0, %arg1) {error = "IndexError", message = "index {} is out of bounds for a dimension of size 3"} : (tensor<i1>, tensor<i64>) -> ()
+// CHECK-NEXT:   "gflow.check"(%arg0) {error = "RuntimeError", message = "no"} : (tensor<i1>) -> ()
+func.func @check(%arg0: tensor<i1>, %arg1: tensor<i64>) {
+  "gflow.check"(%arg0, %arg1) {error = "IndexError", message = "index {} is out of bounds for a dimension of size 3"} : (tensor<i1>, tensor<i64>) -> ()
+  "gflow.check"(%arg0) {error = "RuntimeError", message = "no"} : (tensor<i1>) -> ()
+  return
+}
