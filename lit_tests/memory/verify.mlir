@@ -216,6 +216,7 @@ func.func @scratch(%x: tensor<8x8xf32>) -> tensor<8x8xf32> attributes {gflow.are
   // expected-error @+1 {{scratch overlaps a live value}}
   %1 = "gflow.matmul"(%0, %x) {gflow.buffers = ["result:0"], gflow.scratch = array<i64: 128, 64>} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %1 : tensor<8x8xf32>
+}
 
 // -----
 
