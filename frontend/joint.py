@@ -67,7 +67,9 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     overwritten = {o.alias for o in updates}
 
     later = _depending(joint.ops, set(coming))
-    forward_ops = _needed(joint.ops, [*outs, *(o.value for o in updates)], refusing=later | set(coming))
+    forward_ops = _needed(
+        joint.ops, [*outs, *(o.value for o in updates)], refusing=later | set(coming)
+    )
     if any(value in later for value in (*outs, *(o.value for o in updates))):
         raise Undivided("a result that is computed from gradients")
 

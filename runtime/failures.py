@@ -26,7 +26,7 @@ ERRORS: dict[str, type[Exception]] = {
     "LinAlgError": torch.linalg.LinAlgError,
 }
 #: `loc("forward:encoder.embed"("/home/me/model.py":12:0))`, as MLIR prints it
-_NAMED = re.compile(r'loc\("([^":]*):([^"]*)"\("([^"]*)":(\d+)')
+_NAMED = re.compile(r'"([^":]*):([^"]*)"\("([^"]*)":(\d+)')
 _FILE = re.compile(r'"([^"]+)":(\d+):\d+')
 
 

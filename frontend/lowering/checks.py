@@ -15,6 +15,7 @@ import numpy as np
 from gflow.dialects import extents
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
+from gflow.dialects.types import type_of
 
 from ..tracing.refusals import REFUSING, name_if_refusing
 from .dtypes import is_float
@@ -24,6 +25,9 @@ from .shape import wrap
 
 #: (emitter, *args, **kwargs) of a call: emits what must hold for it
 Rule = Callable[..., None]
+
+#: the least number, the number behind the greatest, and another one that is fine too
+Bounds = tuple[int, int, int | None]
 
 RULES: dict[str, Rule] = {}
 
@@ -50,9 +54,7 @@ def find_check(func: Any) -> Rule | None:
 # -- conditions
 
 
-def fail_if(
-    em: Emitter, bad: Value, error: str, message: str, found: Value | None = None
-) -> None:
+def fail_if(em: Emitter, bad: Value, error: str, message: str, found: Value | None = None) -> None:
     """The run ends with an error where an element of `bad` is true.
 
     found: integers of the same shape; the largest of the bad ones goes into the message for `{}`.
@@ -72,21 +74,45 @@ def in_range(
     em: Emitter, index: Any, low: int, high: int, error: str, message: str,
     other: int | None = None,
 ) -> None:  # fmt: skip
-    """Integers lie in low … high - 1, or are `other`. Says nothing that has been said of them before."""
+    """Integers lie in low … high - 1, or are `other`. Says nothing that follows from what has been said of them."""
     if not isinstance(index, Value) or index.dtype == "i1" or is_float(index.dtype):
         return
-    key = (index.ir, low, high, other)
-    if key in em.checked:
+    index = _source(em, index)
+    said = em.checked.setdefault(index.ir, set())
+    if any(_follows((low, high, other), known) for known in said):
         return
-    em.checked.add(key)
+    said.add((low, high, other))
     known = _range(em, index.ir)
     if known is not None and not varies(high) and low <= known[0] and known[1] < high:
         return
     wide = index.to("i64")
-    bad = wide.ge(high) if index.dtype.startswith("u") and low <= 0 else wide.lt(low) | wide.ge(high)
+    bad = (
+        wide.ge(high) if index.dtype.startswith("u") and low <= 0 else wide.lt(low) | wide.ge(high)
+    )
     if other is not None and not low <= other < high:
         bad = bad & wide.ne(other)
     fail_if(em, bad, error, message, wide)
+
+
+def _follows(wanted: Bounds, known: Bounds) -> bool:
+    """Whether what lies in `known` lies in `wanted`."""
+    (low, high, other), (known_low, known_high, extra) = wanted, known
+    if any(varies(x) for x in (low, high, known_low, known_high)):
+        return wanted == known
+    return (
+        low <= known_low and known_high <= high and (extra in (None, other) or low <= extra < high)
+    )
+
+
+def _source(em: Emitter, index: Value) -> Value:
+    """The tensor whose elements a tensor has, in another shape or order, or repeated."""
+    value = index.ir
+    while not isinstance(value.owner, ir.Block):
+        op = value.owner.operation if hasattr(value.owner, "operation") else value.owner
+        if op.name not in ("gflow.reshape", "gflow.transpose", "gflow.broadcast", "gflow.reverse"):
+            break
+        value = op.operands[0]
+    return index if value is index.ir else em.wrap(value, type_of(value).shape, index.dtype)
 
 
 def number(size: int) -> str:
@@ -159,9 +185,7 @@ def take(em: Emitter, x: Value, index: Value) -> None:
 
 
 @checks("aten.index_add")
-def index_add(
-    em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any
-) -> None:
+def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any) -> None:
     if source.numel == 0:
         return
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
@@ -298,7 +322,8 @@ def _plain(message: str) -> str:
 #: what a factorization that failed says, by the function's name in it
 _SINGULAR = "the input matrix is singular"
 _FACTORED = {
-    "inv": ("LinAlgError", f"The diagonal element {{}} is zero, the inversion could not be completed because {_SINGULAR}."),
+    "inv": ("LinAlgError", "The diagonal element {} is zero, the inversion could not be completed because "
+            f"{_SINGULAR}."),
     "solve": ("LinAlgError", f"The solver failed because {_SINGULAR}."),
     "cholesky": ("LinAlgError", "The factorization could not be completed because the input is not positive-definite "
                  "(the leading minor of order {} is not positive-definite)."),
@@ -320,7 +345,9 @@ _FACTORED = {
 def factorization(em: Emitter, info: Value, name: str, *, is_matrix: bool) -> None:
     """What LAPACK returned: 0, or where it stopped."""
     key = next((k for k in _FACTORED if k in name.rsplit(".", 1)[-1]), None)
-    error, message = _FACTORED[key] if key else ("RuntimeError", "the factorization failed (error code: {})")
+    error, message = (
+        _FACTORED[key] if key else ("RuntimeError", "the factorization failed (error code: {})")
+    )
     where = "" if is_matrix else " (of a batch)"
     fail_if(em, info.ne(0), error, f"{name}:{where} {message.replace('{0}', '{}')}", info)
 

@@ -27,7 +27,8 @@ _KEEP = (
     "aten.as_strided", "aten.cumsum", "aten.cumprod", "aten.upsample_", "aten._upsample_",
     "aten.adaptive_", "aten._adaptive_", "aten.max_pool", "aten.max_unpool", "aten.im2col",
     "aten.col2im", "aten.grid_sampler", "aten.affine_grid", "aten.linalg_", "aten._linalg_",
-    "aten._scaled_dot_product", "aten.lu_unpack", "aten.multi_margin_loss", "aten.multilabel_margin_loss", "aten.searchsorted", "aten.bucketize",
+    "aten._scaled_dot_product", "aten.lu_unpack", "aten.searchsorted", "aten.bucketize",
+    "aten.multi_margin_loss", "aten.multilabel_margin_loss",
 )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ class Emitter:
         self.size: Value | None = None
         self.streams = 0
         self.uniques = 0
-        self.checked: set[Any] = set()  # what is known of values (`checks.py`)
+        self.checked: dict[ir.Value, set[Any]] = {}  # what is known of values (`checks.py`)
         self._ip = ir.InsertionPoint(block)
         self._loc = ir.Location.unknown()
         self._marks: dict[str, ir.Attribute] = {}

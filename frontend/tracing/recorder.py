@@ -43,7 +43,9 @@ _LIFT_FRESH = aten.lift_fresh.default
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
 #: shifts, by the names of their schemas
-_SHIFTS = frozenset(f"aten::{n}" for n in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift"))
+_SHIFTS = frozenset(
+    f"aten::{n}" for n in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+)
 _ITEM = aten._local_scalar_dense.default
 
 
