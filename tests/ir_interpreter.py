@@ -148,7 +148,7 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _integer_safe(_div),
     "remainder": _integer_safe(torch.remainder), "fmod": _integer_safe(torch.fmod),
     "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2,
-    "copysign": torch.copysign, "and": torch.bitwise_and, "or": torch.bitwise_or,
+    "copysign": torch.copysign, "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype), "and": torch.bitwise_and, "or": torch.bitwise_or,
     "xor": torch.bitwise_xor, "not": torch.bitwise_not, "shift_left": _shift_left,
     "shift_right": _shift_right, "select": torch.where, "neg": torch.neg, "abs": torch.abs,
     "sign": torch.sign, "is_nan": torch.isnan, "is_inf": torch.isinf, "matmul": torch.matmul,
@@ -209,7 +209,7 @@ def _index_add(xs: list[Tensor], a: Attrs) -> Tensor:
 def _reduce(xs: list[Tensor], a: Attrs) -> Tensor:
     (x,), kind, dims = xs, a["kind"], list(a["dims"])
     if not dims:
-        return x
+        return x if a.get("dtype") is None else x.double()
     if kind in ("argmax", "argmin"):
         return getattr(torch, kind)(x.to(torch.uint8) if x.dtype == torch.bool else x, dims[0])
     if kind in ("any", "all", "prod"):
@@ -220,7 +220,7 @@ def _reduce(xs: list[Tensor], a: Attrs) -> Tensor:
             x = torch.prod(x, d, dtype=wide) if kind == "prod" else getattr(torch, kind)(x, d)
         return x.to(dtype)
     if kind == "sum":
-        return torch.sum(x, dims, dtype=x.dtype)
+        return torch.sum(x, dims, dtype=x.dtype if a.get("dtype") is None else torch.float64)
     return torch.amax(x, dims) if kind == "max" else torch.amin(x, dims)
 
 

@@ -225,7 +225,9 @@ class _Describer:
                 f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}"
             )
         if all(x.shape[d] == 1 for d in dims):  # one element is its own sum, product and maximum
-            return self.demand(operand, identity)
+            one = self.demand(operand, identity)
+            same = ty.dtype == x.dtype
+            return one if same else self.add(Node("convert", ty.dtype, (one,), {"dtype": ty.dtype}))
         return self.add(
             Node("reduce", ty.dtype, (self.demand(operand, identity),), {"kind": attrs["kind"]})
         )

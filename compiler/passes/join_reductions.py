@@ -389,7 +389,7 @@ def _build_columns(
                 known |= region.enter(c.o.op)
                 for op in c.sums:
                     with op.location:
-                        attrs = {"kind": "sum", "dims": (0,)}
+                        attrs = {**read(OPS["reduce"], op.attributes), "dims": (0,)}
                         known[op.results[0]] = builder.build(
                             "reduce", [region.inside[sums[op]]], attrs
                         )

@@ -224,7 +224,7 @@ def reduce(n: Node, b: Rewriter) -> ir.Value | None:
         return None
     order = to_last(b.type(n.operands[0]).rank)
     dims = n.attrs["dims"]
-    attrs = {"kind": n.attrs["kind"], "dims": tuple(sorted(order.index(d) for d in dims))}
+    attrs = {**n.attrs, "dims": tuple(sorted(order.index(d) for d in dims))}
     result = b.build("reduce", operands, attrs)
     kept = [d for d in order if d not in dims]
     permutation = tuple(kept.index(d) for d in sorted(kept))

@@ -28,6 +28,8 @@ def reduce_nothing(n: Node, b: Rewriter) -> ir.Value | None:
     shape = b.type(x).shape
     if any(shape[d] != 1 for d in n.attrs["dims"]):
         return None
+    if b.type(x).dtype != n.type.dtype:
+        x = b.build("convert", [x], {"dtype": n.type.dtype})
     return b.build("reshape", [x], {"shape": n.type.shape}) if n.attrs["dims"] else x
 
 
@@ -70,7 +72,7 @@ def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     if inner is None or kind not in ("sum", "max", "min", "any", "all"):
         return None
     x, carried = inner.operands[0], inner.attrs["dims"]
-    if any(d in carried for d in n.attrs["dims"]):
+    if any(d in carried for d in n.attrs["dims"]) or b.type(x).dtype != n.type.dtype:
         return None
     count = prod(inner.type.shape[d] for d in n.attrs["dims"])
     if count == 0 or varies(count) or (kind == "sum" and n.type.dtype not in FLOATS):
@@ -88,7 +90,7 @@ def reduce_broadcast(n: Node, b: Rewriter) -> ir.Value | None:
 @RULES.add("reduce", on=("select",))
 def reduce_one_hot(n: Node, b: Rewriter) -> ir.Value | None:
     """sum of select(iota == x, y, 0) along what iota counts → select(x in range, y, 0), where y repeats along it"""
-    if n.attrs["kind"] != "sum" or len(n.attrs["dims"]) != 1:
+    if n.attrs["kind"] != "sum" or len(n.attrs["dims"]) != 1 or n.attrs.get("dtype"):
         return None
     (dim,) = n.attrs["dims"]
     inner = b.node(n.operands[0], "select")

@@ -33,6 +33,12 @@ def _reduce(operands: Types, attrs: Attrs) -> list[TensorType]:
     if kind in ("argmax", "argmin") and len(dims) != 1:
         raise VerifyError(f"kind {kind} reduces one dimension, found {list(dims)}")
     dtype = "i64" if kind in ("argmax", "argmin") else x.dtype
+    if attrs.get("dtype") is not None:
+        if (kind, x.dtype, attrs["dtype"]) != ("sum", "f32", "f64"):
+            raise VerifyError(
+                f"a sum of f32 may be given as f64, not a {kind} of {x.dtype} as {attrs['dtype']}"
+            )
+        dtype = "f64"
     return [TensorType(tuple(s for d, s in enumerate(x.shape) if d not in dims), dtype)]
 
 
@@ -167,8 +173,10 @@ _CONV_ATTRS = {
 OPS: tuple[OpDef, ...] = (
     OpDef("reduce", "reduction",
           "x combined along `dims`, which disappear; over zero elements sum gives 0, prod 1, any false, all true; "
-          "max and min propagate NaN; argmax and argmin give the first position, as i64",
-          ("x",), {"kind": Attr("str", "the combiner", choices=REDUCE_KINDS), "dims": Attr("i64[]", "strictly increasing")},
+          "max and min propagate NaN; argmax and argmin give the first position, as i64; with `dtype`, a sum of f32 as it was "
+          "added up, not rounded to f32",
+          ("x",), {"kind": Attr("str", "the combiner", choices=REDUCE_KINDS), "dims": Attr("i64[]", "strictly increasing"),
+                   "dtype": Attr("str", "the result's element type, where it is not x's: f64", optional=True)},
           infer=_reduce, amp_kinds=dict.fromkeys(("max", "min", "argmax", "argmin"), "clear")),
     OpDef("partial_sums", "reduction",
           "the sums of each `run` rows of x, whose dimensions but the last are walked as one; the last sum may be of fewer",

@@ -114,6 +114,8 @@ OPS: tuple[OpDef, ...] = (
              "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}, amp="clear"),
     _binary("atan2", "the angle of (b, a)", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24, amp="deny"),
     _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})", amp="clear"),
+    OpDef("fma", "elementwise", "a * b + c, rounded once", ("a", "b", "c"), infer=_same("float"), dtypes="float",
+          cpu={"f": "math.fma {0}, {1}, {2} : {t}"}, triton={"*": "tl.fma({0}, {1}, {2})"}, cost=2),
     # -- bits and logic
     _binary("and", "bitwise and; logical on i1", "bits", {"*": "arith.andi {0}, {1} : {t}"}, "({0} & {1})"),
     _binary("or", "bitwise or; logical on i1", "bits", {"*": "arith.ori {0}, {1} : {t}"}, "({0} | {1})"),

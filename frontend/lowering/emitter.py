@@ -136,6 +136,10 @@ class Value:
     def sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
         return self.em.reduce(self, "sum", dims, keepdim)
 
+    def exact_sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
+        """The sum as float64, which the addition of float32 is not rounded to float32 for."""
+        return self.em.reduce(self, "sum", dims, keepdim, None if self.dtype == "f64" else "f64")
+
 
 class Emitter:
     """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
@@ -437,12 +441,22 @@ class Emitter:
 
     # -- reductions
 
-    def reduce(self, x: Value, kind: str, dims: Sequence[int], keepdim: bool = False) -> Value:
+    def reduce(
+        self,
+        x: Value,
+        kind: str,
+        dims: Sequence[int],
+        keepdim: bool = False,
+        dtype: str | None = None,
+    ) -> Value:
         """`dims` must be non-negative."""
         dims = tuple(sorted(set(dims)))
         if kind in ("max", "min", "argmax", "argmin") and any(x.shape[d] == 0 for d in dims):
             raise Unsupported(f"{kind} over zero elements")
-        result = x if not dims else self("reduce", x, kind=kind, dims=dims)
+        if not dims:
+            result = x if dtype is None else x.to(dtype)
+        else:
+            result = self("reduce", x, kind=kind, dims=dims, dtype=dtype)
         return self.keep(result, x.shape, dims) if keepdim else result
 
     def mean(self, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:

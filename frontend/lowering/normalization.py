@@ -36,9 +36,11 @@ def _batch_statistics(em: Emitter, x: Value) -> tuple[Value, Value, int]:
     ).reshape((channels,)).compute()  # fmt: skip
     v = x.compute()
     shifted = v - _channel(em, first, v)
-    s1 = shifted.sum(dims) / count
-    s2 = (shifted * shifted).sum(dims) / count
-    return first + s1, em.maximum(s2 - s1 * s1, 0.0), count
+    s1 = shifted.exact_sum(dims) / count
+    s2 = (shifted * shifted).exact_sum(dims) / count
+    mean = first.to("f64") + s1
+    var = em.maximum(s2 - s1 * s1, 0.0)
+    return mean, var, count
 
 
 def _normalized(
@@ -52,10 +54,21 @@ def _normalized(
 def _train(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, eps: float
 ) -> tuple[Value, Value, Value, Value, int]:
+    """The result, mean, 1 / standard deviation, variance, and how many elements each is of.
+
+    The result is x · scale + shift, rounded once. The shift is what the rounded scale asks for, from the
+    mean as it was summed up, so it alone depends on how far the mean is from zero.
+    """
     v = x.compute()
     mean, var, count = _batch_statistics(em, x)
-    rstd = em("rsqrt", var + eps)
-    return _normalized(em, v, mean, rstd, weight, bias).to(x.dtype), mean, rstd, var, count
+    var = var.to(v.dtype)  # infinite where it is too large, as in PyTorch
+    rstd = em("rsqrt", var.to(mean.dtype) + eps)
+    scale = (rstd if weight is None else rstd * weight.to(rstd.dtype)).to(v.dtype)
+    shift = -(mean * scale.to(mean.dtype))
+    if bias is not None:
+        shift = shift + bias.to(mean.dtype)
+    y = em("fma", v, _channel(em, scale, v), _channel(em, shift.to(v.dtype), v)).to(x.dtype)
+    return y, mean.to(v.dtype), rstd.to(v.dtype), var, count
 
 
 def _evaluate(
@@ -165,14 +178,19 @@ def native_batch_norm_backward(
         mean, rstd = running_mean.to(v.dtype), em("rsqrt", running_var.to(v.dtype) + eps)
     scale = rstd if weight is None else rstd * weight.to(v.dtype)
     centred = v - _channel(em, mean, v)
-    sum_dy = d.sum(dims)
-    sum_dy_xmu = (d * centred).sum(dims)
+    sum_dy = d.exact_sum(dims)
+    sum_dy_xmu = (d * centred).exact_sum(dims)
+    wide = sum_dy.dtype
     # All three whatever the mask says: PyTorch's shape rule gives some of the masked ones too.
-    dx = d
-    if train:
-        slope = rstd * rstd * (sum_dy_xmu / count)
-        dx = d - _channel(em, sum_dy / count, v) - centred * _channel(em, slope, v)
-    return (dx * _channel(em, scale, v)).to(x.dtype), sum_dy_xmu * rstd, sum_dy
+    dw, db = (sum_dy_xmu * rstd.to(wide)).to(v.dtype), sum_dy.to(v.dtype)
+    if not train:
+        return (d * _channel(em, scale, v)).to(x.dtype), dw, db
+    # dx = (dy - mean(dy) - (x - mean) · slope) · scale, as dy · scale + (x · tilt + shift), rounded twice
+    slope = rstd.to(wide) * rstd.to(wide) * (sum_dy_xmu / count)
+    tilt = (-(slope * scale.to(wide))).to(v.dtype)
+    shift = (-(tilt.to(wide) * mean.to(wide)) - sum_dy / count * scale.to(wide)).to(v.dtype)
+    rest = em("fma", v, _channel(em, tilt, v), _channel(em, shift, v))
+    return em("fma", d, _channel(em, scale, v), rest).to(x.dtype), dw, db
 
 
 @lowers("aten.batch_norm_backward")

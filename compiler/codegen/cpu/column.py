@@ -63,7 +63,7 @@ class _Tile:
     ) -> list[str]:
         """Reductions over the reduced dimensions; `bounds` limits the outermost."""
         w, n = self.w, self.unroll
-        dims = w.p.reduced
+        *outer, last = w.p.reduced
         inits = [x for x in starts(w, reds, w.lanes) for _ in range(n)]
 
         def point(carried: list[str]) -> list[str]:
@@ -77,10 +77,18 @@ class _Tile:
             return [out[u][m] for m in range(len(reds)) for u in range(n)]
 
         def stretch(part: tuple[str, str], carried: Carried) -> list[str]:
-            return w.nest(dims, carried, point, part)
+            return w.nest((last,), carried, point, part)
 
         every = [r for r in reds for _ in range(n)]
-        return blocks(w, bounds or (w.i64(0), w.size(dims[0])), BLOCK, every, inits, stretch)
+
+        def along(part: tuple[str, str], totals: list[str]) -> list[str]:
+            carried = [(t, ty) for t, (_, ty) in zip(totals, inits)]
+            return blocks(w, part, BLOCK, every, carried, stretch)
+
+        whole = (w.i64(0), w.size(last))
+        if outer:
+            return w.nest(tuple(outer), inits, lambda totals: along(whole, totals), bounds)
+        return along(bounds or whole, [name for name, _ in inits])
 
     def sweep(self, stores: list[int]) -> None:
         """A last pass that only stores."""

@@ -8,10 +8,10 @@ With few rows, threads share each row, leave partial results in scratch, and aft
 from __future__ import annotations
 
 from . import row_cache
-from . import scalars as sc
 from .expressions import hoist, write_stores
 from .pointwise import GRANULE
 from .reductions import (
+    across,
     blocks,
     cell,
     finish,
@@ -43,21 +43,19 @@ def _pass(
         return out
 
     inits = starts(w, reds, lanes)
+
+    def stretch(part: tuple[str, str], start: Carried) -> list[str]:
+        return w.vectors(*part, start, at_vector)
+
+    def along(part: tuple[str, str], totals: list[str]) -> list[str]:
+        carried = [(t, ty) for t, (_, ty) in zip(totals, inits)]
+        return blocks(w, part, BLOCK * lanes, reds, carried, stretch)
+
     if p.reduced:
-        types = [ty for _, ty in inits]
-
-        def inside(carried: list[str]) -> list[str]:
-            return w.vectors(*whole_row, list(zip(carried, types)), at_vector)
-
-        vectors = w.nest(p.reduced, inits, inside, bounds)
+        vectors = w.nest(p.reduced, inits, lambda totals: along(whole_row, totals), bounds)
     else:
-
-        def stretch(part: tuple[str, str], start: Carried) -> list[str]:
-            return w.vectors(*part, start, at_vector)
-
-        vectors = blocks(w, bounds or whole_row, BLOCK * lanes, reds, inits, stretch)
-    nodes = [w.k.nodes[r] for r in reds]
-    return [sc.horizontal(w.e, n.attrs["kind"], v, n.dtype, lanes) for n, v in zip(nodes, vectors)]
+        vectors = along(bounds or whole_row, [name for name, _ in inits])
+    return [across(w, r, v, lanes) for r, v in zip(reds, vectors)]
 
 
 def _sweep(w: Writer, stores: list[int]) -> None:

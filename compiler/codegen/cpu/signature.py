@@ -24,8 +24,8 @@ _PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
 #: with fewer independent pieces than this, threads share the work inside a piece
 _FEW = 8
 
-#: reductions longer than this keep a second level of partial sums, for accuracy
-BLOCK = 256
+#: terms of a sum that are added up in their own type; such runs are added up in float64
+BLOCK = 16
 
 #: most vectors side by side in a column reduction, and ops in the body of so many copies
 _UNROLL, _UNROLLED_OPS = 4, 60
@@ -58,7 +58,7 @@ class Plan:
     reduced: reduced dimensions but the vector's.
     vector: the dimension that vectors run along, or -1.
     split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
-    blocked: sums are kept in two levels.
+    blocked: sums are made of runs.
     lanes: elements a vector.
     whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask ("pointwise" and "row").
     unroll: vectors side by side in a "column" kernel, a tile.
@@ -102,21 +102,22 @@ def plan(k: Kernel) -> Plan:
     reduced = tuple(d for d in sorted(k.reduced) if d != vector)
     pieces = at_most(prod(k.sizes[d] for d in outer))
     length = at_most(k.sizes[vector]) if vector >= 0 else 1
-    wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims)
+    walked = k.reduced if has_reduce else range(len(k.sizes))
+    wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims.intersection(walked))
     p = Plan(mode, outer, reduced, vector, False, False, 8 if wide else 16)
     reduced_numel = at_most(prod(k.sizes[d] for d in k.reduced))
     if mode == "pointwise":
         p.split = pieces < _FEW and length >= 1024
     elif mode == "row":
         p.split = pieces < _FEW and _one_pass(k) and reduced_numel >= 4096
-        p.blocked = length > BLOCK * p.lanes
+        p.blocked = length > BLOCK * p.lanes and _adds(k)
         if not p.split:
             p.cached = row_plan.choose(k, vector, _passes(k), reduced_numel)
     elif mode == "column":
         p.unroll, p.tiled = _tiling(k, vector, p.lanes)
         tiles = pieces * -(-length // (p.unroll * p.lanes))
         p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
-        p.blocked = True  # costs nothing, and short reductions share the code of long ones
+        p.blocked = _adds(k)  # short sums share the code of long ones
     p.whole = mode in ("pointwise", "row") and divisor(k.sizes[vector]) % p.lanes == 0
     if p.cached:
         p.scratch_rows = len(p.cached)
@@ -156,6 +157,12 @@ def _passes(k: Kernel) -> list[tuple[int, int]]:
         if any(store.strides[d] for d in k.reduced):
             out.append((store.node, k.nodes[store.node].depth + 1))
     return out
+
+
+def _adds(k: Kernel) -> bool:
+    """Whether rounding errors add up in a reduction."""
+    reds = [n for n in k.nodes if n.op == "reduce" and n.dtype in FLOATS]
+    return any(n.attrs["kind"] in ("sum", "prod") for n in reds)
 
 
 def _one_pass(k: Kernel) -> bool:
