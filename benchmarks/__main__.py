@@ -23,6 +23,7 @@ COMMANDS = {
     "memory": "planned memory against eager's",
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",
+    "numerics": "rounding errors of training steps beside eager's",
     "cubins": "kernels of training steps as machine code, without a GPU",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.extents import varies
+
 from .dtypes import Unsupported
 from .emitter import Emitter, Value
 from .registry import lowers
@@ -18,29 +20,46 @@ def _channel(em: Emitter, v: Value, like: Value) -> Value:
     return em.broadcast(v, like.shape, (1,))
 
 
-def _batch_statistics(em: Emitter, x: Value) -> tuple[Value, Value, int]:
-    """Mean and (biased) variance per channel in one pass: two sibling sums of x - K.
+#: elements of a channel that stand for all of it; a power of two, so that equal ones have their own mean
+_SAMPLES = 4
 
-    K is the channel's first element; a shift close to the data keeps the difference of
-    the two sums exact enough where a plain sum of squares would cancel. It is read before x is
-    made wider: only kernels may read what is wider than what is stored.
+
+def _typical(em: Emitter, x: Value, dims: Sequence[int]) -> Value:
+    """The mean of some elements that are spread over `dims`, in the other dimensions' shape.
+
+    They are read before x is made wider: only kernels may read what is wider than what is stored.
     """
-    dims = [d for d in range(x.rank) if d != 1]
+    kept = tuple(s for d, s in enumerate(x.shape) if d not in dims)
+    found = []
+    for i in range(_SAMPLES):
+        at = [0 if varies(s) else s * i // _SAMPLES for s in x.shape]
+        starts = tuple(a if d in dims else 0 for d, a in enumerate(at))
+        limits = tuple(a + 1 if d in dims else s for d, (a, s) in enumerate(zip(at, x.shape)))
+        if starts not in [s for s, _ in found]:
+            part = em("slice", x, starts=starts, limits=limits, strides=(1,) * x.rank)
+            found.append((starts, part.reshape(kept).compute()))
+    parts = [part for _, part in found[: 1 << (len(found).bit_length() - 1)]]
+    count = len(parts)
+    while len(parts) > 1:
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2])]
+    return parts[0] * (1 / count)
+
+
+def _moments(em: Emitter, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Mean and (biased) variance over `dims`, in one pass: two sibling sums of x - k; float64.
+
+    k is near the mean, so the difference of the two sums loses no more than a digit, where plain
+    sums of squares would cancel; and the sums come unrounded.
+    """
     count = math.prod(x.shape[d] for d in dims)
-    if count == 0:
+    if x.numel == 0:
         raise Unsupported("statistics of nothing")
-    channels = x.shape[1]
-    first = em(
-        "slice", x, starts=(0,) * x.rank, limits=(1, channels) + (1,) * (x.rank - 2),
-        strides=(1,) * x.rank,
-    ).reshape((channels,)).compute()  # fmt: skip
-    v = x.compute()
-    shifted = v - _channel(em, first, v)
+    v, k = x.compute(), _typical(em, x, dims)
+    kept = [d for d in range(x.rank) if d not in dims]
+    shifted = v - em.broadcast(k, v.shape, kept)
     s1 = shifted.exact_sum(dims) / count
     s2 = (shifted * shifted).exact_sum(dims) / count
-    mean = first.to("f64") + s1
-    var = em.maximum(s2 - s1 * s1, 0.0)
-    return mean, var, count
+    return k.to(s1.dtype) + s1, em.maximum(s2 - s1 * s1, 0.0)
 
 
 def _normalized(
@@ -60,7 +79,8 @@ def _train(
     mean as it was summed up, so it alone depends on how far the mean is from zero.
     """
     v = x.compute()
-    mean, var, count = _batch_statistics(em, x)
+    dims = [d for d in range(x.rank) if d != 1]
+    mean, var = _moments(em, x, dims)
     var = var.to(v.dtype)  # infinite where it is too large, as in PyTorch
     rstd = em("rsqrt", var.to(mean.dtype) + eps)
     scale = (rstd if weight is None else rstd * weight.to(rstd.dtype)).to(v.dtype)
@@ -68,6 +88,7 @@ def _train(
     if bias is not None:
         shift = shift + bias.to(mean.dtype)
     y = em("fma", v, _channel(em, scale, v), _channel(em, shift.to(v.dtype), v)).to(x.dtype)
+    count = math.prod(x.shape[d] for d in dims)
     return y, mean.to(v.dtype), rstd.to(v.dtype), var, count
 
 
@@ -221,9 +242,12 @@ def native_layer_norm(
     centred = v - mean
     rstd = em("rsqrt", em.mean(centred * centred, dims, keepdim=True) + eps)
     y = centred * rstd
-    if weight is not None:
+    if weight is not None and bias is not None:
+        scale, shift = (em.broadcast(p.to(v.dtype), v.shape, dims) for p in (weight, bias))
+        y = em("fma", y, scale, shift)
+    elif weight is not None:
         y = y * weight.to(v.dtype)
-    if bias is not None:
+    elif bias is not None:
         y = y + bias.to(v.dtype)
     return y.to(x.dtype), mean, rstd
 
@@ -297,39 +321,31 @@ def _spatial(x: Value) -> Value:
     return x if x.rank > 2 else x.reshape((*x.shape, 1))
 
 
-def _sample(em: Emitter, x: Value) -> Value:
-    """The first element of each channel: near what a sum of the channel is taken of."""
-    ends = (*x.shape[:2], *(1,) * (x.rank - 2))
-    first = em("slice", x, starts=(0,) * x.rank, limits=ends, strides=(1,) * x.rank)
-    return first.reshape(x.shape[:2])
-
-
 @lowers("aten.native_group_norm")
 def native_group_norm(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hw: int,
     groups: int, eps: float,
 ) -> Any:  # fmt: skip
-    if x.numel == 0:
-        raise Unsupported("statistics of nothing")
     v = _spatial(x.compute())
-    grouped, dims = (n, groups, c // groups), range(2, v.rank)
-    k = _sample(em, _spatial(x)).compute()
-    shifted = v - _by_channel(em, k, v)
-    s1, s2 = shifted.sum(dims) / hw, (shifted * shifted).sum(dims) / hw
-    centre = k + s1
-    means, variances = centre.reshape(grouped), em.maximum(s2 - s1 * s1, 0.0).reshape(grouped)
+    grouped = (n, groups, c // groups)
+    centres, variances = _moments(em, _spatial(x), range(2, v.rank))
+    means = centres.reshape(grouped)
+    wide = means.dtype
     mean = em.mean(means, [2], keepdim=True)
     off = means - mean
-    rstd = em("rsqrt", em.mean(variances + off * off, [2], keepdim=True) + eps)
-    scale = em.broadcast(rstd.reshape((n, groups)), grouped, (0, 1))
+    var = em.mean(variances.reshape(grouped) + off * off, [2], keepdim=True).to(v.dtype)
+    rstd = em("rsqrt", var.to(wide) + eps)
+    scale = em.broadcast(rstd, grouped)
     if weight is not None:
-        scale = scale * weight.to(v.dtype).reshape(grouped[1:])
-    shift = off * scale
+        scale = scale * weight.to(wide).reshape(grouped[1:])
+    scale = scale.to(v.dtype)
+    shift = -(mean * scale.to(wide))
     if bias is not None:
-        shift = shift + bias.to(v.dtype).reshape(grouped[1:])
-    y = (v - _by_channel(em, centre, v)) * _by_channel(em, scale.reshape((n, c)), v)
-    y = y + _by_channel(em, shift.reshape((n, c)), v)
-    return y.reshape(x.shape).to(x.dtype), mean.reshape((n, groups)), rstd.reshape((n, groups))
+        shift = shift + bias.to(wide).reshape(grouped[1:])
+    spread = [_by_channel(em, s.reshape((n, c)), v) for s in (scale, shift.to(v.dtype))]
+    y = em("fma", v, *spread).reshape(x.shape).to(x.dtype)
+    mean, rstd = (s.reshape((n, groups)).to(v.dtype) for s in (mean, rstd))
+    return y, mean, rstd
 
 
 @lowers("aten.native_group_norm_backward")
@@ -343,28 +359,27 @@ def native_group_norm_backward(
     grouped, dims = (n, groups, c // groups), range(2, v.rank)
     mean = mean.to(v.dtype).reshape((n, groups, 1))
     rstd = rstd.to(v.dtype).reshape((n, groups, 1))
-    k = _sample(em, _spatial(x)).compute()
-    shifted = v - _by_channel(em, k, v)
-    off = k.reshape(grouped) - mean
-    sum_d = d.sum(dims).reshape(grouped)
-    sum_d_hat = ((d * shifted).sum(dims).reshape(grouped) + off * sum_d) * rstd
+    centre = em.broadcast(mean, grouped).reshape((n, c))
+    sum_d = d.exact_sum(dims).reshape(grouped)
+    wide = sum_d.dtype
+    sum_d_xmu = (d * (v - _by_channel(em, centre, v))).exact_sum(dims).reshape(grouped)
+    sum_d_hat = sum_d_xmu * rstd.to(wide)
     dx = dw = db = None
     if output_mask[0]:
-        w = em.full(1, grouped[1:], v.dtype) if weight is None else weight.to(v.dtype)
+        # dx = (dy · weight - m1 - hat · m2) · rstd, as dy · scale + (x · tilt + shift), rounded twice
+        w = em.full(1, grouped[1:], wide) if weight is None else weight.to(wide)
         w = w.reshape((1, *grouped[1:]))
-        count = c // groups * hw
+        count, r = c // groups * hw, rstd.to(wide)
         m1 = (sum_d * w).sum([2], keepdim=True) / count
         m2 = (sum_d_hat * w).sum([2], keepdim=True) / count
-        slope = m2 * rstd * rstd
-        spread = [scale.reshape((n, c)) for scale in (
-            em.broadcast(rstd, grouped) * em.broadcast(w, grouped),
-            em.broadcast(slope, grouped),
-            m1 * rstd + slope * off,
-        )]  # fmt: skip
-        scale, slopes, shift = (_by_channel(em, s, v) for s in spread)
-        dx = (d * scale - shifted * slopes - shift).reshape(x.shape).to(x.dtype)
+        tilt = (-(m2 * r * r)).to(v.dtype)
+        shift = (-(tilt.to(wide) * mean.to(wide)) - m1 * r).to(v.dtype)
+        scale = (em.broadcast(r, grouped) * em.broadcast(w, grouped)).to(v.dtype)
+        spread = [em.broadcast(s, grouped).reshape((n, c)) for s in (scale, tilt, shift)]
+        scale, tilt, shift = (_by_channel(em, s, v) for s in spread)
+        dx = em("fma", d, scale, em("fma", v, tilt, shift)).reshape(x.shape).to(x.dtype)
     if output_mask[1]:
-        dw = sum_d_hat.sum([0]).reshape((c,))
+        dw = sum_d_hat.sum([0]).reshape((c,)).to(v.dtype)
     if output_mask[2]:
-        db = sum_d.sum([0]).reshape((c,))
+        db = sum_d.sum([0]).reshape((c,)).to(v.dtype)
     return dx, dw, db
