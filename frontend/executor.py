@@ -49,7 +49,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher.traced(trace)
     watcher.phase("lower")
     start = time.perf_counter()
-    module = lower(trace)
+    module = lower(trace, target=options.target)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options, trace)
@@ -68,7 +68,7 @@ def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
     from .lowering import lower
 
-    return _compile(lower(trace), options, trace)
+    return _compile(lower(trace, target=options.target), options, trace)
 
 
 def _compile(module: Any, options: Any, trace: Trace) -> Any:
@@ -81,7 +81,7 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
     allow_tf32(module, options)
 
     def compiled() -> Any:
-        twin = None if trace.size is None else lower(trace, STAND_INS[1])
+        twin = None if trace.size is None else lower(trace, STAND_INS[1], options.target)
         if twin is not None:
             allow_tf32(twin, options)
         return compile_module(module, options, twin)

@@ -1,10 +1,15 @@
-"""Activation functions and their gradients."""
+"""Activation functions and their gradients.
+
+PyTorch's kernels have two forms of many functions: for vectors, and for the few elements that are left. Where the two
+differ (at NaN, and in signs of zeros) these rules follow the vectors' form.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from .choosing import clamp
 from .emitter import Emitter, Value
 from .pointwise import pointwise
 from .registry import lowers
@@ -13,10 +18,13 @@ _SQRT_HALF = math.sqrt(0.5)
 _GELU_BETA = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
 
+#: 1/6 in float32, which PyTorch multiplies by in every type
+_SIXTH = 0.16666667163372040
+
 
 @lowers("aten.relu")
 def relu(em: Emitter, x: Value) -> Value:
-    return pointwise(em, [x], lambda v: em.maximum(v, 0))
+    return clamp(em, x, 0)
 
 
 @lowers("aten.threshold")
@@ -31,12 +39,12 @@ def threshold_backward(em: Emitter, dy: Value, x: Value, limit: Any) -> Value:
 
 @lowers("aten.hardtanh", "aten.relu6")
 def hardtanh(em: Emitter, x: Value, low: Any = -1, high: Any = 1) -> Value:
-    return pointwise(em, [x], lambda v: em.minimum(em.maximum(v, low), high))
+    return clamp(em, x, low, high)
 
 
 @lowers("aten.hardtanh_backward")
 def hardtanh_backward(em: Emitter, dy: Value, x: Value, low: Any, high: Any) -> Value:
-    return pointwise(em, [dy, x], lambda d, v: em.select(v.le(low) | v.ge(high), 0.0, d))
+    return pointwise(em, [dy, x], lambda d, v: em.select(v.gt(low) & v.lt(high), d, 0.0))
 
 
 @lowers("aten.leaky_relu")
@@ -81,7 +89,7 @@ def elu_backward(
             tail = d * input_scale * (v + alpha * scale)
         else:
             tail = d * (input_scale * alpha * scale) * em("exp", v * input_scale)
-        return em.select(v.le(0.0), tail, d * scale)
+        return em.select(v.gt(0.0), d * scale, tail)  # NaN at NaN
 
     return pointwise(em, [dy, x], body)
 
@@ -120,7 +128,7 @@ def logit_backward(em: Emitter, dy: Value, x: Value, eps: float | None = None) -
         inside = d / (v * (1.0 - v))
         if eps is None:
             return em.select(v.lt(0.0) | v.gt(1.0), math.nan, inside)
-        return em.select(v.lt(eps) | v.gt(1 - eps), 0.0, inside)
+        return em.select(v.ge(eps) & v.le(1 - eps), inside, 0.0)  # 0 at NaN
 
     return pointwise(em, [dy, x], body)
 
@@ -179,7 +187,7 @@ def hardsigmoid(em: Emitter, x: Value) -> Value:
 @lowers("aten.hardsigmoid_backward")
 def hardsigmoid_backward(em: Emitter, dy: Value, x: Value) -> Value:
     return pointwise(
-        em, [dy, x], lambda d, v: em.select(v.gt(-3.0) & v.lt(3.0), d * (1.0 / 6.0), 0.0)
+        em, [dy, x], lambda d, v: em.select(v.gt(-3.0) & v.lt(3.0), d * _SIXTH, 0.0)
     )
 
 
@@ -191,7 +199,7 @@ def hardswish(em: Emitter, x: Value) -> Value:
 @lowers("aten.hardswish_backward")
 def hardswish_backward(em: Emitter, dy: Value, x: Value) -> Value:
     def body(d: Value, v: Value) -> Value:
-        middle = em.select(v.lt(3.0), d * (v / 3.0 + 0.5), d)
+        middle = em.select(v.ge(3.0), d, d * (v / 3.0 + 0.5))  # NaN at NaN
         return em.select(v.le(-3.0), 0.0, middle)
 
     return pointwise(em, [dy, x], body)
@@ -204,13 +212,13 @@ def hardshrink(em: Emitter, x: Value, limit: Any = 0.5) -> Value:
 
 @lowers("aten.hardshrink_backward", "aten.softshrink_backward")
 def shrink_backward(em: Emitter, dy: Value, x: Value, limit: Any) -> Value:
-    return pointwise(em, [dy, x], lambda d, v: em.select(v.ge(-limit) & v.le(limit), 0.0, d))
+    return pointwise(em, [dy, x], lambda d, v: em.select(v.lt(-limit) | v.gt(limit), d, 0.0))
 
 
 @lowers("aten.softshrink")
 def softshrink(em: Emitter, x: Value, limit: Any = 0.5) -> Value:
     def body(v: Value) -> Value:
-        shrunk = em.select(v.lt(-limit), v + limit, v * 0.0)
+        shrunk = em.select(v.lt(-limit), v + limit, em.select(em("is_nan", v), v, 0.0))
         return em.select(v.gt(limit), v - limit, shrunk)
 
     return pointwise(em, [x], body)

@@ -23,12 +23,20 @@ def clamp(em: Emitter, x: Value, low: Any = None, high: Any = None, **named: Any
     def body(v: Value, *rest: Value) -> Value:
         bounds = iter(rest)
         if low is not None:
-            v = em.maximum(v, next(bounds))
+            v = _bounded(em, "max", v, next(bounds), low)
         if high is not None:
-            v = em.minimum(v, next(bounds))
+            v = _bounded(em, "min", v, next(bounds), high)
         return v
 
     return pointwise(em, operands, body)
+
+
+def _bounded(em: Emitter, kind: str, v: Value, bound: Value, given: Any) -> Value:
+    """The larger or smaller of `v` and its bound. A bound that is a number leaves a zero its sign, as in PyTorch."""
+    if isinstance(given, Value) or given != given or not is_float(v.dtype):
+        return em(f"{kind}imum", v, bound)
+    beyond = v.lt(bound) if kind == "max" else v.gt(bound)
+    return em.select(beyond, bound, v)
 
 
 @lowers("aten.clamp_min")

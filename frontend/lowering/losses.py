@@ -68,7 +68,7 @@ def smooth_l1_backward(
         outside = em.select(gap.lt(0.0), -d, d)
         if beta == 0:
             return em.select(gap.eq(0.0), 0.0, outside)
-        return em.select(em("abs", gap).lt(beta), d * gap / beta, outside)
+        return em.select(em("abs", gap).ge(beta), outside, d * gap / beta)  # NaN at NaN
 
     return _loss_backward(em, dy, x, [y], body, reduction)
 

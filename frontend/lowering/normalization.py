@@ -39,10 +39,10 @@ def _typical(em: Emitter, x: Value, dims: Sequence[int]) -> Value:
             part = em("slice", x, starts=starts, limits=limits, strides=(1,) * x.rank)
             found.append((starts, part.reshape(kept).compute()))
     parts = [part for _, part in found[: 1 << (len(found).bit_length() - 1)]]
-    count = len(parts)
+    parts = [part * (1 / len(parts)) for part in parts]  # first: the sum may be too large
     while len(parts) > 1:
         parts = [a + b for a, b in zip(parts[::2], parts[1::2])]
-    return parts[0] * (1 / count)
+    return parts[0]
 
 
 def _moments(em: Emitter, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
@@ -75,8 +75,9 @@ def _train(
 ) -> tuple[Value, Value, Value, Value, int]:
     """The result, mean, 1 / standard deviation, variance, and how many elements each is of.
 
-    The result is x · scale + shift, rounded once. The shift is what the rounded scale asks for, from the
-    mean as it was summed up, so it alone depends on how far the mean is from zero.
+    The result is (x - centre) · scale + shift. The centre is the mean where that is far from zero, so that the
+    difference is exact; else zero. The shift is what is then left of the unrounded mean. So no rounding is larger
+    than the result's own, and equal values give exactly the bias.
     """
     v = x.compute()
     dims = [d for d in range(x.rank) if d != 1]
@@ -84,12 +85,22 @@ def _train(
     var = var.to(v.dtype)  # infinite where it is too large, as in PyTorch
     rstd = em("rsqrt", var.to(mean.dtype) + eps)
     scale = (rstd if weight is None else rstd * weight.to(rstd.dtype)).to(v.dtype)
-    shift = -(mean * scale.to(mean.dtype))
-    if bias is not None:
-        shift = shift + bias.to(mean.dtype)
-    y = em("fma", v, _channel(em, scale, v), _channel(em, shift.to(v.dtype), v)).to(x.dtype)
+    spread = [_channel(em, s, v) for s in _shifted(em, mean, var, scale, bias)]
+    y = em("fma", v - spread[0], spread[1], spread[2]).to(x.dtype)
     count = math.prod(x.shape[d] for d in dims)
     return y, mean.to(v.dtype), rstd.to(v.dtype), var, count
+
+
+def _shifted(
+    em: Emitter, mean: Value, var: Value, scale: Value, bias: Value | None
+) -> tuple[Value, Value, Value]:
+    """Centre, scale and shift of a normalization, in the type of `scale`. mean: float64, as it was summed up."""
+    wide = mean.dtype
+    centre = em.select((mean * mean).gt(var.to(wide)), mean.to(scale.dtype), 0.0)
+    shift = (centre.to(wide) - mean) * scale.to(wide)
+    if bias is not None:
+        shift = shift + bias.to(wide)
+    return centre, scale, shift.to(scale.dtype)
 
 
 def _evaluate(
@@ -238,10 +249,15 @@ def native_layer_norm(
 ) -> Any:
     v = x.compute()
     dims = _inner(x, shape)
-    mean = em.mean(v, dims, keepdim=True)
-    centred = v - mean
-    rstd = em("rsqrt", em.mean(centred * centred, dims, keepdim=True) + eps)
-    y = centred * rstd
+    count = math.prod(x.shape[d] for d in dims)
+    near = em.mean(v, dims, keepdim=True)
+    centred = v - near
+    # what rounding took from the mean: equal values are exactly their mean
+    rest = centred.exact_sum(dims, keepdim=True) / count
+    square = (centred * centred).exact_sum(dims, keepdim=True) / count
+    rstd = em("rsqrt", em.maximum(square - rest * rest, 0.0).to(v.dtype) + eps)
+    mean = (near.to(rest.dtype) + rest).to(v.dtype)
+    y = (centred - rest.to(v.dtype)) * rstd
     if weight is not None and bias is not None:
         scale, shift = (em.broadcast(p.to(v.dtype), v.shape, dims) for p in (weight, bias))
         y = em("fma", y, scale, shift)
@@ -338,12 +354,13 @@ def native_group_norm(
     scale = em.broadcast(rstd, grouped)
     if weight is not None:
         scale = scale * weight.to(wide).reshape(grouped[1:])
-    scale = scale.to(v.dtype)
-    shift = -(mean * scale.to(wide))
     if bias is not None:
-        shift = shift + bias.to(wide).reshape(grouped[1:])
-    spread = [_by_channel(em, s.reshape((n, c)), v) for s in (scale, shift.to(v.dtype))]
-    y = em("fma", v, *spread).reshape(x.shape).to(x.dtype)
+        bias = em.broadcast(bias.reshape((1, *grouped[1:])), grouped)
+    parts = _shifted(
+        em, em.broadcast(mean, grouped), em.broadcast(var, grouped), scale.to(v.dtype), bias
+    )
+    spread = [_by_channel(em, s.reshape((n, c)), v) for s in parts]
+    y = em("fma", v - spread[0], spread[1], spread[2]).reshape(x.shape).to(x.dtype)
     mean, rstd = (s.reshape((n, groups)).to(v.dtype) for s in (mean, rstd))
     return y, mean, rstd
 

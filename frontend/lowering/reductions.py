@@ -144,12 +144,23 @@ def count_nonzero(em: Emitter, x: Value, dims: Any = None) -> Value:
 def moments(
     em: Emitter, v: Value, dims: Sequence[int], correction: float = 0
 ) -> tuple[Value, Value]:
-    """Mean and variance over `dims`, kept as 1; the variance from the centred values."""
+    """Mean and variance over `dims`, kept as 1; the variance from the centred values.
+
+    Equal values have a variance of exactly 0: of float32 in float64, of float64 by centring around one of them.
+    """
     count = math.prod(v.shape[d] for d in dims)
+    centre = None
+    if v.dtype == "f32" and em.wide_statistics:
+        v = v.to("f64")
+    elif v.dtype == "f64" and v.numel:
+        starts, limits = (0,) * v.rank, tuple(1 if d in dims else s for d, s in enumerate(v.shape))
+        centre = em("slice", v, starts=starts, limits=limits, strides=(1,) * v.rank)
+        v = v - centre
     mean = em.mean(v, dims, keepdim=True)
     centred = v - mean
     whole = int(correction) if float(correction).is_integer() else correction
-    return mean, (centred * centred).sum(dims, keepdim=True) / max(count - whole, 0)
+    variance = (centred * centred).sum(dims, keepdim=True) / max(count - whole, 0)
+    return mean if centre is None else centre + mean, variance
 
 
 def _var_mean(
