@@ -27,7 +27,7 @@ class Model:
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """In training mode, where nothing is random."""
+    """In training mode, with nothing random: dropout that isn't a module is switched off by a configuration."""
     for m in module.modules():
         if isinstance(m, nn.modules.dropout._DropoutNd):
             m.p = 0.0
@@ -112,11 +112,11 @@ MODELS = (
     _language("qwen2", "Qwen2ForCausalLM", "Qwen2Config", num_key_value_heads=2, **_SIZES),
     _language("gpt_neox", "GPTNeoXForCausalLM", "GPTNeoXConfig", bos_token_id=1, eos_token_id=2, **_SIZES),
     _language("opt", "OPTForCausalLM", "OPTConfig", ffn_dim=384, word_embed_proj_dim=128, layerdrop=0.0,
-              **_SIZES),
+              dropout=0.0, **_SIZES),
     _language("bert", "BertForMaskedLM", "BertConfig", **_SIZES),
     _language("roberta", "RobertaForMaskedLM", "RobertaConfig", **_SIZES),
     _language("t5", "T5ForConditionalGeneration", "T5Config", decoder=True, d_model=128, d_kv=32, d_ff=384,
-              num_layers=2, num_heads=4, decoder_start_token_id=0),
+              num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0),
     Model("vit", "transformer",
           partial(_transformers, "ViTForImageClassification", "ViTConfig",
                   {**_VIT, "image_size": 64, "patch_size": 8, "num_labels": CLASSES}),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from gflow.dialects.extents import varies
 
 from .dtypes import Unsupported, is_float, mlir_dtype
 from .emitter import Emitter, Value
@@ -91,7 +94,31 @@ def arange(em: Emitter, *bounds: Any, **options: Any) -> Value:
         step = bounds[2]
     dtype = _dtype(em, options)
     count = em.current_results[0].shape[0]
+    if is_float(dtype) and not (float(start).is_integer() and float(step).is_integer()):
+        made = _made(em, lambda like: torch.arange(*bounds, dtype=like))
+        if made is not None:
+            return made
     return _ramp(em, start, step, count, dtype)
+
+
+#: elements of a tensor that is made when it is lowered, and kept as a constant
+_MOST = 1 << 14
+
+
+def _made(em: Emitter, make: Callable[[torch.dtype], torch.Tensor]) -> Value | None:
+    """A tensor as PyTorch makes it, to the bit; None where it is large, of sizes that vary, or for a GPU.
+
+    PyTorch's kernels round these step by step, in an order that depends on the processor's vectors.
+    """
+    want = em.current_results[0]
+    varying = any(varies(s) for s in want.shape)
+    if not em.wide_statistics or varying or math.prod(want.shape) > _MOST:
+        return None
+    found = make(want.dtype)
+    dtype = mlir_dtype(want.dtype)
+    if dtype in ("f16", "bf16"):
+        return em.dense(found.float().numpy(), "f32").to(dtype)
+    return em.dense(found.numpy(), dtype)
 
 
 @lowers("prims.iota")
@@ -125,10 +152,18 @@ def linspace(em: Emitter, start: Any, end: Any, steps: int, **options: Any) -> V
         raise Unsupported("an integer linspace")
     if steps <= 1:
         return em.full(start, (steps,), dtype)
-    step = (end - start) / (steps - 1)
-    i = em.iota((steps,), 0, "f64")
-    first = i * step + float(start)
-    second = float(end) - ((steps - 1.0) - i) * step
+    if dtype in ("f16", "bf16"):
+        made = _made(em, lambda like: torch.linspace(start, end, steps, dtype=like))
+        if made is not None:
+            return made
+    # from both ends, each element rounded once: bounds and step are in the type that is computed in
+    compute = "f64" if dtype == "f64" else "f32"
+    low, high, count = (
+        em.full(v, (steps,), compute) for v in (float(start), float(end), steps - 1.0)
+    )
+    step = (high - low) / count
+    i = em.iota((steps,), 0, compute)
+    first, second = em("fma", step, i, low), em("fma", -step, count - i, high)
     return em.select(i.lt(float(steps // 2)), first, second).to(dtype)
 
 
@@ -141,6 +176,9 @@ def logspace(
     dtype = _dtype(em, options)
     if not is_float(dtype):
         raise Unsupported("an integer logspace")
+    made = _made(em, lambda like: torch.logspace(start, end, steps, base, dtype=like))
+    if made is not None:
+        return made
     exponents = linspace(em, start, end, steps, dtype=torch.float64)
     return em("exp2", exponents * math.log2(base)).to(dtype)
 

@@ -39,8 +39,12 @@ def log_softmax(em: Emitter, x: Value, dim: int, half_to_float: bool = False) ->
         return em.full(0, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
     shifted = v - em.reduce(v, "max", dims, keepdim=True)
-    total = em("exp", shifted).sum(dims, keepdim=True)
-    return (shifted - em("log", total)).to("f32" if half_to_float else x.dtype)
+    log = em("log", em("exp", shifted).exact_sum(dims, keepdim=True))
+    high = log.to(v.dtype)
+    y = shifted - high
+    if high.dtype != log.dtype:  # the logarithm's own rounding, which is as large as the result's
+        y = y - (log - high.to(log.dtype)).to(v.dtype)
+    return y.to("f32" if half_to_float else x.dtype)
 
 
 @lowers("aten._softmax_backward_data")
