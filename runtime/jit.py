@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from gflow.dialects.program import KERNEL_LOWERING
 
 from . import cache as disk
+from . import machine
 from .objects import LoadedObject, ObjectError, load_object, supported
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gflow")
 
-_addresses: dict[str, int] = {}
+#: (instruction sets, kernel) → address
+_addresses: dict[tuple[str, str], int] = {}
 _engines: list[ExecutionEngine] = []
+
+#: features that every level has, beside those of its own
+_BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
 _loaded: list[LoadedObject] = []
 _lock = threading.Lock()
 
@@ -83,11 +88,12 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
             text (it ends in a hash of it), so a name already compiled isn't compiled again.
         declarations: what they call: function name to its `llvm.func` text.
     """
+    isa = machine.limit()
     with _lock:
-        missing = {name: text for name, text in kernels.items() if name not in _addresses}
+        missing = {name: text for name, text in kernels.items() if (isa, name) not in _addresses}
         if missing:
-            _compile(missing, declarations)
-        return {name: _addresses[name] for name in kernels}
+            _compile(missing, declarations, isa)
+        return {name: _addresses[isa, name] for name in kernels}
 
 
 def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
@@ -96,15 +102,16 @@ def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
     Raises:
         ObjectError: it is damaged, another machine's, or lacks one of them.
     """
+    isa = machine.limit()
     with _lock:
-        missing = [name for name in kernels if name not in _addresses]
+        missing = [name for name in kernels if (isa, name) not in _addresses]
         if not missing:
             return
         loaded = load_object(data, symbol_address)
         for name in missing:
             if name not in loaded.symbols:
                 raise ObjectError(f"the object file lacks the kernel {name}")
-        _addresses.update({name: loaded.symbols[name] for name in missing})
+        _addresses.update({(isa, name): loaded.symbols[name] for name in missing})
         _loaded.append(loaded)
 
 
@@ -112,42 +119,45 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
     """The machine code of kernels, as an object file; None where such files cannot be loaded."""
     if not supported():
         return None
-    name = _cache_key(kernels, declarations)
+    isa = machine.limit()
+    name = _cache_key(kernels, declarations, isa)
     if name is not None and (data := disk.read("objects", name)) is not None:
         return data
-    engine = _engine(kernels, declarations, dump=True)
+    engine = _engine(kernels, declarations, isa, dump=True)
     engine.raw_lookup("gflow_addresses")
     return _object_of(engine)
 
 
-def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> None:
+def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
     """Add the addresses of new kernels, from the disk cache or compiled."""
-    name = _cache_key(kernels, declarations)
+    name = _cache_key(kernels, declarations, isa)
     if name is not None and (data := disk.read("objects", name)) is not None:
         try:
             loaded = load_object(data, symbol_address)
-            _addresses.update({kernel: loaded.symbols[kernel] for kernel in kernels})
+            _addresses.update({(isa, kernel): loaded.symbols[kernel] for kernel in kernels})
             _loaded.append(loaded)
             return
         except (ObjectError, KeyError) as error:
             _log.warning("machine code in the cache cannot be loaded, compiling: %s", error)
-    engine = _engine(kernels, declarations, dump=name is not None)
+    engine = _engine(kernels, declarations, isa, dump=name is not None)
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
     # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
     fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("gflow_addresses"))
     fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
     _engines.append(engine)
-    _addresses.update(zip(kernels, table))
+    _addresses.update(zip([(isa, kernel) for kernel in kernels], table))
     if name is not None:
         disk.write("objects", name, _object_of(engine))
 
 
-def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> str | None:
+def _cache_key(
+    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str
+) -> str | None:
     """The cache's name for the machine code of these kernels; None if there is no cache."""
     if disk.directory() is None or not supported():
         return None
-    return disk.key(*declarations.values(), *kernels.values())
+    return disk.key(isa, *declarations.values(), *kernels.values())
 
 
 def _object_of(engine: ExecutionEngine) -> bytes:
@@ -159,9 +169,9 @@ def _object_of(engine: ExecutionEngine) -> bytes:
 
 
 def _engine(
-    kernels: Mapping[str, str], declarations: Mapping[str, str], dump: bool
+    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str, dump: bool
 ) -> ExecutionEngine:
-    """Compile kernels. dump: keep the object file."""
+    """Compile kernels. isa: a level of instruction sets, or "" for this processor's. dump: keep the object file."""
     # only here: machine code that is at hand is loaded without LLVM
     from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 
@@ -180,6 +190,10 @@ def _engine(
         for op in module.body.operations:
             # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
             op.operation.attributes["no_inline"] = ir.UnitAttr.get()
+            if isa:
+                op.operation.attributes["target_cpu"] = ir.StringAttr.get(isa)
+                # the engine's own are this processor's
+                op.operation.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
         manager = PassManager.parse(KERNEL_LOWERING)
         manager.enable_verifier(False)
         manager.run(module.operation)

@@ -1,8 +1,12 @@
-"""What machine code that was compiled before needs of the machine that it is loaded on."""
+"""Which instructions machine code may use: what this processor has, or what `GFLOW_CPU_ISA` limits it to.
+
+    GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -35,12 +39,48 @@ def features() -> frozenset[str]:
     return frozenset()
 
 
+#: names what kernels are limited to
+ISA = "GFLOW_CPU_ISA"
+
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+#: levels of x86-64 (System V ABI, which compilers name so), and the instruction sets of each as Linux lists them
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+
+
+def limit() -> str:
+    """What `GFLOW_CPU_ISA` limits kernels to; "" without.
+
+    Raises:
+        ValueError: it names no level, or one that this processor hasn't.
+    """
+    level = os.environ.get(ISA, "")
+    if not level:
+        return ""
+    if level not in LEVELS:
+        raise ValueError(f"{ISA}={level!r}: unknown; known: {', '.join(LEVELS)}")
+    missing = LEVELS[level] - features()
+    if missing:
+        raise ValueError(
+            f"{ISA}={level!r}: this processor lacks {', '.join(sorted(missing))}; choose a lower level"
+        )
+    return level
+
+
+def usable() -> frozenset[str]:
+    """The instruction sets that kernels may use."""
+    level = limit()
+    return LEVELS[level] if level else features()
+
+
 def description(runner: str) -> dict[str, Any]:
     """This machine, to be kept with machine code. runner: the text of the code that calls it."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),
-        "features": sorted(features()),
+        "features": sorted(usable()),
         "runner": hashlib.sha256(runner.encode()).hexdigest(),
     }
 
@@ -49,4 +89,4 @@ def runs(described: dict[str, Any], runner: str) -> bool:
     """Whether code for the described machine runs on this one."""
     here = description(runner)
     same = all(described.get(k) == here[k] for k in ("system", "machine", "runner"))
-    return same and bool(features()) and set(described.get("features", ())) <= features()
+    return same and bool(usable()) and set(described.get("features", ())) <= usable()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, run_cases, spread
 from ir_interpreter import DTYPES
+from tolerance import tolerances
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
@@ -33,17 +34,13 @@ def _near_one(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     return torch.randint(low, 10, shape, generator=generator).to(DTYPES[dtype])
 
 
-TOLERANCE = {"f32": (2e-5, 1e-5), "f64": (1e-9, 1e-9), "bf16": (2e-2, 1e-2), "f16": (4e-3, 1e-3)}
-
-
 def _case(name: str, shape: tuple[int, ...], dtype: str, dims: tuple[int, ...],
           strides: tuple[int, ...] | None = None) -> Case:  # fmt: skip
     def body(x: ir.Value) -> list[ir.Value]:
         return [reduce(kind, x, *dims) for kind in _kinds(dtype)]
 
-    rtol, atol = TOLERANCE.get(dtype, (None, None))
     arg = Arg(shape, dtype, strides, _near_one(shape, dtype))
-    return make(f"{name} {dtype}{list(shape)} over {dims}", [arg], body, rtol=rtol, atol=atol)
+    return make(f"{name} {dtype}{list(shape)} over {dims}", [arg], body, **tolerances(dtype))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "i1"])
@@ -153,9 +150,8 @@ def test_softmax(dtype: str) -> None:
             continue
         for log in (False, True):
             name = f"softmax {shape} {log}"
-            rtol = {"f32": 1e-5, "f64": 1e-9}.get(dtype, 3e-2)
             body = lambda x, log=log: [_softmax(x, log)]  # noqa: E731
-            cases.append(make(name, [Arg(shape, dtype)], body, rtol=rtol, atol=rtol))
+            cases.append(make(name, [Arg(shape, dtype)], body, **tolerances(dtype, 2)))
     run_cases(cases, threads=(1, 2), repeat=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tolerance import of_graph
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -127,8 +128,7 @@ def test_inference(name: str, dtype: torch.dtype, pieces: None) -> None:
         with torch.no_grad():
             got, want = graph(*inputs), module(*inputs)
         assert kinds(graph) >= 1
-        tolerance = 3e-2 if dtype == torch.bfloat16 else None
-        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(got, want, **of_graph(graph, 2))
 
 
 @pytest.mark.parametrize("name", [n for n in INFERENCE if n not in ("both results",)])

@@ -20,6 +20,7 @@ from codegen_harness import (
     same_bits,
     spread,
 )
+from tolerance import tolerances
 
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
@@ -122,7 +123,7 @@ def test_matmul(dtype: str) -> None:
     cases = []
     sizes = [(1, 1, 1), (3, 5, 4), (17, 33, 9), (64, 64, 64), (1, 50, 7), (7, 1, 5), (0, 3, 2),
              (3, 0, 2), (3, 2, 0)]  # fmt: skip
-    rtol = {"f32": 1e-4, "f64": 1e-9, "bf16": 3e-2, "f16": 1e-2}.get(dtype)
+    close = tolerances(dtype, 4)
     for (m, k, n), batch in itertools.product(sizes, [(), (3,), (2, 2)]):
         r = len(batch)
         swap = (*range(r), r + 1, r)
@@ -136,7 +137,7 @@ def test_matmul(dtype: str) -> None:
 
         shapes = [(m, k), (k, m), (k, n), (n, k)]
         args = [Arg((*batch, *s), dtype) for s in shapes]
-        cases.append(make(f"{dtype} {batch} {m} {k} {n}", args, body, rtol=rtol, atol=rtol and rtol * 10))  # fmt: skip
+        cases.append(make(f"{dtype} {batch} {m} {k} {n}", args, body, rtol=close["rtol"], atol=10 * close["rtol"]))  # fmt: skip
     run_cases(cases)
 
 

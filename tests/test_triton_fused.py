@@ -11,6 +11,7 @@ import test_codegen_random as random_regions
 import test_codegen_reductions as reductions
 import torch
 from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, spread
+from tolerance import tolerances
 from triton_harness import compile_case, run_cases
 
 from gflow.compiler.codegen.triton import split, tiling
@@ -135,14 +136,13 @@ def _regions() -> list[Case]:
     cases = []
     for shape in [(1, 1), (2, 3, 4, 33), (2, 300)]:
         for dtype in FLOATS if shape[-1] == 33 else ("f32",):
-            rtol = {"f32": 1e-5, "f64": 1e-9}.get(dtype, 3e-2)
+            near = tolerances(dtype, 2)
             cases += [
                 make(
                     f"softmax {dtype} {shape}",
                     [Arg(shape, dtype)],
                     lambda x, log=log: [reductions._softmax(x, log)],
-                    rtol=rtol,
-                    atol=rtol,
+                    **near,
                 )
                 for log in (False, True)
             ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tolerance import narrowest
 from torch.utils._pytree import tree_flatten, tree_map
 
 from gflow import nn
@@ -195,12 +196,7 @@ def last_place(graph: nn.Graph) -> float:
 
     A model in float64 whose loss is computed in float32 has float32's.
     """
-    text = graph.ir("traced")
-    types = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-    for name, dtype in types.items():
-        if re.search(rf"[<x]{name}>", text):
-            return torch.finfo(dtype).eps
-    return torch.finfo(torch.float64).eps
+    return torch.finfo(narrowest(graph.ir("traced"))).eps
 
 
 def shaken(model: torch.nn.Module, unit: float, seed: int) -> torch.nn.Module:
