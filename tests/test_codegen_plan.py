@@ -92,7 +92,7 @@ def test_text_of_a_row_sum() -> None:
     p: Plan = plan(k)
     text, externals = render(k, p, "sum")
     assert text.startswith("  llvm.func @sum(%w: !llvm.ptr) {")
-    assert text.count("scf.for") == 2
+    assert text.count("scf.for") == 3  # rows, runs, vectors
     assert "masked" not in text
     assert "vector.reduction <add>" in text
     assert externals == {"omp_get_thread_num", "omp_get_num_threads"}

@@ -58,7 +58,7 @@ class Plan:
     reduced: reduced dimensions but the vector's.
     vector: the dimension that vectors run along, or -1.
     split: threads share the reduced dimensions (or, in "pointwise", the vector's) rather than the outer ones.
-    blocked: sums are made of runs.
+    blocked: sums are made of runs; short ones too, which share the code of long ones.
     lanes: elements a vector.
     whole: the vector's dimension is a multiple of the lanes, so no vector needs a mask ("pointwise" and "row").
     unroll: vectors side by side in a "column" kernel, a tile.
@@ -110,14 +110,14 @@ def plan(k: Kernel) -> Plan:
         p.split = pieces < _FEW and length >= 1024
     elif mode == "row":
         p.split = pieces < _FEW and _one_pass(k) and reduced_numel >= 4096
-        p.blocked = length > BLOCK * p.lanes and _adds(k)
+        p.blocked = _adds(k)
         if not p.split:
             p.cached = row_plan.choose(k, vector, _passes(k), reduced_numel)
     elif mode == "column":
         p.unroll, p.tiled = _tiling(k, vector, p.lanes)
         tiles = pieces * -(-length // (p.unroll * p.lanes))
         p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
-        p.blocked = _adds(k)  # short sums share the code of long ones
+        p.blocked = _adds(k)
     p.whole = mode in ("pointwise", "row") and divisor(k.sizes[vector]) % p.lanes == 0
     if p.cached:
         p.scratch_rows = len(p.cached)
