@@ -132,7 +132,17 @@ def render(rows: Sequence[dict[str, Any]]) -> str:
     for kind, by in summary(rows).items():
         cells = [c for w in WHAT for c in ("", f"{by[w]['mean']:.2f} ({by[w]['largest']:.2f})")]
         lines.append(("mean (largest)", kind, *cells, ""))
-    head = ("model", "kind", "outputs", "/ eager", "losses", "/ eager", "gradients", "/ eager", "kinks")
+    head = (
+        "model",
+        "kind",
+        "outputs",
+        "/ eager",
+        "losses",
+        "/ eager",
+        "gradients",
+        "/ eager",
+        "kinks",
+    )
     return table(head, lines)
 
 
@@ -141,12 +151,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--models", default="all", help="names, separated by commas")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
-    parser.add_argument("--quick", action="store_true", help="one architecture of each kind, two seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help="one architecture of each kind, two seeds"
+    )
     args = parser.parse_args(argv)
     names = [m.name for m in MODELS] if args.models == "all" else args.models.split(",")
     unknown = set(names) - {m.name for m in MODELS}
     if unknown:
-        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(m.name for m in MODELS)}")
+        parser.error(
+            f"no model {', '.join(sorted(unknown))}; there are {', '.join(m.name for m in MODELS)}"
+        )
     if args.quick:
         names, args.seeds = ["mobilenetv3_small_100", "gpt2"], 2
     rows = []
@@ -156,7 +170,12 @@ def main(argv: list[str]) -> int:
         rows.append(measure(model, args.seeds))
         note(f"{model.name}: " + ", ".join(f"{w} {r:.2f}" for w, r in rows[-1]["ratio"].items()))
         if args.json:
-            result = {"machine": machine.describe(), "seeds": args.seeds, "summary": summary(rows), "rows": rows}
+            result = {
+                "machine": machine.describe(),
+                "seeds": args.seeds,
+                "summary": summary(rows),
+                "rows": rows,
+            }
             args.json.write_text(json.dumps(result, indent=1) + "\n")
     print(render(rows))
     found = summary(rows)["all"].values()

@@ -66,9 +66,7 @@ def _transformers(kind: str, config: str, options: dict[str, Any]) -> nn.Module:
 
 
 def _convolutional(name: str, size: int = 32, source: Callable[[str], nn.Module] = _timm) -> Model:
-    return Model(
-        name, "convolution", partial(source, name), partial(_pictures, 8, size, "x")
-    )
+    return Model(name, "convolution", partial(source, name), partial(_pictures, 8, size, "x"))
 
 
 def _language(name: str, kind: str, config: str, decoder: bool = False, **options: Any) -> Model:

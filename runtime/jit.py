@@ -151,9 +151,7 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
         disk.write("objects", name, _object_of(engine))
 
 
-def _cache_key(
-    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str
-) -> str | None:
+def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> str | None:
     """The cache's name for the machine code of these kernels; None if there is no cache."""
     if disk.directory() is None or not supported():
         return None

@@ -1,6 +1,6 @@
 """Which instructions machine code may use: what this processor has, or what `GFLOW_CPU_ISA` limits it to.
 
-    GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
+GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
 """
 
 from __future__ import annotations

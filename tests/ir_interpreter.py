@@ -141,6 +141,10 @@ def _shift_right(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(inside, a >> torch.where(inside, b, 0), beyond).to(a.dtype)
 
 
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return (a.double() * b.double() + c.double()).to(a.dtype)
+
+
 _COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
             "ge": torch.ge}  # fmt: skip
 
@@ -148,7 +152,7 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _integer_safe(_div),
     "remainder": _integer_safe(torch.remainder), "fmod": _integer_safe(torch.fmod),
     "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2,
-    "copysign": torch.copysign, "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype), "and": torch.bitwise_and, "or": torch.bitwise_or,
+    "copysign": torch.copysign, "fma": _fma, "and": torch.bitwise_and, "or": torch.bitwise_or,
     "xor": torch.bitwise_xor, "not": torch.bitwise_not, "shift_left": _shift_left,
     "shift_right": _shift_right, "select": torch.where, "neg": torch.neg, "abs": torch.abs,
     "sign": torch.sign, "is_nan": torch.isnan, "is_inf": torch.isinf, "matmul": torch.matmul,

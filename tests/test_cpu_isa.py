@@ -75,8 +75,23 @@ def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 ])  # fmt: skip
 def test_a_share_of_the_suite(files: str) -> None:
     """With AVX2 alone, in kernels and in the libraries that programs call."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow and not sweep", f"tests/{files}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-m",
+        "not slow and not sweep",
+        f"tests/{files}",
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **LIMITED}, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, **LIMITED},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]

@@ -207,7 +207,9 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "huber": lambda x: F.huber_loss(x, x.roll(1, 0), reduction="none"),
     "l1": lambda x: F.l1_loss(x, x.roll(1, 0), reduction="none"),
     "mse": lambda x: F.mse_loss(x, x.roll(1, 0), reduction="none"),
-    "bce_logits": lambda x: F.binary_cross_entropy_with_logits(x, torch.ones_like(x), reduction="none"),
+    "bce_logits": lambda x: F.binary_cross_entropy_with_logits(
+        x, torch.ones_like(x), reduction="none"
+    ),
     "kl_div": lambda x: F.kl_div(x, x.abs(), reduction="none"),
     "cross_entropy": lambda x: F.cross_entropy(x, torch.arange(len(x)) % 6, reduction="none"),
 }

@@ -186,9 +186,7 @@ def hardsigmoid(em: Emitter, x: Value) -> Value:
 
 @lowers("aten.hardsigmoid_backward")
 def hardsigmoid_backward(em: Emitter, dy: Value, x: Value) -> Value:
-    return pointwise(
-        em, [dy, x], lambda d, v: em.select(v.gt(-3.0) & v.lt(3.0), d * _SIXTH, 0.0)
-    )
+    return pointwise(em, [dy, x], lambda d, v: em.select(v.gt(-3.0) & v.lt(3.0), d * _SIXTH, 0.0))
 
 
 @lowers("aten.hardswish")
