@@ -107,7 +107,9 @@ def test_batch_norm_statistics_are_two_sibling_sums() -> None:
     assert text.count('kind = "sum"') == 2
     results = run(traced, module, x)
     wanted = model(x)
-    torch.testing.assert_close(results[0], wanted, rtol=1e-3, atol=1e-3)
+    exact = torch.nn.functional.batch_norm(x.double(), None, None, training=True)
+    assert (results[0] - exact).norm() <= (wanted - exact).norm()
+    torch.testing.assert_close(results[0].double(), exact.detach(), rtol=1e-3, atol=1e-3)
     by_name = {o.name: r for o, r in zip(traced.outputs, results)}
     torch.testing.assert_close(by_name["model.running_var"], model.running_var)
     torch.testing.assert_close(by_name["model.running_mean"], model.running_mean)
