@@ -27,7 +27,7 @@ class Pair(Plan):
     """The plan of a call, with its backward."""
 
     def __init__(self, divided: Divided, forward: Compiled, backward: Compiled, spec: Any) -> None:
-        super().__init__(divided.forward, forward, [], None)
+        super().__init__(divided.forward, forward, None)
         self.divided, self.backward, self.structure = divided, backward, spec
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs

@@ -21,8 +21,8 @@ from .errors import GraphError
 from .plan import Plan, unflatten
 from .state_dict import state_dict
 from .targets import programs_for
-from .tracing.numbers import Leaf, Number
-from .tracing.optimizer import NumberSource
+from .tracing.numbers import Leaf, same
+from .tracing.places import NumberSource, Place
 from .tracing.trace import Trace
 
 
@@ -216,12 +216,16 @@ class _Saved:
         value = source.read()
         if known is None:
             tensor = torch.scalar_tensor(value, dtype=source.tensor.dtype)
-            self.numbers[source.name] = {"tensor": tensor, "where": self._in_state(source)}
+            others = [self._in_state(source, place) for place in source.others]
+            self.numbers[source.name] = {
+                "tensor": tensor,
+                "where": self._in_state(source, source.place),
+                "also": [where for where in others if where is not None],
+            }
         return source.name
 
-    def _in_state(self, source: NumberSource) -> list[Any] | None:
+    def _in_state(self, source: NumberSource, place: Place) -> list[Any] | None:
         """Where a number stands in the graph's state dict."""
-        place = source.place
         optimizers = self.state.optimizers
         which = next((i for i, o in enumerate(optimizers) if o is place.optimizer), None)
         if which is None or place.kind not in ("group", "entry"):
@@ -253,16 +257,13 @@ def _outputs(trace: Trace) -> Any:
         ) from None
 
 
-_SAME = Number.concrete.__defaults__[0]  # type: ignore[index]
-
-
 def _expression(expr: Any, trace: Trace) -> dict[str, Any]:
     """A guard's expression as data."""
     if isinstance(expr, Leaf):
         return {"number": expr.index}
     if not isinstance(expr, tuple):
         return {"value": expr}
-    if expr[0] is _SAME:
+    if expr[0] is same:
         return _expression(expr[1], trace)
     name = name_of(expr[0])
     if name is None:

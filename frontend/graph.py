@@ -36,6 +36,7 @@ from .tracing.clipping import clip_problem
 from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .tracing.sizes import Dynamic
+from .tracing.step_hooks import check_hooks, has_hooks, run_hooks
 from .unread_keys import unread_problem
 from .unwrapped import unwrapped
 from .views import view_of
@@ -267,16 +268,27 @@ class Graph(Inspection, Sharing):
                 line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
+        state = self.__dict__.get("_state")
+        if state is not None and has_hooks(state.optimizers):
+            return self._with_hooks(state, args, kwargs)
+        return self._step(args, kwargs)
+
+    def _with_hooks(self, state: _State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of a graph whose optimizer has hooks, which run before and after it."""
+        check_hooks(state.optimizers, state.scaler)
+        run_hooks(state.optimizers[0], after=False)
+        return self._step(args, kwargs, state.optimizers[0])
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], hooked: Any = None) -> Any:
         leaves, plan = self._program(args, kwargs)
         if isinstance(plan, StepSkipped):
-            self._after_step()
-            return plan.outputs
-        outputs = plan.first_outputs
-        if outputs is not None:
-            plan.first_outputs = None
-            self._after_step()
-            return outputs[0]
-        result = plan.run(leaves, self._state)
+            result = plan.outputs
+        elif plan.first_outputs is not None:
+            result, plan.first_outputs = plan.first_outputs[0], None
+        else:
+            result = plan.run(leaves, self._state)
+        if hooked is not None:
+            run_hooks(hooked, after=True)
         self._after_step()
         return result
 

@@ -21,10 +21,10 @@ from .executor import Compiled
 from .guards.state import StateGuard
 from .memory_check import MemoryCheck
 from .micro_batches import compile_step, split_arguments
+from .python_state import PythonState
 from .signature import check_call, check_tensors
 from .tracing.interpreter import apply_aliases, run_trace
 from .tracing.modules import Reached, collect_modules
-from .tracing.numbers import Leaf
 from .tracing.scaler import eager_steps, prepare
 from .tracing.sizes import Dynamic, with_size
 from .tracing.trace import OutputRef, Trace
@@ -43,11 +43,11 @@ class Plan:
         self,
         trace: Trace,
         compiled: Compiled,
-        optimizers: Sequence[torch.optim.Optimizer],
         first_outputs: tuple[Any, ...] | None,
     ) -> None:
         self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
         self.dynamic: Dynamic | None = None
+        self.used = 0
         self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
         self.call: dict[str, str] = {}
         self.record: CallRecord | None = None
@@ -59,20 +59,9 @@ class Plan:
             if (leaf := trace.input_leaves.get(entry.value)) is not None
         ]
         self._take_places()
-        self.optimizers = _identities(optimizers)
-        self.baked = [b for step in trace.steps for b in step.baked]
         self.positions = {entry.value: i for i, entry in enumerate(trace.inputs)}
-        live = {i.value for i in trace.inputs}
-        guarded = {leaf.index for g in trace.guards for leaf in _leaves(g.expr)}
-        self.numbers = [n for i, n in enumerate(trace.numbers) if n.value in live or i in guarded]
-        self.slots = [
-            (slot, self.positions[slot.value])
-            for step in trace.steps
-            for slot in step.slots
-            if slot.value in self.positions
-            and trace.inputs[self.positions[slot.value]].role == "scaler_state"
-        ]
-        self.written = [n for n in trace.numbers if n.final is not None]
+        self.python = PythonState(trace)
+        self.writes = bool(self.python.writes or self.python.written)
         self.updated = [
             o.alias
             for o in trace.outputs
@@ -94,31 +83,12 @@ class Plan:
 
     def refresh(self) -> bool:
         """Bring changed hyperparameters into the arguments. False: trace anew."""
-        for optimizer, state, groups, count in self.optimizers:
-            if optimizer.state is not state or optimizer.param_groups is not groups:
-                if not self._rebind():
-                    return False
-                break
-            if len(groups) != count:
-                return False
-        moved = any(slot.read() is not self.arguments[at] for slot, at in self.slots)
-        if moved and not self._rebind():
+        python, trace = self.python, self.trace
+        if not python.bound() and not self._rebind():
             return False
-        changed = False
-        for number in self.numbers:
-            value = number.read()
-            if value is not number.last and value != number.last:
-                if type(value) is not type(number.last):
-                    return False
-                number.last = value
-                number.tensor.fill_(value)
-                changed = True
-        trace = self.trace
-        if changed and trace.guards:
-            values = [n.last for n in trace.numbers]
-            if not all(g.holds(values) for g in trace.guards):
-                return False
-        if not all(b.holds() for b in self.baked):
+        if not python.take_numbers() or not python.values_hold():
+            return False
+        if not python.tensors_same() and not self._rebind():
             return False
         if trace.views and not all(view.holds() for view in trace.views):
             return False
@@ -131,23 +101,18 @@ class Plan:
 
     def _rebind(self) -> bool:
         """Take the dicts and tensors that `load_state_dict` put into the optimizers."""
-        if not all(place.locate() for step in self.trace.steps for place in step.places):
+        if not self.python.locate() or not self.python.fits():
             return False
-        for step in self.trace.steps:
-            for slot in step.slots:
-                position = self.positions.get(slot.value)
-                tensor = slot.read()
-                if position is None or tensor is self.arguments[position]:
-                    continue
-                if not isinstance(tensor, torch.Tensor) or _metadata(tensor) != _metadata(
-                    self.arguments[position]
-                ):
-                    return False
-                self.arguments[position] = tensor
-        renewed = _identities([o for o, *_ in self.optimizers])
-        if [n for *_, n in renewed] != [n for *_, n in self.optimizers]:
-            return False
-        self.optimizers = renewed
+        for slot in self.python.slots:
+            position, tensor = self.positions[slot.value], slot.read()
+            if tensor is self.arguments[position]:
+                continue
+            if not isinstance(tensor, torch.Tensor) or _metadata(tensor) != _metadata(
+                self.arguments[position]
+            ):
+                return False
+            self.arguments[position] = tensor
+        self.python.bind()
         self._take_places()
         return True
 
@@ -174,8 +139,8 @@ class Plan:
             increment_version(updated)
         if self.compiled.takes_rng:
             rng[1] += 1
-        for number in self.written:
-            number.write(type(number.last)(number.tensor.item()))
+        if self.writes:
+            self.python.write()
         return self.results(results)
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:
@@ -189,26 +154,11 @@ def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
-def _identities(
-    optimizers: Sequence[torch.optim.Optimizer],
-) -> list[tuple[torch.optim.Optimizer, Any, Any, int]]:
-    """What tells that an optimizer's dicts were replaced, or a group added."""
-    return [(o, o.state, o.param_groups, len(o.param_groups)) for o in optimizers]
-
-
 def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
     """What `build()` returned, with tensors for the outputs."""
     assert trace.out_spec is not None
     leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
     return tree_unflatten(leaves, trace.out_spec)
-
-
-def _leaves(expr: Any) -> list[Leaf]:
-    if isinstance(expr, Leaf):
-        return [expr]
-    if isinstance(expr, tuple):
-        return [leaf for arg in expr[1:] for leaf in _leaves(arg)]
-    return []
 
 
 class StepSkipped(Exception):
@@ -298,7 +248,7 @@ def compile_plan(
             buffer.copy_(first_grads[id(parameter)])
     timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
     compiled = replace(compiled, timings={**timings, **compiled.timings})
-    plan = Plan(trace, compiled, optimizers, (first_outputs[0],) if first_outputs else None)
+    plan = Plan(trace, compiled, (first_outputs[0],) if first_outputs else None)
     plan.dynamic = dynamic
     return plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: plans that a graph keeps unless its config says otherwise
 DEFAULT_SIZE = 16
+#: programs of one signature from which on a warning says why there are so many
+MANY_VARIANTS = 8
 
 
 class PlanCache:
@@ -24,12 +27,16 @@ class PlanCache:
         self.size, self.strict, self.apart = DEFAULT_SIZE, False, False
         self.arena = Arena()
         self._plans: OrderedDict[Any, list[Plan]] = OrderedDict()
+        self._made: dict[Any, int] = {}
+        self._uses = 0
 
     def find(self, key: Any) -> Plan | None:
         """The plan for a signature, for the Python state and the hyperparameters as they are now."""
         for plan in self._plans.get(key, ()):
             if (plan.guard is None or plan.guard.holds()) and plan.refresh():
                 self._plans.move_to_end(key)
+                self._uses += 1
+                plan.used = self._uses
                 return plan
         return None
 
@@ -37,9 +44,30 @@ class PlanCache:
         """Take a new plan in, as the first choice of its signature."""
         if not self.apart:
             use_arena(plan.compiled.run, self.arena)
-        self._plans.setdefault(key, []).insert(0, plan)
+        variants = self._plans.setdefault(key, [])
+        self._count_variant(key, plan, variants)
+        self._uses += 1
+        plan.used = self._uses
+        variants.insert(0, plan)
         self._plans.move_to_end(key)
         self._trim()
+
+    def _count_variant(self, key: Any, plan: Plan, variants: list[Plan]) -> None:
+        """Warn, once, where one signature gets program after program for what an optimizer has in Python."""
+        self._made[key] = made = self._made.get(key, 0) + 1
+        if made != MANY_VARIANTS or not variants:
+            return
+        reason = variants[0].python.why()
+        warnings.warn(
+            f"{plan.trace.name} was compiled {made} times for the same inputs, since the optimizer's step depends "
+            "on a Python value that keeps changing"
+            + (f" (the last program does not fit because {reason})" if reason else "")
+            + ". A number that step() takes out of Python's arithmetic (int(), float(), as an index) is fixed in "
+            "a program: compute with the number itself, or keep it as a tensor in the state. Where a few "
+            "values alternate, their programs are kept and compiled once; config.set_cache_size() "
+            "keeps more of them.",
+            stacklevel=6,
+        )
 
     def resize(self, size: int, strict: bool) -> None:
         self.size, self.strict = size, strict
@@ -55,6 +83,7 @@ class PlanCache:
         """Drop all plans."""
         plans = list(self)
         self._plans.clear()
+        self._made.clear()
         for plan in plans:
             _close(plan.compiled.run)
 
@@ -66,7 +95,9 @@ class PlanCache:
     def _trim(self) -> None:
         for _ in range(len(self) - self.size):
             key, plans = next(iter(self._plans.items()))
-            _close(plans.pop().compiled.run)
+            oldest = min(plans, key=lambda plan: plan.used)
+            plans.remove(oldest)
+            _close(oldest.compiled.run)
             if not plans:
                 del self._plans[key]
 

@@ -1,20 +1,66 @@
-"""Keys of OneFlow's parameter groups that PyTorch's optimizers carry along and do not read."""
+"""Keys of parameter groups that an optimizer carries along and does not read."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 _CORRECTION = "do_bias_correction"
 
+#: keys that schedulers, clipping and people leave in groups, which change no step by themselves
+_INERT = {
+    "params", "param_names", "lr", "foreach", "fused", "capturable", "differentiable",
+    "lr_scale", "clip_grad_max_norm", "clip_grad_norm_type", _CORRECTION,
+    # schedulers
+    "initial_lr", "swa_lr", "min_lr", "max_lr", "base_lr", "last_lr", "base_momentum", "max_momentum",
+    "initial_momentum",
+    # labels
+    "name", "names", "group_name", "param_group_name", "module_name", "label", "tag", "description",
+    "layer", "layer_id", "layer_name", "index", "group_index",
+}  # fmt: skip
+
 
 def unread_problem(optimizer: torch.optim.Optimizer) -> str | None:
     """What a group asks for that the optimizer would not do, without a word."""
-    if not type(optimizer).__module__.startswith("torch.optim"):
-        return None
+    if getattr(optimizer, "is_second_order", False):
+        return (
+            f"{type(optimizer).__name__} differentiates gradients (it needs backward(create_graph=True)); in a "
+            "graph gradients are values that are done. Compute second derivatives in build(), with "
+            "torch.autograd.grad(..., create_graph=True), or use an optimizer of the first order"
+        )
     for i, group in enumerate(optimizer.param_groups):
-        if not group.get(_CORRECTION, True):
+        if group.get("differentiable"):
+            return (
+                f"parameter group {i} has differentiable=True: the step is to be part of autograd's graph, and "
+                "a compiled step is not; leave it out, or make such steps outside of graphs"
+            )
+        if type(optimizer).__module__.startswith("torch.optim") and not group.get(
+            _CORRECTION, True
+        ):
             return (
                 f"parameter group {i} has {_CORRECTION}=False, and PyTorch's {type(optimizer).__name__} "
                 "always corrects its moments; leave the key out, or add an optimizer that reads it"
+            )
+    return None
+
+
+def foreign_keys(
+    optimizers: Sequence[Any], groups: Sequence[tuple[int, dict[str, Any], Any]]
+) -> str | None:
+    """A key of a group that is neither the optimizer's own nor read by its step. optimizers: it, and what it
+    holds; groups: their numbers, and what stood for each while the step was traced."""
+    own = {*_INERT}
+    for optimizer in optimizers:
+        own |= {*getattr(optimizer, "defaults", {})}
+    for i, group, mirror in groups:
+        for key in group:
+            if key in own or key in mirror.seen.keys or f"{key}".startswith("initial_"):
+                continue
+            return (
+                f"parameter group {i} has the key {key!r} ({group[key]!r}), which step() did not read and which "
+                f"{type(optimizers[0]).__name__} does not declare, so it has no effect. Take it out of the "
+                "group, add an optimizer that reads it, or keep notes of your own under 'name' or 'label'."
             )
     return None

@@ -476,7 +476,8 @@ class LoadedGraph:
         state = self._weights["state"]
         for name, entry in self._weights["numbers"].items():
             if entry["where"] is not None:
-                _put(state, entry["where"], self._numbers[name].item())
+                for where in (entry["where"], *entry.get("also", ())):
+                    _put(state, where, self._numbers[name].item())
         scaler = state.get("graph.grad_scaler")
         extra = self._weights["extra"]
         for key, name in (("scale", "scaler.scale"), ("_growth_tracker", "scaler.growth_tracker")):

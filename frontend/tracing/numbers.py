@@ -59,6 +59,20 @@ def evaluate(expr: Expr, leaves: Sequence[float]) -> Any:
     return expr
 
 
+def leaves(expr: Expr) -> list[int]:
+    """The numbers that a host expression reads, by their index."""
+    if isinstance(expr, Leaf):
+        return [expr.index]
+    if isinstance(expr, tuple):
+        return list(dict.fromkeys(i for arg in expr[1:] for i in leaves(arg)))
+    return []
+
+
+def same(value: Any) -> Any:
+    """The number itself, which Python asked for."""
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """The trace holds only while `expr` evaluates to `expected`."""
@@ -69,8 +83,81 @@ class Guard:
     def holds(self, leaves: Sequence[float]) -> bool:
         try:
             return bool(evaluate(self.expr, leaves) == self.expected)
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, ValueError, TypeError):
             return False
+
+    def describe(self, names: Sequence[str]) -> str:
+        """The condition, for people."""
+        return f"step() chose by {_text(self.expr, names)}, which was {self.expected!r}"
+
+
+_SIGNS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
+    operator.floordiv: "//", operator.mod: "%", operator.pow: "**", operator.eq: "==",
+    operator.ne: "!=", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+}  # fmt: skip
+
+
+def _text(expr: Expr, names: Sequence[str]) -> str:
+    if isinstance(expr, Leaf):
+        return names[expr.index]
+    if not isinstance(expr, tuple):
+        return repr(expr)
+    function, *args = expr
+    if function is same:
+        return _text(args[0], names)
+    parts = [_text(a, names) for a in args]
+    sign = _SIGNS.get(function)
+    if sign is not None and len(parts) == 2:
+        return f"({parts[0]} {sign} {parts[1]})"
+    return f"{getattr(function, '__name__', function)}({', '.join(parts)})"
+
+
+def compiled(guards: Sequence[Guard]) -> Callable[[Sequence[Any]], bool]:
+    """Whether all guards hold for the `last` values of some number sources, as a function made once."""
+    checks = [(_compiled(g.expr), g.expected) for g in guards]
+    if not checks:
+        return lambda sources: True
+
+    def hold(sources: Sequence[Any]) -> bool:
+        try:
+            for value, expected in checks:
+                if value(sources) != expected:
+                    return False
+        except (ArithmeticError, ValueError, TypeError):
+            return False
+        return True
+
+    return hold
+
+
+def _compiled(expr: Expr) -> Callable[[Sequence[Any]], Any]:
+    """A host expression as a function of number sources."""
+    if isinstance(expr, Leaf):
+        index = expr.index
+        return lambda sources: sources[index].last
+    if not isinstance(expr, tuple):
+        return lambda sources: expr
+    function, *args = expr
+    if function is same:
+        return _compiled(args[0])
+    if len(args) == 1:
+        inner = _compiled(args[0])
+        return lambda sources: function(inner(sources))
+    if len(args) == 2:
+        first, second = map(_compiled, args)
+        if not isinstance(args[1], (Leaf, tuple)):
+            constant = args[1]
+            return lambda sources: function(first(sources), constant)
+        return lambda sources: function(first(sources), second(sources))
+    parts = [_compiled(a) for a in args]
+    return lambda sources: function(*[p(sources) for p in parts])
+
+
+def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
+    """The trace holds only while `expr` gives what it gives now."""
+    if not any(g.expr == expr for g in recorder.guards):
+        recorder.guards.append(Guard(expr, expected))
 
 
 class Number:
@@ -83,14 +170,12 @@ class Number:
         self.recorder, self.value, self.hint, self.expr = recorder, value, hint, expr
         self.is_integer = value.dtype == torch.int64
 
-    def concrete(self, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    def concrete(self, convert: Callable[[Any], Any] = same) -> Any:
         """The value in this trace, guarded."""
         if self.expr is None:
             raise StateBranch
         result = convert(self.hint)
-        expr = (convert, self.expr)
-        if not any(g.expr == expr for g in self.recorder.guards):
-            self.recorder.guards.append(Guard(expr, result))
+        guard(self.recorder, (convert, self.expr), result)
         return result
 
     # the interface PyTorch's C++ asks of a symbolic node
@@ -172,6 +257,7 @@ def _apply(
     nodes = [number_of(x) for x in operands]
     recorder = next(n.recorder for n in nodes if n is not None)
     hints = [x if n is None else n.hint for x, n in zip(operands, nodes, strict=True)]
+    _guard_domain(recorder, function, operands)
     from_tensor = any(n is not None and n.expr is None for n in nodes)
     expr: Expr = None
     if not from_tensor:
@@ -196,6 +282,27 @@ def _apply(
             aten.scalar_tensor.default, (values[0],), dtype, {"dtype": dtype}
         )
     return wrap(Number(recorder, recorder.record_number(func, tuple(values), dtype), hint, expr))
+
+
+#: where Python raises an error instead of a result: what must hold of the last operand
+_DOMAINS: dict[Any, Callable[[Expr], Expr]] = {
+    operator.truediv: lambda x: (operator.ne, x, 0),
+    operator.floordiv: lambda x: (operator.ne, x, 0),
+    operator.mod: lambda x: (operator.ne, x, 0),
+    math.sqrt: lambda x: (operator.ge, x, 0),
+    math.log: lambda x: (operator.gt, x, 0),
+    math.log2: lambda x: (operator.gt, x, 0),
+    math.log10: lambda x: (operator.gt, x, 0),
+    math.log1p: lambda x: (operator.gt, x, -1),
+}
+
+
+def _guard_domain(recorder: ScalarRecorder, function: Any, operands: tuple[Any, ...]) -> None:
+    """Whether Python computes the result or raises an error, which the step may catch, stays as it is."""
+    node = number_of(operands[-1])
+    if node is not None and node.expr is not None and function in _DOMAINS:
+        condition = _DOMAINS[function](node.expr)
+        guard(recorder, condition, condition[0](node.hint, condition[2]))
 
 
 _BINARY = {
@@ -245,8 +352,7 @@ def _compare(name: str, a: Any, b: Any) -> Any:
     expr = (function, *(x if n is None else n.expr for x, n in sides))
     result = function(*(x if n is None else n.hint for x, n in sides))
     recorder = next(n.recorder for _, n in sides if n is not None)
-    if not any(g.expr == expr for g in recorder.guards):
-        recorder.guards.append(Guard(expr, result))
+    guard(recorder, expr, result)
     return result
 
 
@@ -309,6 +415,19 @@ class _Arithmetic:
 
     def item(self) -> Any:
         return self
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **words: Any) -> Any:
+        """What numpy's functions give for it: as those of `math` and the operators."""
+        if method != "__call__" or words:
+            return NotImplemented
+        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        if len(inputs) == 2 and name in _BINARY:
+            return _binary(name, *inputs)
+        if len(inputs) == 1 and name in _MATH:
+            return _apply(_HOST[name], _MATH[name], inputs, False)
+        if len(inputs) == 2 and name in _COMPARE:
+            return _compare(name, *inputs)
+        return NotImplemented
 
     def __sym_float__(self) -> Any:
         return _binary("mul", self, 1.0) if self.node.is_integer else self
@@ -378,18 +497,31 @@ _MATH = {
     "fabs": aten.abs.default,
     "pow": aten.pow.Tensor_Tensor,
 }
+#: numpy's names of functions → those of `math` and `operator`
+_UFUNCS = {
+    "subtract": "sub", "multiply": "mul", "divide": "truediv", "true_divide": "truediv", "power": "pow",
+    "floor_divide": "floordiv", "remainder": "mod", "absolute": "fabs", "less": "lt", "less_equal": "le",
+    "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "arctan": "atan",
+}  # fmt: skip
+_HOST = {name: getattr(math, name) for name in _MATH}
 _LOG = math.log
 _LIMITS = {"min": aten.minimum.default, "max": aten.maximum.default}
 
 
 @contextlib.contextmanager
-def traced_functions() -> Iterator[None]:
-    """While active, `math.sqrt` and the like, `min` and `max` take traced numbers."""
-    saved: list[tuple[Any, str, Any]] = []
+def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
+    """While active, `math.sqrt` and the like, `min` and `max` take traced numbers. names: the globals of
+    modules that may have imported them by name."""
+    saved: list[tuple[dict[str, Any], str, Any]] = []
 
     def replace(module: Any, name: str, function: Callable[..., Any]) -> None:
-        saved.append((module, name, getattr(module, name)))
+        original = getattr(module, name)
+        saved.append((vars(module), name, original))
         setattr(module, name, function)
+        for found in names:
+            for key in [k for k, v in found.items() if v is original]:
+                saved.append((found, key, original))
+                found[key] = function
 
     for name, func in _MATH.items():
         original = getattr(math, name)
@@ -424,5 +556,5 @@ def traced_functions() -> Iterator[None]:
     try:
         yield
     finally:
-        for module, name, original in reversed(saved):
-            setattr(module, name, original)
+        for module_names, name, original in reversed(saved):
+            module_names[name] = original

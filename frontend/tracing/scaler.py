@@ -19,14 +19,20 @@ from torch.amp.grad_scaler import OptState
 from ..errors import GraphTraceError
 from .clipping import clip_groups
 from .location import Locator
-from .optimizer import BakedValue, OptimizerTrace, Place, StateSlot
+from .places import BakedValue, OptimizerTrace, Place, StateSlot
+from .rates import scaled_rates
 from .recorder import Recorder, describe
 from .rewrites import Rewrites, StandIn, functional, unwrap
+from .step_hooks import without_hooks
 from .trace import TraceOp, TraceValue
 
 aten = torch.ops.aten
 _FACTORS = ("_growth_factor", "_backoff_factor", "_growth_interval", "_enabled")
 _HALVES = (torch.float16, torch.bfloat16)
+_PLAIN = (
+    "{where}: step() sets {name!r} from Python (a flag, or a number that is new), which cannot be undone where a "
+    "gradient scaler finds gradients that are not finite. Start it as a number, or leave the scaler out."
+)
 
 
 class Tracing(Protocol):
@@ -161,13 +167,20 @@ class LossScale:
         """What is known before an optimizer's step."""
         return Before(values_now(self.session), len(self.session.recorder.numbers))
 
-    def skip(self, index: int, before: Before) -> None:
-        """Where an optimizer's gradients are not finite, its step changes nothing."""
+    def skip(self, which: int, before: Before, step: OptimizerTrace) -> None:
+        """Where an optimizer's gradients are not finite, its step changes nothing.
+
+        Raises:
+            GraphTraceError: it would leave values that are neither tensors nor numbers.
+        """
         if self.static:
             return
+        if step.writes:
+            key = step.writes[0].key
+            raise GraphTraceError(_PLAIN.format(where=f"optimizer.{which}", name=key))
         session: Tracing = self.session
         recorder = session.recorder
-        bad = recorder.value_of(unwrap(self.found[index]))
+        bad = recorder.value_of(unwrap(self.found[which]))
         after = values_now(session)
         stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
         with self._recording():
@@ -176,6 +189,10 @@ class LossScale:
                 if new is not old:
                     choose(session, stand_ins[index], bad, old, new)
             for number in recorder.numbers[before.numbers :]:
+                if number.born:
+                    raise GraphTraceError(
+                        _PLAIN.format(where=f"optimizer.{which}", name=number.name)
+                    )
                 if number.final is not None:
                     number.final = recorder.record_number(
                         aten.where.self, (bad, number.value, number.final), number.value.dtype
@@ -258,7 +275,8 @@ def eager_steps(
         for optimizer in optimizers:
             with torch.no_grad():
                 clip_groups(optimizer.param_groups)
-            optimizer.step()
+            with scaled_rates(optimizer, optimizer.param_groups), without_hooks([optimizer]):
+                optimizer.step()
         return []
     if not isinstance(scaler, torch.amp.GradScaler):
         for parameter in {
@@ -284,6 +302,7 @@ def eager_steps(
         if sum(v.item() for v in found.values()):
             skipped.append(optimizer)
         clip_groups(optimizer.param_groups)
-        scaler.step(optimizer)
+        with scaled_rates(optimizer, optimizer.param_groups), without_hooks([optimizer]):
+            scaler.step(optimizer)
     scaler.update()
     return skipped

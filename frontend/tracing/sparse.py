@@ -7,13 +7,15 @@ embedding names its indices.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import GraphTraceError
+from .location import user_line
 from .recorder import Recorder, untraced
 from .rewrites import unwrap
 from .scaler import choose, values_now
@@ -41,10 +43,33 @@ _BACKWARDS = {
 
 def run_step(optimizer: torch.optim.Optimizer) -> None:
     """`optimizer.step()` on dense gradients; those of `SparseAdam` have to be sparse in its own."""
-    if type(optimizer) is torch.optim.SparseAdam:
+    adam = torch.optim.SparseAdam
+    if isinstance(optimizer, adam) and type(optimizer).step is adam.step:
         _sparse_adam(optimizer)
     else:
         optimizer.step()
+
+
+@contextlib.contextmanager
+def one_update(where: str) -> Iterator[None]:
+    """While active, a step that runs the model again, forward or backward, is an error that says so."""
+    try:
+        yield
+    except TypeError as error:
+        if "closure" not in str(error):
+            raise
+        raise GraphTraceError(
+            f"{where}: step() needs a closure, so it runs the model several times; a graph holds one update "
+            "per call. Use an optimizer whose step() takes no closure."
+        ) from error
+    except RuntimeError as error:
+        if "does not require grad" not in str(error) and "does not have grad_fn" not in str(error):
+            raise
+        raise GraphTraceError(
+            f"{user_line(error)}{where}: step() differentiates gradients (it needs "
+            "backward(create_graph=True)); in a graph gradients are values that are done. Compute second "
+            "derivatives in build(), with torch.autograd.grad(..., create_graph=True)."
+        ) from error
 
 
 @torch.no_grad()

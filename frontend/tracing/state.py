@@ -9,13 +9,19 @@ random gradient. All of it happens on the CPU: a GPU would have to be waited for
 
 from __future__ import annotations
 
-from collections import defaultdict
+import contextlib
+import copy
+import random
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from ..errors import GraphTraceError
-from .sparse import run_step
+from .rates import scaled_rates
+from .sparse import one_update, run_step
+from .step_hooks import HOOKS, without_hooks
 
 
 class _Entry(dict[Any, Any]):
@@ -82,54 +88,116 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def nested(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """An optimizer, and those that it holds: as attributes, or in lists and dicts there."""
+    found: dict[int, torch.optim.Optimizer] = {}
+
+    def visit(value: Any) -> None:
+        if isinstance(value, torch.optim.Optimizer):
+            if id(value) not in found:
+                found[id(value)] = value
+                for key, attribute in vars(value).items():
+                    if key not in ("param_groups", "state", "defaults"):
+                        visit(attribute)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                visit(item)
+
+    visit(optimizer)
+    return list(found.values())
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The state of an optimizer and of those that it holds, each once."""
+    return list({id(o.state): o.state for o in nested(optimizer)}.values())
+
+
+def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
+    """A copy; the thing itself where Python cannot copy it (a lock, a process group)."""
+    try:
+        return copy.deepcopy(value, memo)
+    except TypeError:
+        return value
+
+
+@contextlib.contextmanager
+def _on_copies(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> Iterator[None]:
+    """While active, an optimizer and those that it holds work on copies of all that they know. memo: copies
+    by the ids of what they are of, as for `deepcopy`."""
+    optimizers = nested(optimizer)
+    saved = [dict(vars(o)) for o in optimizers]
+    memo |= {id(o): o for o in optimizers}
+    for attributes in saved:
+        for name, value in attributes.items():
+            if name in HOOKS:
+                memo[id(value)] = OrderedDict()
+            elif isinstance(value, (FunctionType, MethodType, torch.nn.Module, torch.Generator)):
+                memo[id(value)] = value
+            elif isinstance(value, torch.Tensor):
+                memo.setdefault(id(value), _copy(value))
+    for group in (g for o in optimizers for g in o.param_groups):
+        tensors = [v for v in group.values() if isinstance(v, torch.Tensor)]
+        memo |= {id(v): _copy(v) for v in tensors}
+    generators = torch.get_rng_state(), random.getstate()
+    copies = [{k: _deep_copy(v, memo) for k, v in attributes.items()} for attributes in saved]
+    for group in {id(g): g for attributes in copies for g in attributes["param_groups"]}.values():
+        group["params"] = [p for p in group["params"] if p.numel() or p.grad is not None]
+        if group.get("capturable"):  # says where counters are; the CPU refuses it
+            group["capturable"] = False
+    try:
+        for o, attributes in zip(optimizers, copies, strict=True):
+            vars(o).update(attributes)
+        yield
+    finally:
+        for o, attributes in zip(optimizers, saved, strict=True):
+            vars(o).clear()
+            vars(o).update(attributes)
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+
+
 def _probe(
     optimizer: torch.optim.Optimizer,
     parameters: list[torch.Tensor],
     gradients: list[torch.Tensor],
-    initial: list[dict[Any, Any]] | None,
-) -> tuple[list[torch.Tensor], list[dict[Any, Any]], list[dict[Any, Any]]]:
-    """One real step on copies: new parameters, new state, first values of the state."""
+    initial: list[list[dict[Any, Any]]] | None,
+) -> tuple[list[torch.Tensor], list[list[dict[Any, Any]]], list[list[dict[Any, Any]]]]:
+    """One real step on copies: new parameters; for each of the optimizers' states (see `_states`), new
+    entries of the parameters, and the first values of those."""
     copies = {id(p): _copy(p).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad.clone()
-    state = _State()
-    for p, entry in zip(parameters, initial or [], strict=initial is not None):
-        state[copies[id(p)]] = _copy(entry)
-    groups = [
-        {
-            k: _copy(v) if k != "params" else [copies[id(p)] for p in v if id(p) in copies]
-            for k, v in g.items()
-        }
-        for g in optimizer.param_groups
-    ]
-    for group in groups:  # `capturable` says where counters are; the CPU refuses it
-        if group.get("capturable"):
-            group["capturable"] = False
-    saved = dict(vars(optimizer))
-    rng = torch.get_rng_state()
-    vars(optimizer).update(param_groups=groups, state=state)
-    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        if hooks in saved:
-            vars(optimizer)[hooks] = type(saved[hooks])()
-    try:
+    every = [p for o in nested(optimizer) for g in o.param_groups for p in g["params"]]
+    # parameters without a gradient are left out
+    memo: dict[int, Any] = {id(p): torch.empty(0) for p in every} | copies
+    kept = list(memo.values())  # deepcopy's memo does not keep them alive
+    states = []
+    for n, real in enumerate(_states(optimizer)):
+        state = _State()
+        for key, value in real.items():
+            if not isinstance(key, torch.Tensor):
+                state[key] = _copy(value)
+        for p, entry in zip(parameters, initial[n] if initial else ()):
+            if entry or n == 0:
+                state[copies[id(p)]] = _copy(entry)
+        memo[id(real)] = state
+        states.append(state)
+    with (
+        _on_copies(optimizer, memo),
+        scaled_rates(optimizer, optimizer.param_groups),
+        without_hooks(),
+        one_update(type(optimizer).__name__),
+    ):
         run_step(optimizer)
-    except TypeError as error:
-        if "closure" in str(error):
-            raise GraphTraceError(
-                f"{type(optimizer).__name__}.step() needs a closure, so it runs the model "
-                "several times; a graph holds one update per call. Use an optimizer whose "
-                "step() takes no closure."
-            ) from error
-        raise
-    finally:
-        vars(optimizer).clear()
-        vars(optimizer).update(saved)
-        torch.set_rng_state(rng)
-    entries = [state[copies[id(p)]] for p in parameters]
+    del kept
+    found = [[s.get(copies[id(p)], _Entry()) for p in parameters] for s in states]
     return (
         [copies[id(p)].detach() for p in parameters],
-        [dict(e) for e in entries],
-        [dict(e.first) for e in entries],
+        [[dict(e) for e in entries] for entries in found],
+        [[dict(e.first) for e in entries] for entries in found],
     )
 
 
@@ -150,17 +218,21 @@ def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) ->
 
 
 def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> bool:
-    """Give the parameters that have none their initial state. False when the state can only
-    be made from real gradients."""
-    missing = [p for p in parameters if not optimizer.state.get(p)]
+    """Give the parameters that have none their initial state, in the optimizer and in those that it
+    holds. False when the state can only be made from real gradients."""
+    states = _states(optimizer)
+    missing = [p for p in parameters if not any(state.get(p) for state in states)]
     if not missing:
         return True
     _, _, first = _probe(optimizer, missing, [_zeros(p) for p in missing], None)
-    if not any(first):
+    if not any(map(any, first)):
         return True
     blank = [
-        {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
-        for entry in first
+        [
+            {k: torch.zeros_like(v) if isinstance(v, torch.Tensor) else v for k, v in entry.items()}
+            for entry in entries
+        ]
+        for entries in first
     ]
     sample = _sample(optimizer, missing)
     some = [missing[i] for i in sample]
@@ -169,14 +241,15 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
     after, state, _ = _probe(optimizer, some, noise, None)
     for candidate in (first, blank):
         try:
-            initial = [candidate[i] for i in sample]
+            initial = [[entries[i] for i in sample] for entries in candidate]
             again, state_again, _ = _probe(optimizer, some, noise, initial)
         except (KeyError, TypeError, AttributeError):
             continue
         if _equal(after, again) and _equal(state, state_again):
-            for p, entry in zip(missing, candidate, strict=True):
-                if entry:
-                    optimizer.state[p] = _copy(entry, p.device)
+            for real, entries in zip(states, candidate, strict=True):
+                for p, entry in zip(missing, entries, strict=True):
+                    if entry:
+                        real[p] = _copy(entry, p.device)
             return True
     return False
 
@@ -187,11 +260,12 @@ def state_to_devices(optimizer: torch.optim.Optimizer) -> None:
     PyTorch keeps them on the CPU unless it is told that a step is captured (`capturable=True`); a compiled
     step would have to wait for the GPU to bring each back.
     """
-    for parameter, entry in optimizer.state.items():
-        if not isinstance(parameter, torch.Tensor) or parameter.device.type != "cuda":
-            continue
-        for key, value in _small(entry):
-            entry[key] = value.to(parameter.device)
+    for state in _states(optimizer):
+        for parameter, entry in state.items():
+            if not isinstance(parameter, torch.Tensor) or parameter.device.type != "cuda":
+                continue
+            for key, value in _small(entry):
+                entry[key] = value.to(parameter.device)
 
 
 def _small(entry: Any) -> list[tuple[Any, torch.Tensor]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gflow.dialects.extents import Symbol
 
     from .numbers import Guard
-    from .optimizer import NumberSource, OptimizerTrace
+    from .places import NumberSource, OptimizerTrace
 
 _CPU = torch.device("cpu")
 

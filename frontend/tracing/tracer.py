@@ -26,7 +26,8 @@ from .gradients import divide, gradient_buffer
 from .library import traceable_library
 from .location import Locator, user_line
 from .modules import Reached, Slot, collect_modules, is_traced, kept_real
-from .optimizer import NewState, OptimizerTrace, trace_step
+from .optimizer import NewState, trace_step
+from .places import OptimizerTrace
 from .recorder import Recorder, describe
 from .refusals import name_if_refusing
 from .rewrites import Rewrites, StandIn, functional, unwrap
@@ -402,7 +403,7 @@ class _Session:
                 scaling.unscale(i, self._with_grad(optimizer))
             before = scaling.before()
             steps.append(self._sparse_or_dense(i, optimizer))
-            scaling.skip(i, before)
+            scaling.skip(i, before, steps[-1])
         scaling.update()
         return [*steps, scaling.result]
 

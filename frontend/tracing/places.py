@@ -1,0 +1,185 @@
+"""Where in an optimizer Python keeps what a traced step reads: its dicts, and the values in them.
+
+A step's Python values are inputs (`NumberSource`, `StateSlot`), conditions under which the trace holds
+(`BakedValue`, `Structure`), or results that are written back (`NumberSource.final`, `PlainWrite`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .trace import TraceValue
+
+
+class _Missing:
+    """A key that is not there."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()
+
+
+@dataclass(eq=False)
+class Place:
+    """A dict that belongs to an optimizer, by `kind`: a parameter group ("group", `which` is its number),
+    the state of a parameter or another key ("entry"), the whole state, the defaults, its own attributes
+    ("self"), those of an object that it holds ("object"), those of its class ("class").
+    `load_state_dict` puts new dicts there; `locate` finds them."""
+
+    optimizer: Any
+    kind: str
+    which: Any = None
+    holder: Mapping[Any, Any] = field(default_factory=dict)
+
+    def locate(self) -> bool:
+        optimizer = self.optimizer
+        if self.kind == "group":
+            if self.which >= len(optimizer.param_groups):
+                return False
+            self.holder = optimizer.param_groups[self.which]
+        elif self.kind == "entry":
+            if self.which not in optimizer.state:
+                return False
+            self.holder = optimizer.state[self.which]
+        elif self.kind == "state":
+            self.holder = optimizer.state
+        elif self.kind == "defaults":
+            self.holder = optimizer.defaults
+        elif self.kind == "self":
+            self.holder = vars(optimizer)
+        else:
+            self.holder = vars(self.which)
+        return True
+
+
+def item(holder: Any, key: Any, path: tuple[Any, ...]) -> Any:
+    """What stands at a key, or `path` further inside; `MISSING` where there is nothing."""
+    try:
+        value = holder[key]
+        for step in path:
+            value = value[step]
+    except (KeyError, IndexError, TypeError):
+        return MISSING
+    return value
+
+
+def put(holder: Any, key: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Set what stands there: in place, but for tuples, which are made anew. `MISSING`: take it out."""
+    if path:
+        outer = holder[key]
+        if isinstance(outer, tuple):
+            items = list(outer)
+            put(items, path[0], path[1:], value)
+            holder[key] = type(outer)(*items) if hasattr(outer, "_fields") else type(outer)(items)
+        else:
+            put(outer, path[0], path[1:], value)
+    elif value is MISSING:
+        holder.pop(key, None)
+    else:
+        holder[key] = value
+
+
+@dataclass(frozen=True)
+class StateSlot:
+    """Where the tensor behind the input `value` lives in an optimizer."""
+
+    place: Place
+    key: Any
+    path: tuple[Any, ...]
+    value: TraceValue
+
+    def read(self) -> Any:
+        return item(self.place.holder, self.key, self.path)
+
+
+@dataclass
+class NumberSource:
+    """Where the number behind the scalar input `value` lives on the host: `place[key]`, or an item `path`
+    of what is there. `tensor` is the argument that carries it, `last` its value there, `final` what the
+    step assigns to it. `others`: more places, which hold the same number and get the same one (the step
+    counters of all parameters are one number). `born`: the step makes it, nothing is there before."""
+
+    place: Place
+    key: Any
+    path: tuple[Any, ...]
+    value: TraceValue
+    tensor: torch.Tensor
+    last: float
+    name: str
+    final: TraceValue | None = None
+    others: list[Place] = field(default_factory=list)
+    born: bool = False
+
+    def read(self) -> Any:
+        return item(self.place.holder, self.key, self.path)
+
+
+@dataclass(frozen=True)
+class BakedValue:
+    """A hyperparameter that is no number: the trace holds while it stays equal. `MISSING`: while there
+    is none."""
+
+    place: Place
+    key: Any
+    value: Any
+    path: tuple[Any, ...] = ()
+
+    def holds(self) -> bool:
+        current = item(self.place.holder, self.key, self.path)
+        return current is self.value or bool(current == self.value)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A container whose size, or all of whose keys, the step has looked at. The dict of `place` itself,
+    or what stands at a key of it. `keys`: those of a dict; None for a list, which has a length only."""
+
+    place: Place
+    at: tuple[Any, ...]
+    length: int
+    keys: tuple[Any, ...] | None
+
+    def holds(self) -> bool:
+        holder: Any = self.place.holder
+        if self.at:
+            holder = item(holder, self.at[0], self.at[1:])
+            if holder is MISSING:
+                return False
+        if len(holder) != self.length:
+            return False
+        return self.keys is None or all(key in holder for key in self.keys)
+
+
+@dataclass(frozen=True)
+class PlainWrite:
+    """A value that is no number (a flag, a string, None), which the step leaves at a place."""
+
+    place: Place
+    key: Any
+    path: tuple[Any, ...]
+    value: Any
+
+    def apply(self) -> None:
+        value = self.value
+        if isinstance(value, (list, dict)):
+            value = copy.deepcopy(value)  # the author's own from here on
+        put(self.place.holder, self.key, self.path, value)
+
+
+@dataclass
+class OptimizerTrace:
+    """What tracing one optimizer leaves for the caller."""
+
+    baked: list[BakedValue] = field(default_factory=list)
+    structures: list[Structure] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    slots: list[StateSlot] = field(default_factory=list)
+    writes: list[PlainWrite] = field(default_factory=list)
+    replaced: dict[int, torch.Tensor] = field(default_factory=dict)
