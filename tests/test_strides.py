@@ -230,6 +230,29 @@ def test_windows_of_every_size() -> None:
     compare("graph", read_only, lambda m: [m.as_strided((6, 8), (20, 2), 3)], "read only")
 
 
+def test_what_cannot_be_updated_is_refused() -> None:
+    """An expanded tensor, as eager refuses it; memory of a tensor with gaps, after an update."""
+
+    def expanded(x: Tensor) -> Tensor:
+        y = x.sum(0, keepdim=True).expand(6, 8)
+        y += 1
+        return y
+
+    def cut(x: Tensor) -> Tensor:
+        x.add_(1)
+        return torch.as_strided(x, (3, 2), (20, 2)) * 1
+
+    x = memory().as_strided((6, 8), (20, 2))
+    for function, what in (
+        (expanded, "are one in memory"),
+        (cut, "as_strided on a tensor with gaps"),
+    ):
+        with pytest.raises(flow.GraphTraceError, match=rf"test_strides\.py:\d+.*{what}"):
+            graph_of(function)(x)
+    before = graph_of(lambda x: torch.as_strided(x * 1, (3, 2), (8, 1)) + 1)
+    torch.testing.assert_close(before(x), (x * 1).contiguous()[:3, :2] + 1)
+
+
 def test_windows_in_training() -> None:
     def loss(x: Tensor, w: Tensor) -> Tensor:
         y = x * w
@@ -403,6 +426,6 @@ def test_buffers_whose_elements_share_memory(tmp_path: Any) -> None:
         def build(self, x: Tensor) -> Tensor:
             return x.add_(1)
 
-    with pytest.raises(flow.GraphTraceError, match="some of its elements are one in memory"):
+    with pytest.raises(flow.GraphTraceError, match="elements are one in memory"):
         Writes()(torch.zeros(8).expand(6, 8))
     assert copy.copy(model) is not model

@@ -28,6 +28,16 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
+#: operators that write into their first operand, and methods with a trailing underscore that do not
+_IN_PLACE = {"__setitem__", *(f"__i{o}__" for o in (
+    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift",
+))}  # fmt: skip
+_NO_WRITES = frozenset({
+    "requires_grad_", "detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_",
+    "as_strided_", "share_memory_", "rename_", "resize_", "resize_as_",
+})  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class StandIn:
     """The traced tensor used for a real one, which is input `index` of the trace."""
@@ -56,6 +66,7 @@ class Rewrites(TorchFunctionMode):
         self.reals: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # stand-ins by their ids, with real tensors
+        self.given: list[StandIn] = []  # of arguments
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -127,12 +138,48 @@ class Rewrites(TorchFunctionMode):
         if handler is not None:
             result = handler(self, func, args, kwargs)
         else:
+            name = getattr(func, "__name__", "")
+            if name in _IN_PLACE or (
+                name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
+            ):
+                self._check_target(name, args)
             result = func(*args, **kwargs)
         if self.in_optimizer:
             return result
         # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
         known = self.reals.get(id(result))
         return result if known is None else known[1]
+
+    def _check_target(self, name: str, args: tuple[Any, ...]) -> None:
+        """
+        Raises:
+            GraphTraceError: an op changes a tensor in place of which elements are one in memory.
+        """
+        target = args[0] if args else None
+        if not isinstance(target, Tensor) or target.layout != torch.strided:
+            return
+        shape, strides = target.shape, target.stride()
+        outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
+        if (
+            any(s == 0 and n > 1 for s, n in zip(strides, shape))
+            and target.numel()
+            and not any(s.wrapper is target for s in outside)
+        ):
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
+                f"elements are one in memory (an expanded tensor: shape {list(shape)}, strides "
+                f"{list(strides)}). Call .clone() first, or change what was expanded."
+            )
+
+    def has_moved(self, tensor: Tensor) -> bool:
+        """Whether a traced tensor from outside, or what it views, has other strides than outside: after an
+        update of one with gaps."""
+        known = {id(s.wrapper): s.index for s in (*self.stand_ins.values(), *self.given)}
+        for held in (tensor, tensor._base):
+            index = known.get(id(held))
+            if held is not None and index is not None and held.numel() > 1:
+                return tuple(held.stride()) != self.recorder.inputs[index].value.strides
+        return False
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:
@@ -426,6 +473,16 @@ def _embedding(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return func(*args, **kwargs)
 
 
+def _as_strided(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if args and mode.has_moved(args[0]):
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: as_strided on a tensor with gaps, after an update of "
+            "it in place, reads memory that a graph does not keep in that form. Call it before the update, "
+            "or use slicing, expand or permute."
+        )
+    return func(*args, **kwargs)  # type: ignore[no-any-return]
+
+
 def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
@@ -468,6 +525,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
     Tensor.unfold: unfold,
+    Tensor.as_strided: _as_strided,
+    torch.as_strided: _as_strided,
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,

@@ -256,6 +256,7 @@ class _Session:
                 wrapper = functional(fake, leaf)
                 known = seen[id(leaf)] = StandIn(leaf, wrapper, index)
                 self.leaves.append(known)
+                self.rewrites.given.append(known)
                 self.input_leaves[self.recorder.inputs[index].value] = position
                 if isinstance(leaf, torch.nn.Parameter):
                     self.rewrites.stand_ins[id(leaf)] = known
