@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .building import building, is_building, one_at_a_time
 from .call_record import record_call
-from .config import GraphConfig
+from .config import GraphConfig, check_zero
 from .debug import DebugSettings
 from .dynamic import DynamicCalls
 from .errors import GraphError, GraphInputError
@@ -33,6 +33,7 @@ from .tracing.clipping import clip_problem
 from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .tracing.sizes import Dynamic
+from .tracing.wrappers import check_optimizer
 from .unread_keys import unread_problem
 from .views import unwrapped, view
 
@@ -191,7 +192,12 @@ class Graph(Inspection, Sharing):
                 f"got {type(optim).__name__}"
             )
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
-        if problem := problem or clip_problem(optim) or unread_problem(optim):
+        if (
+            problem := problem
+            or clip_problem(optim)
+            or unread_problem(optim)
+            or check_optimizer(optim)
+        ):
             raise GraphError(f"{_here()}: {problem}")
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
@@ -402,6 +408,7 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         assert state.table is not None
         check_settings(state.table.names, state.table.modules)
+        check_zero(self.config.switches())
         given = describe_call(self.build, args, kwargs)
         unlike = difference(given, [plan.call for plan in state.plans])
         if state.plans.is_full:

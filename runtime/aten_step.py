@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.aten import decode_call
+from gflow.dialects.collectives import is_collective
 from gflow.dialects.program import AtenStep, TensorRef
 
 Locate = Callable[[TensorRef], torch.Tensor]
@@ -38,6 +39,7 @@ class AtenCall:
         self.out = None
         if step.overload in _OUT and len(step.outputs) == 1 and step.outputs[0] is not None:
             self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
+        self.collective = is_collective(step.overload)
         self.has_scalars = '"s":' in step.args
         self.inputs: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor | None] = []
@@ -71,7 +73,11 @@ class AtenCall:
             self.out(*self.args, **self.kwargs, out=self.outputs[0])
             return
         result = self.func(*self.args, **self.kwargs)
-        for target, value in zip(self.outputs, self._results(result), strict=True):
+        outputs = self.outputs
+        if self.collective:  # it runs on until it is waited for, and has a token behind its results
+            result = [torch.ops._c10d_functional.wait_tensor(t) for t in _flatten(result)]
+            outputs = outputs[: len(result)]
+        for target, value in zip(outputs, self._results(result), strict=True):
             if target is not None and value is not None:
                 if value.shape != target.shape:
                     raise RuntimeError(
@@ -84,7 +90,7 @@ class AtenCall:
         """The tensors of a result. Those that were None when the call was traced have no
         output; others may be None now (an undefined tensor that PyTorch's shape rule gives)."""
         flat = _flatten(result)
-        if len(flat) == len(self.outputs):
+        if self.collective or len(flat) == len(self.outputs):
             return flat
         return [t for t in flat if t is not None]
 

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 
 from ..errors import GraphTraceError
+from . import collectives
 from .clipping import total_norm
 from .location import user_frame
 
@@ -77,9 +78,10 @@ _REPLACED: list[tuple[Any, str, Any]] = [
 @contextlib.contextmanager
 def traceable_library() -> Iterator[None]:
     """Active around `build()`."""
-    originals = [vars(owner)[name] for owner, name, _ in _REPLACED]
+    replaced = [*_REPLACED, *collectives.replaced()]
+    originals = [vars(owner)[name] for owner, name, _ in replaced]
     onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    for owner, name, function in _REPLACED:
+    for owner, name, function in replaced:
         setattr(owner, name, function)
     # oneDNN's and cuDNN's LSTM layers hand their backward a workspace of a size that no shape rule
     # knows; without them, an LSTM is recorded as matrix products and gates. Convolutions are recorded
@@ -93,5 +95,5 @@ def traceable_library() -> Iterator[None]:
         hook.remove()
         torch._C._set_mkldnn_enabled(onednn)
         torch._C._set_cudnn_enabled(cudnn)
-        for (owner, name, _), original in zip(_REPLACED, originals):
+        for (owner, name, _), original in zip(replaced, originals):
             setattr(owner, name, original)

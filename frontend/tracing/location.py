@@ -17,6 +17,7 @@ import torch
 from .scopes import ScopeStack, checkpoint_calls
 from .trace import SourceLoc
 from .watch import current, infos
+from .wrappers import check_module
 
 _LIBRARY_DIRS = tuple(
     str(folder.resolve()) + os.sep
@@ -151,6 +152,7 @@ class Locator:
             if threading.get_ident() != owner:
                 return original(module, *args, **kwargs)
             path = names.get(id(module))
+            check_module(module, path or "", user_frame)
             stack.append(stack[-1] if path is None else path)
             if path is not None:
                 watcher.module_begins(path, module, infos(args, kwargs))

@@ -24,12 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gflow.dialects.types import row_major_strides
 
 from ..errors import GraphTraceError
+from . import collectives
 from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
 from .location import Locator
 from .numbers import Guard, Number, number_of, wrap
 from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
+from .wrappers import check_tensor
 
 if TYPE_CHECKING:
     from .size_env import SizeEnv
@@ -136,6 +138,7 @@ class Recorder(TorchDispatchMode):
         dynamic: Collection[int] = (),
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
+        check_tensor(tensor, f"{role} {name!r}")
         fake = self.fake_like(tensor, dynamic)
         self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
         self.locator.watcher.argument(self.inputs[-1])
@@ -248,6 +251,8 @@ class Recorder(TorchDispatchMode):
             return self._lift_fresh(args[0], types)
         if func.namespace == "profiler":
             return func(*args, **kwargs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            collectives.refuse(func, describe(self.locator.here()))
         name = func._schema.name
         if name.startswith("aten::_foreach_"):
             with self:
@@ -346,6 +351,8 @@ class Recorder(TorchDispatchMode):
         node = number_of(arg)
         if node is not None:
             return node.value
+        if hasattr(arg, "group_name") and not isinstance(arg, str):  # a process group
+            return arg.group_name
         return arg if self.sizes is None else self.sizes.concrete(arg)
 
     def _numbers_of_sizes(

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
 from ..pytrees import learn, opened
+from .collectives import is_collective
 from .dynamo_stub import light_dynamo
 from .gradients import divide, gradient_buffer
 from .library import traceable_library
@@ -642,7 +643,7 @@ def _prune(trace: Trace, keep_inputs: bool = True) -> None:
     live: set[TraceValue] = {o.value for o in trace.outputs}
     kept: list[TraceOp] = []
     for op in reversed(trace.ops):
-        if any(r in live for r in op.results if r is not None):
+        if is_collective(op) or any(r in live for r in op.results if r is not None):
             live.update(values_in((op.args, op.kwargs)))
             kept.append(op)
     trace.ops = kept[::-1]
