@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from gflow.runtime.seeds import Seeds
+
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .building import building, is_building, one_at_a_time
 from .call_record import record_call
@@ -53,7 +55,7 @@ class _State:
     table: ModuleTable | None = None
     modules: dict[str, torch.nn.Module] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
-    rng: torch.Tensor | None = None
+    seeds: Seeds = field(default_factory=Seeds)
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None

@@ -162,16 +162,10 @@ class Plan:
         if memory.needed:
             memory.apply(arguments)
         if self.compiled.takes_rng:
-            rng = state.rng
-            if rng is None:
-                rng = state.rng = torch.zeros(2, dtype=torch.int64)
-                rng[0].random_()
-            arguments.append(rng)
+            arguments.append(state.seeds.draw())
         results = self.compiled.run(arguments)
         if updated:
             increment_version(updated)
-        if self.compiled.takes_rng:
-            rng[1] += 1
         for number in self.written:
             number.write(type(number.last)(number.tensor.item()))
         return self.results(results)

@@ -39,6 +39,7 @@ from .numbers import holds
 from .objects import ObjectError
 from .program_io import decode, encode
 from .schedulers import restore
+from .seeds import Seeds
 from .tensors import DTYPES, laid_out
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
@@ -244,10 +245,9 @@ class LoadedGraph:
         if len(programs) != sum(2 if d.get("split") else 1 for d in described):
             raise ArtifactError("the manifest and the weights are not of one graph")
         self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
-        self._rng = weights["state"].get("graph.rng")
-        if self._rng is None:
-            self._rng = torch.zeros(2, dtype=torch.int64)
-            self._rng[0].random_()
+        self._seeds = Seeds()
+        if (saved := weights["state"].get("graph.rng")) is not None:
+            self._seeds.load(saved)
         self._schedulers = [
             None if d is None else self._restored(n, d)
             for n, d in enumerate(manifest.get("schedulers", ()))
@@ -291,7 +291,7 @@ class LoadedGraph:
                 variant.arguments.append(None)
                 continue
             if kind == "rng":
-                variant.arguments.append(self._rng)
+                variant.arguments.append(self._seeds.value)
                 continue
             if argument is None:
                 raise ArtifactError("the manifest does not fit the program")
@@ -412,9 +412,9 @@ class LoadedGraph:
             arguments[at] = tensor
         assert variant.run is not None
         with self._lock:
-            results = variant.run(arguments)
             if any(kind == "rng" for kind, _ in variant.sources):
-                self._rng[1] += 1
+                self._seeds.draw()
+            results = variant.run(arguments)
             state = self._weights["state"]
             state["graph.step"] = state.get("graph.step", 0) + 1
             if any(self._schedulers):
@@ -482,10 +482,7 @@ class LoadedGraph:
         for key, name in (("scale", "scaler.scale"), ("_growth_tracker", "scaler.growth_tracker")):
             if scaler and key in scaler and name in extra:
                 scaler[key] = extra[name].item()
-        if state.get("graph.rng") is not None or any(
-            kind == "rng" for v in self._variants for kind, _ in v.sources
-        ):
-            state["graph.rng"] = self._rng
+        state["graph.rng"] = self._seeds.state()
 
     def save(self, path: Path) -> None:
         """Save it again, with the weights as they are now. `gflow.save` calls this."""

@@ -43,6 +43,7 @@ _LIFT_FRESH = aten.lift_fresh.default
 #: ops that take sizes as numbers
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
+_DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
 
 
@@ -97,6 +98,7 @@ class Recorder(TorchDispatchMode):
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
+        self._seeded = torch.default_generator.get_state()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -227,6 +229,20 @@ class Recorder(TorchDispatchMode):
         value = self.record_number(aten._to_copy.default, (value,), dtype, {"dtype": dtype})
         return Number(self, value, 1.0, None)
 
+    def check_seed(self, loc: SourceLoc) -> None:
+        """
+        Raises:
+            GraphTraceError: `build()` has seeded PyTorch's generator, or drawn from it outside of the trace.
+        """
+        with untraced():
+            same = torch.equal(self._seeded, torch.default_generator.get_state())
+        if not same:
+            raise GraphTraceError(
+                f"{describe(loc)}: build() changes the state of PyTorch's random generator (torch.manual_seed, "
+                "set_rng_state, fork_rng), which would happen once, while the graph is traced, and not at each "
+                "call. Seed before the call."
+            )
+
     # dispatch
 
     def __torch_dispatch__(
@@ -267,6 +283,8 @@ class Recorder(TorchDispatchMode):
             if self.locator.optimizer:
                 return wrap(self.number_from(args[0]))
             raise item_error(loc)
+        if _DRAWS in func.tags:
+            self.check_seed(loc)
         check = CHECKS.get(func)
         if check is not None and (problem := check(args)) is not None:
             raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
@@ -346,7 +364,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(arg, torch.Generator):
             raise GraphTraceError(
                 f"{describe(self.locator.here())}: a torch.Generator is passed to a random op; "
-                "a graph has its own (seed, offset), seeded by torch.manual_seed. Leave it out."
+                "a graph draws a seed from PyTorch's default generator at each call "
+                "(torch.manual_seed). Leave it out."
             )
         node = number_of(arg)
         if node is not None:

@@ -177,6 +177,7 @@ class _Session:
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
+                self.recorder.check_seed(self.locator.here())
         self._check_memory()
         self.rewrites.windows.check(self.recorder.ops)
         trace = Trace(self.name)
