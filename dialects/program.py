@@ -204,6 +204,7 @@ class Program:
     triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
     size: what its sizes vary with, if they do.
     races: how steps were chosen by measuring.
+    first_write: the first step that writes into an argument; before it, a call can be given up.
     """
 
     name: str
@@ -221,3 +222,4 @@ class Program:
     device_code: dict[str, DeviceCode] = field(default_factory=dict)
     size: Size | None = None
     races: list[Race] = field(default_factory=list)
+    first_write: int = 0

@@ -11,6 +11,8 @@ from gflow.dialects.aten import decode_call
 from gflow.dialects.collectives import is_collective
 from gflow.dialects.program import AtenStep, TensorRef
 
+from .interrupts import held
+
 Locate = Callable[[TensorRef], torch.Tensor]
 
 #: overloads whose out= variant writes into the given tensor without a copy of its own
@@ -41,6 +43,10 @@ class AtenCall:
             self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
         self.collective = is_collective(step.overload)
         self.has_scalars = '"s":' in step.args
+        self.draws = torch.Tag.nondeterministic_seeded in self.func.tags
+        self.generator: torch.Tensor | None = None  # its state before the latest run
+        self.writes = self.has_run = False  # how far the latest run has come
+        self.to_arguments = any(r is not None and r.place.space == "arg" for r in step.outputs)
         self.inputs: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor | None] = []
         self.args: list[Any] = []
@@ -67,16 +73,33 @@ class AtenCall:
         )
 
     def run(self) -> None:
+        if self.collective:
+            with held():  # the other ranks do not wait for a second one
+                self._run()
+        else:
+            self._run()
+
+    def _run(self) -> None:
+        self.writes = self.has_run = False
+        if self.draws:
+            self.generator = torch.default_generator.get_state()
         if self.has_scalars:
             self.decode()
         if self.out is not None:
+            self.writes = True
             self.out(*self.args, **self.kwargs, out=self.outputs[0])
-            return
-        result = self.func(*self.args, **self.kwargs)
+        else:
+            result = self.func(*self.args, **self.kwargs)
+            self._write(result)
+        self.has_run = True
+
+    def _write(self, result: Any) -> None:
+        """Copy results to their places."""
         outputs = self.outputs
         if self.collective:  # it runs on until it is waited for, and has a token behind its results
             result = [torch.ops._c10d_functional.wait_tensor(t) for t in _flatten(result)]
             outputs = outputs[: len(result)]
+        self.writes = True
         for target, value in zip(outputs, self._results(result), strict=True):
             if target is not None and value is not None:
                 if value.shape != target.shape:
@@ -85,6 +108,11 @@ class AtenCall:
                         f"shape rule promised {list(target.shape)} ({self.step.label})"
                     )
                 target.copy_(value)
+
+    def undo_draw(self) -> None:
+        """Put back the generator that the latest run drew from."""
+        if self.generator is not None:
+            torch.default_generator.set_state(self.generator)
 
     def _results(self, result: Any) -> list[torch.Tensor | None]:
         """The tensors of a result. Those that were None when the call was traced have no

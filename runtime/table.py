@@ -19,7 +19,8 @@ from . import jit
 from .sizes import Numbers
 
 _RUNNER = "gflow_run_steps"
-#: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel);
+#: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel), and sets
+#: `threads` to 0, in the same call: whether they have run can be read at any moment;
 #: words: table, begin, end, threads
 RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
     %one = arith.constant 1 : i64
@@ -51,6 +52,8 @@ RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) {
             : (!llvm.ptr, !llvm.ptr, i32, i32) -> ()
       }
     }
+    %done = arith.constant 0 : i64
+    llvm.store %done, %pt : i64, !llvm.ptr
     llvm.return
   }"""
 _GROUP = "gflow_run_group"
@@ -196,8 +199,22 @@ class KernelTable:
 
     def run(self, segment: Segment, threads: int) -> None:
         """Run the rows of a segment, the parallel ones on `threads` threads."""
-        segment.words[3] = threads
+        prepare(segment, threads)
+        self.finish(segment)
+
+    def finish(self, segment: Segment) -> None:
+        """Run a segment that is prepared."""
         self._runner(segment.address)
+
+
+def prepare(segment: Segment, threads: int) -> None:
+    """Let a segment run next, its parallel rows on `threads` threads."""
+    segment.words[3] = threads
+
+
+def has_run(segment: Segment) -> bool:
+    """Whether a segment has run since it was prepared."""
+    return not segment.words[3]
 
 
 def _word_count(step: KernelStep | KernelGroup) -> int:

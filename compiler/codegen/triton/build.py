@@ -62,6 +62,7 @@ def build_with(b: Builder) -> Program:
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
         target=str(b.target),
+        first_write=len(b.steps) if b.first_write is None else b.first_write,
         triton=b.triton,
     )
 
