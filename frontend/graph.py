@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from gflow.runtime.seeds import Seeds
 from .blocks import changes, check_settings, enter_graph, is_checkpointed
 from .building import building, is_building, one_at_a_time
 from .call_record import record_call
+from .calls import Call
 from .config import GraphConfig, check_zero
 from .debug import DebugSettings
 from .dynamic import DynamicCalls
 from .errors import GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
+from .first_step import FirstStep, Setup
 from .gradients import keeps, read_gradient
 from .inspection import Inspection
 from .older import warn_older
@@ -62,9 +65,11 @@ class _State:
     calls: Calls = field(default_factory=Calls)
     debug: DebugSettings | None = None
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
-    steps: int = 0
-    called: bool = False
+    call: Call = field(init=False)
     shareable: bool = True
+
+    def __post_init__(self) -> None:
+        self.call = Call(self.name, self.schedulers)
 
 
 class Graph(Inspection, Sharing):
@@ -267,18 +272,21 @@ class Graph(Inspection, Sharing):
                 line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
-        leaves, plan = self._program(args, kwargs)
-        if isinstance(plan, StepSkipped):
-            self._after_step()
-            return plan.outputs
-        outputs = plan.first_outputs
-        if outputs is not None:
-            plan.first_outputs = None
-            self._after_step()
-            return outputs[0]
-        result = plan.run(leaves, self._state)
-        self._after_step()
-        return result
+        try:
+            leaves, plan = self._program(args, kwargs)
+            first = plan.first
+            if isinstance(plan, StepSkipped) or (first is not None and not first.done):
+                return self._first_step(first)
+            state = self._state
+            run: Any = plan.compiled.run
+            run.done = False
+            state.call.begin(run)
+            result = plan.run(leaves, state)
+            state.call.finish()
+            return result
+        except BaseException as error:
+            self._settle(error)
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
@@ -295,7 +303,7 @@ class Graph(Inspection, Sharing):
                 shapes or parameter groups differ. Nothing is changed then.
         """
         state = self._checked()
-        if state.called:
+        if state.call.called and not state.call.broken:
             raise GraphError(
                 f"{_here()}: {state.name} was called already, and a graph's state can only be loaded "
                 "before the first call. Make a new graph and load into it, or load into the modules "
@@ -303,6 +311,7 @@ class Graph(Inspection, Sharing):
                 "graph works on their tensors."
             )
         load_state_dict(state, self._roots(), state_dict, strict, _here())
+        state.call.broken = ""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise GraphError(
@@ -328,12 +337,15 @@ class Graph(Inspection, Sharing):
 
         Nothing is run, except where an optimizer can make its state only by a first step.
         """
-        _, plan = self._program(args, kwargs)
-        self._checked().called = True
-        if isinstance(plan, StepSkipped) or plan.first_outputs is not None:
-            self._after_step()
-        if isinstance(plan, Plan):
-            plan.first_outputs = None
+        try:
+            _, plan = self._program(args, kwargs)
+            call = self._state.call
+            if plan.first is not None and not plan.first.done:
+                self._first_step(plan.first)
+            call.setup, call.called = None, True
+        except BaseException as error:
+            self._settle(error)
+            raise
 
     def _program(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -343,6 +355,12 @@ class Graph(Inspection, Sharing):
         if state is None or state.table is None:
             state = self._first_call()
         assert state.table is not None
+        if state.call.broken:
+            raise GraphError(
+                f"{_here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
+                f"and optimizers are partly updated, and takes no further calls. What happened: "
+                f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
+            )
         if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
             raise GraphError(
                 f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
@@ -397,8 +415,8 @@ class Graph(Inspection, Sharing):
         """Find the modules. If they changed (a parameter was replaced, ...): start over."""
         with one_at_a_time:  # while another graph is traced, modules hold its tensors
             if state.table is None or not state.table.is_current():
-                state.table, state.marks = collect_modules(self._roots()), None
                 state.plans.clear()
+                state.table, state.marks = collect_modules(self._roots()), None
 
     def _new_program(
         self,
@@ -415,6 +433,7 @@ class Graph(Inspection, Sharing):
         unlike = difference(given, [plan.call for plan in state.plans])
         if state.plans.is_full:
             raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
+        state.call.prepare(Setup(state.optimizers, state.scaler))
         state.building = True
         try:
             with building(state.name, type(self).__name__, state.debug, state.table) as calls:
@@ -431,6 +450,7 @@ class Graph(Inspection, Sharing):
                     self.config.gradient_accumulation_steps,
                     state.sparse,
                     dynamic,
+                    state.call.setup,
                 )
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11
@@ -443,15 +463,24 @@ class Graph(Inspection, Sharing):
         state.latest, state.calls = plan, calls
         plan.call = given
         plan.record = record_call(self.build, args, kwargs, state.table.modes())
+        state.call.drop = partial(state.plans.discard, plan)
         state.plans.add(key, plan)
         return plan
 
-    def _after_step(self) -> None:
-        state = self._checked()
-        state.called = True
-        state.steps += 1
-        for scheduler in state.schedulers:
-            scheduler.step()
+    def _settle(self, error: BaseException) -> None:
+        """Finish a call that an exception has ended, or put back what it had begun."""
+        state: _State | None = self.__dict__.get("_state")
+        if state is not None:
+            state.call.settle(error)
+
+    def _first_step(self, first: FirstStep | None) -> Any:
+        """Take what was computed on copies for this call's."""
+        assert first is not None
+        call = self._state.call
+        call.begin(first)
+        first.commit()
+        call.finish()
+        return first.outputs
 
 
 def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:

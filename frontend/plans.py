@@ -41,6 +41,15 @@ class PlanCache:
         self._plans.move_to_end(key)
         self._trim()
 
+    def discard(self, plan: Plan) -> None:
+        """Drop one plan."""
+        for key, plans in [*self._plans.items()]:
+            if plan in plans:
+                plans.remove(plan)
+                _close(plan.compiled.run)
+                if not plans:
+                    del self._plans[key]
+
     def resize(self, size: int, strict: bool) -> None:
         self.size, self.strict = size, strict
         self._trim()

@@ -51,7 +51,7 @@ def state_dict(state: Any, roots: Mapping[str, torch.nn.Module]) -> OrderedDict[
     for name, part in parts.others.items():
         found[name] = part.state_dict()
     found["graph.rng"] = state.seeds.state()
-    found["graph.step"] = state.steps
+    found["graph.step"] = state.call.steps
     return found
 
 
@@ -82,7 +82,7 @@ def load_state_dict(
             part.load_state_dict(copy.deepcopy(given[name]))
     if given.get("graph.rng") is not None:
         state.seeds.load(given["graph.rng"])
-    state.steps = int(given.get("graph.step", state.steps))
+    state.call.steps = int(given.get("graph.step", state.call.steps))
 
 
 def _check(name: str, parts: Parts, given: Mapping[str, Any], strict: bool, here: str) -> None:

@@ -33,6 +33,7 @@ from .arena import Arena
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
 from .device_files import device_files, read_device
+from .interrupts import held
 from .loading import cuda_device, load_program
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
@@ -412,17 +413,33 @@ class LoadedGraph:
             arguments[at] = tensor
         assert variant.run is not None
         with self._lock:
-            if any(kind == "rng" for kind, _ in variant.sources):
-                self._seeds.draw()
-            results = variant.run(arguments)
-            state = self._weights["state"]
-            state["graph.step"] = state.get("graph.step", 0) + 1
-            if any(self._schedulers):
-                self._schedule()
+            run: Any = variant.run
+            run.done = False
+            try:
+                if any(kind == "rng" for kind, _ in variant.sources):
+                    self._seeds.draw()
+                results = run(arguments)
+            except BaseException:
+                if not run.done:
+                    self._seeds.undo()
+                    raise
+                with held():
+                    self._ran()
+                raise
+            with held():
+                self._ran()
         with torch.no_grad():
             for tensor, dense in copied:
                 tensor.copy_(dense)
         return results
+
+    def _ran(self) -> None:
+        """Count a step, and step the schedulers."""
+        self._seeds.keep()
+        state = self._weights["state"]
+        state["graph.step"] = state.get("graph.step", 0) + 1
+        if any(self._schedulers):
+            self._schedule()
 
     def _schedule(self) -> None:
         """Step the schedulers: they read and write the parameter groups in the state."""

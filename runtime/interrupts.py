@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ class HalfDone(RuntimeError):
     the call nor those from after it are there."""
 
     def __init__(self, name: str, step: str, failure: BaseException) -> None:
+        self.name, self.failure = name, failure
         super().__init__(
             f"{name}: a step failed after parameters or buffers had been updated: {failure}\n  in {step}"
         )
@@ -56,7 +57,8 @@ def held(numbers: tuple[signal.Signals, ...] | None = None) -> Iterator[None]:
         yield
         return
     found: dict[int, Any] = {}
-    for number in signal.valid_signals() if numbers is None else numbers:
+    every: Iterable[int] = signal.valid_signals() if numbers is None else numbers
+    for number in every:
         handler = signal.getsignal(number)
         if callable(handler):
             found[number] = handler

@@ -42,12 +42,27 @@ class FxProgram:
                 tensor = _laid_out(tensor, shape, strides)
                 copied.append((index, given[at]))
             arguments[index] = tensor
+        run: Any = self.compiled.run
+        run.done = False
+        try:
+            if self.seeds is not None:
+                arguments.append(self.seeds.draw())
+            results = run(arguments)
+            self._ran(arguments, copied)
+        except BaseException:
+            if run.done:
+                self._ran(arguments, copied)
+            elif self.seeds is not None:
+                self.seeds.undo()
+            raise
+        return [self._output(out, given, results) for out in self.outputs]
+
+    def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:
+        """What follows a run. Given up in the middle, it can be done again."""
         if self.seeds is not None:
-            arguments.append(self.seeds.draw())
-        results = self.compiled.run(arguments)
+            self.seeds.keep()
         if self.mutated:
             self._mark_mutated(arguments, dict(copied))
-        return [self._output(out, given, results) for out in self.outputs]
 
     def _mark_mutated(self, arguments: list[Any], copied: dict[int, torch.Tensor]) -> None:
         for index in self.mutated:

@@ -94,18 +94,17 @@ def exchanged(
     stand_ins = [replace(slot) for slot in table.slots]
     objects: list[Any] = [*table.modules, *([owner] if hasattr(owner, "__dict__") else [])]
     attributes = [dict(vars(obj)) for obj in objects]
-    for slot, stand_in in zip(table.slots, stand_ins, strict=True):
-        slot.holder[slot.key] = stand_in
     completed = False
-    try:
-        yield
-        completed = True
-    finally:
-        for slot, stand_in in zip(table.slots, stand_ins, strict=True):
+    restored: set[int] = set()  # slots whose new value has been seen
+
+    def restore() -> None:
+        for n, (slot, stand_in) in enumerate(zip(table.slots, stand_ins, strict=True)):
             current = slot.holder.get(slot.key)
             slot.holder[slot.key] = slot.tensor
-            if completed and current is not stand_in and isinstance(current, torch.Tensor):
-                changed(slot.tensor, current)
+            if completed and n not in restored and current is not stand_in:
+                restored.add(n)
+                if isinstance(current, torch.Tensor) and current is not slot.tensor:
+                    changed(slot.tensor, current)
         for obj, before in zip(objects, attributes, strict=True):
             for key, value in list(vars(obj).items()):
                 if not (isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)):
@@ -119,6 +118,17 @@ def exchanged(
                     del vars(obj)[key]
             if isinstance(obj, torch.nn.Module):
                 _drop_new_slots(obj)
+
+    try:
+        try:
+            for slot, stand_in in zip(table.slots, stand_ins, strict=True):
+                slot.holder[slot.key] = stand_in
+            yield
+            completed = True
+        finally:
+            restore()
+    finally:  # once more, for an exception that came in the middle
+        restore()
 
 
 def _drop_new_slots(module: torch.nn.Module) -> None:

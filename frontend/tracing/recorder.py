@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gflow.dialects.types import row_major_strides
+from gflow.runtime.interrupts import deliver, waiting
 
 from ..errors import GraphTraceError
 from . import collectives
@@ -256,6 +257,8 @@ class Recorder(TorchDispatchMode):
         return self._dispatch(func, types, args, kwargs)
 
     def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if waiting:
+            deliver()
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if func in _SAME_VALUE:
