@@ -10,7 +10,8 @@ import copy
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
@@ -64,9 +65,7 @@ class Train(flow.nn.Graph):
             torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3),
             torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
         ]
-        self.add_optimizer(
-            optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [2])
-        )
+        self.add_optimizer(optimizer, torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [2]))
         if kind == "scaled":
             self.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2))
         if kind == "micro-batches":
@@ -120,23 +119,43 @@ def prepared(kind: str, calls: int) -> tuple[Any, Tensor]:
     return graph, x
 
 
-def check(kind: str, calls: int, interrupted: Callable[[Callable[[], Any]], bool]) -> bool | None:
-    """Interrupt the call after `calls` others. None: it was not interrupted; True: it is whole, and
-    the next calls go on as they should."""
-    graph, x = prepared(kind, calls)
-    before = snapshot(graph)
-    if not interrupted(lambda: graph(x)):
-        return None
-    found = snapshot(graph)
-    happened = not same(found, before)
-    reference, x = prepared(kind, calls + 1)
-    if happened and not same(found, snapshot(reference)):
-        return False
-    reference, x = prepared(kind, calls + 2)
-    torch.set_rng_state(found["torch"])
-    for _ in range(1 if happened else 2):
+Interrupted = Callable[[Callable[[], Any]], bool]
+
+
+def later_calls(kind: str, ways: Iterable[Interrupted]) -> Iterator[bool | None]:
+    """Interrupt one call after another, beside a graph that is not interrupted. None: a call was not
+    interrupted; else whether its state is that from before it, or that from after it."""
+    (graph, x), (reference, _) = prepared(kind, 2), prepared(kind, 2)
+    generator = torch.get_rng_state()
+    for way in ways:
+        torch.set_rng_state(generator)
+        before = snapshot(graph)
+        stopped = way(lambda: graph(x))
+        found = snapshot(graph)
+        if stopped and same(found, before):
+            yield True
+            continue
+        torch.set_rng_state(generator)
+        reference(x)
+        wanted, generator = snapshot(reference), torch.get_rng_state()
+        yield same(found, wanted) if stopped else None
+        if not same(found, wanted):
+            return
+
+
+def first_calls(kind: str, ways: Iterable[Interrupted]) -> Iterator[bool | None]:
+    """The same for first calls, each of a new graph; the next call is as it should be."""
+    wanted = [snapshot(prepared(kind, calls)[0]) for calls in (1, 2)]
+    for way in ways:
+        graph, x = prepared(kind, 0)
+        before = snapshot(graph)
+        stopped = way(lambda graph=graph, x=x: graph(x))
+        found = snapshot(graph)
+        happened = not same(found, before)
+        whole = not happened or same(found, wanted[0])
         graph(x)
-    return same(snapshot(graph)["state"], snapshot(reference)["state"])
+        whole = whole and same(snapshot(graph), wanted[1] if happened else wanted[0])
+        yield whole if stopped else None
 
 
 @contextmanager
@@ -206,27 +225,23 @@ KINDS = ("adam", "gradients", "scaled", "micro-batches", "sorted")
 
 
 def main() -> None:
-    import time
-
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     chance = random.Random(0)
     torn = done = 0
-    spans: dict[tuple[str, int], float] = {}
-    for kind in KINDS:
-        for calls in (0, 2):
-            graph, x = prepared(kind, calls)
-            start = time.perf_counter()
-            graph(x)
-            spans[kind, calls] = time.perf_counter() - start
     while done < wanted:
-        (kind, calls), span = chance.choice([*spans.items()])
-        found = check(kind, calls, by_signal(max(chance.random() * span * 1.2, 1e-6)))
-        if found is not None:
-            done += 1
-            torn += not found
-            if not found:
-                print("torn:", kind, calls, flush=True)
-    print(f"{torn} torn states in {done} interrupts")
+        for kind in KINDS:
+            for calls, count in ((first_calls, 2), (later_calls, 40)):
+                graph, x = prepared(kind, 0 if calls is first_calls else 3)
+                start = time.perf_counter()
+                graph(x)
+                span = time.perf_counter() - start
+                ways = (by_signal(chance.random() * span * 1.1 + 1e-6) for _ in range(count))
+                for found in calls(kind, ways):
+                    done += found is not None
+                    torn += found is False
+                    if found is False:
+                        print("torn:", kind, calls.__name__, flush=True)
+        print(f"{torn} torn states in {done} interrupts", flush=True)
 
 
 if __name__ == "__main__":
