@@ -97,7 +97,7 @@ def snapshot(graph: Any) -> Any:
     ]
     model = state.modules["model"]
     found["grads"] = [p.grad for p in model.parameters()]
-    return copy.deepcopy({k: v for k, v in found.items()})
+    return copy.deepcopy(dict(found.items()))
 
 
 def same(a: Any, b: Any) -> bool:
