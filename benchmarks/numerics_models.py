@@ -75,7 +75,7 @@ def _language(name: str, kind: str, config: str, decoder: bool = False, **option
     return Model(name, "transformer", make, partial(_text, 2, 32, decoder))
 
 
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 384,
     "max_position_embeddings": 64,
 }  # fmt: skip

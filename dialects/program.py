@@ -219,6 +219,7 @@ class Program:
     size: what its sizes vary with, if they do.
     races: how steps were chosen by measuring.
     checks: errors that steps may report.
+    first_write: the first step that writes into an argument; before it, a call can be given up.
     """
 
     name: str
@@ -237,3 +238,4 @@ class Program:
     size: Size | None = None
     races: list[Race] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    first_write: int = 0

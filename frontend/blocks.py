@@ -24,6 +24,7 @@ from .debug import DebugSettings, debug_settings
 from .errors import GraphError
 from .older import warn_older
 from .tracing.location import is_user_code, user_frame
+from .tracing.ranks import world_size
 
 
 @dataclass
@@ -54,6 +55,8 @@ class BlockConfig:
         problem = _problem(name, value)
         if problem:
             raise GraphError(f"{_here()}: {name} is {problem}; got {value!r}")
+        if name == "stage_id" and value is not None:
+            _check_stage(_here())
         if getattr(self, name, None) != value:
             _changes[0] += 1
         object.__setattr__(self, name, value)
@@ -70,6 +73,19 @@ def _problem(name: str, value: Any) -> str | None:
 
 
 _MODULE_TO = torch.nn.Module.to.__code__
+
+
+def _check_stage(where: str) -> None:
+    """
+    Raises:
+        GraphError: there are several ranks, on which stages would be placed.
+    """
+    if (ranks := world_size()) > 1:
+        raise GraphError(
+            f"{where}: a module has a pipeline stage in a group of {ranks} ranks, and graphs do not place "
+            "stages on processes yet: each rank would run the whole model. Leave stage_id and set_stage() "
+            "out."
+        )
 
 
 class GraphModule(BlockConfig):
@@ -181,6 +197,9 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
         GraphError: someone has tried.
     """
     for module in modules:
+        known = _settings.get(id(module))
+        if known is not None and known[0]() is module and known[1].stage_id is not None:
+            _check_stage(_here())
         own = vars(module).get("config")
         if own is None or isinstance(own, (BlockConfig, OlderSpelling)) or id(module) in _settings:
             continue

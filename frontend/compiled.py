@@ -102,8 +102,6 @@ class _Runner:
             return self.target(*args, **kwargs)
         if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
             return self._with_gradients(args, kwargs)
-        # A new seed at every call, as eager does: torch.manual_seed() repeats what comes after it.
-        self.program.__dict__["_state"].rng = None
         return self.program(*args, **kwargs)
 
     def _needs_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import torch
 from .errors import GraphError
 from .older import warn_older
 from .tracing.location import user_frame
+from .tracing.ranks import world_size
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
@@ -237,12 +238,9 @@ class GraphConfig:
         self._distributed(name, zero=(stage, least, level))
 
     def _distributed(self, name: str, **settings: Any) -> None:
+        check_zero(settings, name)
         self._own.update(settings)
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if distributed and torch.distributed.get_world_size() > 1:
-            _log.warning("%s(): graphs do not work together across processes yet", name)
-        else:
-            _log.info("%s() acts in graphs of more than one process; this is one", name)
+        _log.info("%s() acts in graphs of more than one process; this is one", name)
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
@@ -276,6 +274,20 @@ class GraphConfig:
             shown["compile_options"] = self.compile_options
         lines = [f"  {name}: {value!r}," for name, value in shown.items()]
         return "\n".join(["GraphConfig(", *lines, ")"]) if lines else "GraphConfig()"
+
+
+def check_zero(switches: dict[str, Any], name: str = "enable_zero") -> None:
+    """
+    Raises:
+        GraphError: state is to be split in a group of several ranks.
+    """
+    zero = switches.get("zero")
+    ranks = world_size()
+    if zero is not None and zero[0] and ranks > 1:
+        raise GraphError(
+            f"{_here()}: {name}() is on in a group of {ranks} ranks, and graphs do not split state "
+            "between processes yet: each rank would keep all of it. Leave it out."
+        )
 
 
 _UNITS = {"": 1, **{f"{p}B": 1000**i for i, p in enumerate(("", "K", "M", "G", "T"))}}

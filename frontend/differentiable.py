@@ -10,6 +10,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from gflow.runtime.seeds import Seeds
+
 from .building import building, one_at_a_time
 from .captured import Captured
 from .executor import Compiled, compile_trace
@@ -101,7 +103,6 @@ class Differentiable(Graph):
                 plan = self._pair(state, args, kwargs)
             state.plans.add(key, plan)
         assert isinstance(plan, Pair)
-        state.rng = None  # a new seed, as eager has
         spec, plain, tensors, needs, _ = plan.structure
         results = _Call.apply(plan, leaves, state, needs, *self._takers(args, kwargs))
         order = iter(results)
@@ -185,7 +186,7 @@ class _Call(torch.autograd.Function):
             else:
                 arguments.append(kept[n] if kind == "saved" else kept[saved + ctx.places[n]])
         if plan.backward.takes_rng:
-            arguments.append(torch.randint(2**62, (2,)))
+            arguments.append(Seeds().draw())
         found = plan.backward.run(arguments)
         return (
             None,

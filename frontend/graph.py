@@ -7,19 +7,24 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
 
+from gflow.runtime.seeds import Seeds
+
 from .blocks import changes, check_settings, is_checkpointed
 from .building import building, is_building, one_at_a_time
 from .call_record import record_call
-from .config import GraphConfig
+from .calls import Call
+from .config import GraphConfig, check_zero
 from .debug import DebugSettings
 from .dynamic import DynamicCalls
 from .errors import GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
+from .first_step import FirstStep, Setup
 from .gradients import keeps, read_gradient
 from .guards.build import Reading
 from .inspection import Inspection
@@ -37,6 +42,7 @@ from .tracing.location import optimizer_added, user_frame
 from .tracing.modules import ModuleTable, collect_modules
 from .tracing.sizes import Dynamic
 from .tracing.step_hooks import check_hooks, has_hooks, run_hooks
+from .tracing.wrappers import check_optimizer
 from .unread_keys import unread_problem
 from .unwrapped import unwrapped
 from .views import view_of
@@ -61,16 +67,18 @@ class _State:
     table: ModuleTable | None = None
     modules: dict[str, Any] = field(default_factory=dict)
     names: dict[str, None] = field(default_factory=dict)
-    rng: torch.Tensor | None = None
+    seeds: Seeds = field(default_factory=Seeds)
     building: bool = False
     marks: tuple[int, tuple[int, ...]] | None = None
     latest: Plan | None = None
     calls: Calls = field(default_factory=Calls)
     debug: DebugSettings | None = None
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
-    steps: int = 0
-    called: bool = False
+    call: Call = field(init=False)
     shareable: bool = True
+
+    def __post_init__(self) -> None:
+        self.call = Call(self.name, self.schedulers)
 
 
 class Graph(Inspection, Sharing):
@@ -200,7 +208,12 @@ class Graph(Inspection, Sharing):
                 f"got {type(optim).__name__}"
             )
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
-        if problem := problem or clip_problem(optim) or unread_problem(optim):
+        if (
+            problem := problem
+            or clip_problem(optim)
+            or unread_problem(optim)
+            or check_optimizer(optim)
+        ):
             raise GraphError(f"{_here()}: {problem}")
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
@@ -268,29 +281,28 @@ class Graph(Inspection, Sharing):
                 line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
-        state = self.__dict__.get("_state")
-        if state is not None and has_hooks(state.optimizers):
-            return self._with_hooks(state, args, kwargs)
-        return self._step(args, kwargs)
-
-    def _with_hooks(self, state: _State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of a graph whose optimizer has hooks, which run before and after it."""
-        check_hooks(state.optimizers, state.scaler)
-        run_hooks(state.optimizers[0], after=False)
-        return self._step(args, kwargs, state.optimizers[0])
-
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any], hooked: Any = None) -> Any:
-        leaves, plan = self._program(args, kwargs)
-        if isinstance(plan, StepSkipped):
-            result = plan.outputs
-        elif plan.first_outputs is not None:
-            result, plan.first_outputs = plan.first_outputs[0], None
-        else:
-            result = plan.run(leaves, self._state)
-        if hooked is not None:
-            run_hooks(hooked, after=True)
-        self._after_step()
-        return result
+        state: _State | None = self.__dict__.get("_state")
+        hooked = state is not None and has_hooks(state.optimizers)
+        try:
+            if state is not None and hooked:
+                check_hooks(state.optimizers, state.scaler)
+                run_hooks(state.optimizers[0], after=False)
+            leaves, plan = self._program(args, kwargs)
+            first = plan.first
+            if isinstance(plan, StepSkipped) or (first is not None and not first.done):
+                return self._first_step(first, hooked)
+            state = self._state
+            run: Any = plan.compiled.run
+            run.done = False
+            state.call.begin(run)
+            result = plan.run(leaves, state)
+            if hooked:
+                run_hooks(state.optimizers[0], after=True)
+            state.call.finish()
+            return result
+        except BaseException as error:
+            self._settle(error)
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
@@ -307,7 +319,7 @@ class Graph(Inspection, Sharing):
                 shapes or parameter groups differ. Nothing is changed then.
         """
         state = self._checked()
-        if state.called:
+        if state.call.called and not state.call.broken:
             raise GraphError(
                 f"{_here()}: {state.name} was called already, and a graph's state can only be loaded "
                 "before the first call. Make a new graph and load into it, or load into the modules "
@@ -315,6 +327,7 @@ class Graph(Inspection, Sharing):
                 "graph works on their tensors."
             )
         load_state_dict(state, self._roots(), state_dict, strict, _here())
+        state.call.broken = ""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise GraphError(
@@ -340,12 +353,19 @@ class Graph(Inspection, Sharing):
 
         Nothing is run, except where an optimizer can make its state only by a first step.
         """
-        _, plan = self._program(args, kwargs)
-        self._checked().called = True
-        if isinstance(plan, StepSkipped) or plan.first_outputs is not None:
-            self._after_step()
-        if isinstance(plan, Plan):
-            plan.first_outputs = None
+        try:
+            _, plan = self._program(args, kwargs)
+            call = self._state.call
+            if plan.first is not None and not plan.first.done:
+                optimizers = self._state.optimizers
+                if hooked := has_hooks(optimizers):
+                    check_hooks(optimizers, self._state.scaler)
+                    run_hooks(optimizers[0], after=False)
+                self._first_step(plan.first, hooked)
+            call.setup, call.called = None, True
+        except BaseException as error:
+            self._settle(error)
+            raise
 
     def _program(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -355,6 +375,12 @@ class Graph(Inspection, Sharing):
         if state is None or state.table is None:
             state = self._first_call()
         assert state.table is not None
+        if state.call.broken:
+            raise GraphError(
+                f"{_here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
+                f"and optimizers are partly updated, and takes no further calls. What happened: "
+                f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
+            )
         if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
             raise GraphError(
                 f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
@@ -409,8 +435,8 @@ class Graph(Inspection, Sharing):
         """Find the modules. If they changed (a parameter was replaced, ...): start over."""
         with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
             if state.table is None or not state.table.is_current():
-                state.table, state.marks = collect_modules(self._roots()), None
                 state.plans.clear()
+                state.table, state.marks = collect_modules(self._roots()), None
 
     def _new_program(
         self,
@@ -422,11 +448,13 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         assert state.table is not None
         check_settings(state.table.names, state.table.modules)
+        check_zero(self.config.switches())
         given = describe_call(self.build, args, kwargs)
         unlike = difference(given, [plan.call for plan in state.plans])
         if state.plans.is_full:
             raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
         self._say_why(key)
+        state.call.prepare(Setup(state.optimizers, state.scaler))
         state.building = True
         reading = Reading(self, state.name, self.build, self._roots(), state.table)
         try:
@@ -447,6 +475,7 @@ class Graph(Inspection, Sharing):
                     state.sparse,
                     dynamic,
                     reading.reached,
+                    state.call.setup,
                 )
                 plan.guard = reading.guard(plan.trace)
         except Exception as error:
@@ -460,6 +489,7 @@ class Graph(Inspection, Sharing):
         state.latest, state.calls = plan, calls
         plan.call = given
         plan.record = record_call(self.build, args, kwargs, state.table.modes())
+        state.call.drop = partial(state.plans.discard, plan)
         state.plans.add(key, plan)
         return plan
 
@@ -478,12 +508,22 @@ class Graph(Inspection, Sharing):
                 *user_frame(2),
             )
 
-    def _after_step(self) -> None:
-        state = self._checked()
-        state.called = True
-        state.steps += 1
-        for scheduler in state.schedulers:
-            scheduler.step()
+    def _settle(self, error: BaseException) -> None:
+        """Finish a call that an exception has ended, or put back what it had begun."""
+        state: _State | None = self.__dict__.get("_state")
+        if state is not None:
+            state.call.settle(error)
+
+    def _first_step(self, first: FirstStep | None, hooked: bool) -> Any:
+        """Take what was computed on copies for this call's."""
+        assert first is not None
+        call = self._state.call
+        call.begin(first)
+        first.commit()
+        if hooked:
+            run_hooks(self._state.optimizers[0], after=True)
+        call.finish()
+        return first.outputs
 
 
 def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:

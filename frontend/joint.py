@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_flatten
 
+from .tracing.collectives import is_collective
 from .tracing.refusals import name_if_refusing
 from .tracing.trace import OutputRef, Trace, TraceInput, TraceOp, TraceOutput, TraceValue, values_in
 
@@ -68,7 +69,7 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
 
     later = _depending(joint.ops, set(coming))
     forward_ops = _needed(
-        joint.ops, [*outs, *(o.value for o in updates)], refusing=later | set(coming)
+        joint.ops, [*outs, *(o.value for o in updates)], later=later | set(coming)
     )
     if any(value in later for value in (*outs, *(o.value for o in updates))):
         raise Undivided("a result that is computed from gradients")
@@ -90,7 +91,9 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
         return all(v.shape != value.shape or v in kept or cheap(v, depth - 1) for v in operands)
 
     backward_ops = _needed(joint.ops, grads, stop=set(coming))
-    gradient_ops = [op for op in joint.ops if op in backward_ops and _is_later(op, later)]
+    gradient_ops = [
+        op for op in joint.ops if _is_later(op, later) and (op in backward_ops or is_collective(op))
+    ]
     used = [v for op in gradient_ops for v in values_in((op.args, op.kwargs))] + grads
     kept = {v for v in used if v in made and v not in later and not _is_light(made[v])}
 
@@ -107,7 +110,7 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
         if made[value] in again or value in saved:
             return
         op = made[value]
-        marked = bool(op.scope) and not _is_random(op)  # to be computed again
+        marked = bool(op.scope) and not (_is_random(op) or is_collective(op))  # computed again
         if op not in forward_ops or marked or cheap(value):
             again.add(op)
             for operand in values_in((op.args, op.kwargs)):
@@ -167,17 +170,20 @@ def _needed(
     ops: Sequence[TraceOp],
     values: Iterable[TraceValue],
     stop: Iterable[TraceValue] = (),
-    refusing: set[TraceValue] | None = None,
+    later: set[TraceValue] | None = None,
 ) -> set[TraceOp]:
-    """The ops that compute values; with `refusing`, also those that refuse some values and read none of these."""
+    """The ops that compute values; where `later` is given, also collectives that give none of these, and ops that
+    refuse some values and read none of these."""
     wanted, found, end = set(values), set(), set(stop)
     for op in reversed(ops):
-        refuses = (
-            refusing is not None
-            and name_if_refusing(op.func) is not None
-            and refusing.isdisjoint(values_in((op.args, op.kwargs)))
+        kept = later is not None and (
+            (is_collective(op) and not _is_later(op, later))
+            or (
+                name_if_refusing(op.func) is not None
+                and later.isdisjoint(values_in((op.args, op.kwargs)))
+            )
         )
-        if refuses or any(r in wanted and r not in end for r in op.results if r is not None):
+        if kept or any(r in wanted and r not in end for r in op.results if r is not None):
             found.add(op)
             wanted.update(values_in((op.args, op.kwargs)))
     return found

@@ -61,7 +61,9 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
         return executor.compile_trace(trace, options)
     _check_results(trace)
     compiled = [executor.compile_trace(part, options) for part in trace.parts]
-    run = MicroBatches(compiled[0], compiled[1], split_of(trace))
+    buffers = {id(buffer) for _, buffer in trace.kept}
+    kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
+    run = MicroBatches(compiled[0], compiled[1], split_of(trace), kept)
     timings: dict[str, float] = {}
     for part in compiled:
         for phase, seconds in part.timings.items():

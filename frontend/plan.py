@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_unflatten
 
+from gflow.runtime.interrupts import held
 from gflow.runtime.micro_batches import Joined
 
 from .call_record import CallRecord
@@ -18,12 +19,13 @@ from .collector import collector_paused
 from .dynamic import size_of
 from .errors import GraphTraceError
 from .executor import Compiled
+from .first_step import FirstStep, Setup, on_copies
 from .guards.state import StateGuard
 from .memory_check import MemoryCheck
 from .micro_batches import compile_step, split_arguments
 from .python_state import PythonState
 from .signature import check_call, check_tensors
-from .tracing.interpreter import apply_aliases, run_trace
+from .tracing.interpreter import run_trace
 from .tracing.modules import Reached, collect_modules
 from .tracing.scaler import eager_steps, prepare
 from .tracing.sizes import Dynamic, with_size
@@ -36,16 +38,16 @@ _SEEN = ("parameter", "buffer", "input", "constant")
 
 
 class Plan:
-    """Runs one compiled trace. `first_outputs` holds the result of a first step that ran
-    while tracing (its optimizer made its state from the gradients)."""
+    """Runs one compiled trace. `first` is a first step that was made on copies, since an optimizer makes its
+    state from gradients; it stands for the first call."""
 
     def __init__(
         self,
         trace: Trace,
         compiled: Compiled,
-        first_outputs: tuple[Any, ...] | None,
+        first: FirstStep | None = None,
     ) -> None:
-        self.trace, self.compiled, self.first_outputs = trace, compiled, first_outputs
+        self.trace, self.compiled, self.first = trace, compiled, first
         self.dynamic: Dynamic | None = None
         self.used = 0
         self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
@@ -128,20 +130,30 @@ class Plan:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
         if memory.needed:
             memory.apply(arguments)
-        if self.compiled.takes_rng:
-            rng = state.rng
-            if rng is None:
-                rng = state.rng = torch.zeros(2, dtype=torch.int64)
-                rng[0].random_()
-            arguments.append(rng)
-        results = self.compiled.run(arguments)
+        seeds = state.seeds if self.compiled.takes_rng else None
+        run: Any = self.compiled.run
+        run.done = False
+        try:
+            if seeds is not None:
+                arguments.append(seeds.draw())
+            results = run(arguments)
+            self._ran(updated, seeds)
+        except BaseException:
+            if run.done:
+                self._ran(updated, seeds)
+            elif seeds is not None:
+                seeds.undo()
+            raise
+        return self.results(results)
+
+    def _ran(self, updated: list[torch.Tensor], seeds: Any) -> None:
+        """What follows a run. Given up in the middle, it can be done again."""
         if updated:
             increment_version(updated)
-        if self.compiled.takes_rng:
-            rng[1] += 1
+        if seeds is not None:
+            seeds.keep()
         if self.writes:
             self.python.write()
-        return self.results(results)
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:
         if self.single:
@@ -164,9 +176,9 @@ def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
 class StepSkipped(Exception):
     """A first step ran, but an optimizer's part was skipped for gradients that are inf or nan."""
 
-    def __init__(self, outputs: Any) -> None:
+    def __init__(self, first: FirstStep) -> None:
         super().__init__("skipped")
-        self.outputs = outputs
+        self.first = first
 
 
 @collector_paused()
@@ -184,8 +196,10 @@ def compile_plan(
     sparse: Collection[int] = (),
     dynamic: Dynamic | None = None,
     reached: Reached | None = None,
+    setup: Setup | None = None,
 ) -> Plan:
-    """Trace and compile one signature. kept: whether a parameter's gradient is kept after a step.
+    """Trace and compile one signature. setup: what undoes the changes that it makes to optimizers.
+    kept: whether a parameter's gradient is kept after a step.
     micro_batches: how many parts of the arguments make one step, where there is an optimizer.
     sparse: the optimizers, by number, that update only looked-up rows of embeddings.
     dynamic: dimensions of the arguments that vary from call to call.
@@ -193,8 +207,7 @@ def compile_plan(
     check_call(build, args, kwargs)
     slots = collect_modules(modules).slots
     check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
-    first_outputs: list[Any] = []
-    first_grads: dict[int, torch.Tensor] = {}
+    first: FirstStep | None = None
     stepped = 0.0
     parts = [(args, kwargs)]
     if dynamic is not None and optimizers and micro_batches > 1:
@@ -214,41 +227,43 @@ def compile_plan(
         parts = split_arguments(build, args, kwargs, micro_batches)
 
     def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
-        nonlocal stepped
+        nonlocal stepped, first
+        if setup is not None:
+            setup.draws()
         current().phase("first step")
         before = time.perf_counter()
         if dynamic is not None:
             leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
             trace = with_size(trace, size_of(dynamic, leaves))
-        outputs, grads = _first_step(trace, parameters, parts, optimizers, scaler)
-        first_outputs.append(outputs)
-        first_grads.update(grads)
+        first = _first_step(trace, parameters, parts, optimizers, scaler)
         stepped = time.perf_counter() - before
         current().phase("trace")
 
     start = time.perf_counter()
-    trace = trace_graph(
-        name,
-        build,
-        *parts[0],
-        modules,
-        optimizers,
-        first_step,
-        scaler,
-        kept,
-        len(parts),
-        sparse,
-        dynamic,
-        reached,
-    )
+    with held():  # what is exchanged while `build()` runs is put back; the recorder delivers
+        trace = trace_graph(
+            name,
+            build,
+            *parts[0],
+            modules,
+            optimizers,
+            first_step,
+            scaler,
+            kept,
+            len(parts),
+            sparse,
+            dynamic,
+            reached,
+        )
     traced = time.perf_counter() - start - stepped
     compiled = compile_step(trace, options)
-    for parameter, buffer in trace.kept:
-        if id(parameter) in first_grads:
-            buffer.copy_(first_grads[id(parameter)])
-    timings = {"trace": traced, **({"first step": stepped} if first_outputs else {})}
+    timings = {"trace": traced}
+    if first is not None:
+        grads = first.grads
+        first.writes += [(b, grads[id(p)]) for p, b in trace.kept if id(p) in grads]
+        timings["first step"] = stepped
     compiled = replace(compiled, timings={**timings, **compiled.timings})
-    plan = Plan(trace, compiled, (first_outputs[0],) if first_outputs else None)
+    plan = Plan(trace, compiled, first)
     plan.dynamic = dynamic
     return plan
 
@@ -259,9 +274,9 @@ def _first_step(
     parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
     optimizers: Sequence[torch.optim.Optimizer],
     scaler: Any,
-) -> tuple[Any, dict[int, torch.Tensor]]:
+) -> FirstStep:
     """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
-    first step. Returns what `build()` does, and gradients by the ids of parameters.
+    first step, on copies of what they update.
 
     Raises:
         StepSkipped: an optimizer has made no step, so no state, since a gradient is inf or nan.
@@ -269,30 +284,39 @@ def _first_step(
     returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
     joined: list[Joined] = []
     totals: list[torch.Tensor] = []
+    now: dict[int, torch.Tensor] = {}  # inputs that the forward has updated, by number
+    writes: list[tuple[torch.Tensor, torch.Tensor]] = []
     for k, part in enumerate(parts):
         leaves = torch.utils._pytree.tree_flatten(part)[0]
         inputs = [
-            leaves[trace.input_leaves[i.value]] if i.tensor is None else i.tensor
-            for i in trace.inputs
+            leaves[trace.input_leaves[i.value]] if i.tensor is None else now.get(n, i.tensor)
+            for n, i in enumerate(trace.inputs)
         ]
         results = run_trace(trace, inputs)
-        apply_aliases(trace, inputs, results)
+        for out, value in zip(trace.outputs, results):
+            if out.alias is None:
+                continue
+            if trace.inputs[out.alias].tensor is None:
+                writes.append((inputs[out.alias], value.clone()))
+            else:
+                now[out.alias] = value.clone()
         grads = [g / len(parts) for g in results[len(results) - len(parameters) :]]
         totals = [t + g for t, g in zip(totals, grads)] if totals else grads
         joined = joined or [Joined(r, len(parts)) for r in results[:returned]]
         for whole, result in zip(joined, results):
             whole.add(result, k)
     outputs = unflatten(trace, [whole.result() for whole in joined])
-    saved = [p.grad for p in parameters]
-    try:
-        for p, grad in zip(parameters, totals):
-            p.grad = grad
-        active = scaler if prepare(scaler, parameters) else None
-        skipped = eager_steps(active, optimizers, trace.unscaled)
-        left = {id(p): p.grad for p in parameters if p.grad is not None}
-    finally:
-        for p, old in zip(parameters, saved):
-            p.grad = old
+    updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
+    active = scaler if prepare(scaler, parameters) else None
+    skipped, stepped, left = on_copies(
+        optimizers,
+        active,
+        parameters,
+        totals,
+        {id(t): v for t, v in updates},
+        lambda: eager_steps(active, optimizers, trace.unscaled),
+    )
+    first = FirstStep(outputs, [*writes, *updates, *stepped], left)
     if skipped:
-        raise StepSkipped(outputs)
-    return outputs, left
+        raise StepSkipped(first)
+    return first

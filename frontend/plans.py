@@ -69,6 +69,15 @@ class PlanCache:
             stacklevel=6,
         )
 
+    def discard(self, plan: Plan) -> None:
+        """Drop one plan."""
+        for key, plans in [*self._plans.items()]:
+            if plan in plans:
+                plans.remove(plan)
+                _close(plan.compiled.run)
+                if not plans:
+                    del self._plans[key]
+
     def resize(self, size: int, strict: bool) -> None:
         self.size, self.strict = size, strict
         self._trim()

@@ -3,7 +3,7 @@
     {"model": {"0.weight": …, …},            a module's state dict, by the attribute's name
      "graph.optimizer.0": {…},               an optimizer's, in the order of add_optimizer()
      "graph.lr_scheduler.0": {…}, "graph.grad_scaler": {…},
-     "graph.rng": tensor([seed, offset]),    what dropout draws from; None before it is needed
+     "graph.rng": tensor,                    PyTorch's generator; None where nothing has drawn from it
      "graph.step": 12}                       how often the graph was called
 
 No attribute's name holds a dot, so the graph's own entries never meet a module's.
@@ -50,8 +50,8 @@ def state_dict(state: Any, roots: Mapping[str, torch.nn.Module]) -> OrderedDict[
         found[name] = module.state_dict()
     for name, part in parts.others.items():
         found[name] = part.state_dict()
-    found["graph.rng"] = None if state.rng is None else state.rng.clone()
-    found["graph.step"] = state.steps
+    found["graph.rng"] = state.seeds.state()
+    found["graph.step"] = state.call.steps
     return found
 
 
@@ -81,8 +81,8 @@ def load_state_dict(
             # an optimizer would go on in the given tensors themselves
             part.load_state_dict(copy.deepcopy(given[name]))
     if given.get("graph.rng") is not None:
-        state.rng = given["graph.rng"].to(torch.int64).clone()
-    state.steps = int(given.get("graph.step", state.steps))
+        state.seeds.load(given["graph.rng"])
+    state.call.steps = int(given.get("graph.step", state.call.steps))
 
 
 def _check(name: str, parts: Parts, given: Mapping[str, Any], strict: bool, here: str) -> None:

@@ -33,12 +33,14 @@ from .arena import Arena
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
 from .device_files import device_files, read_device
+from .interrupts import held
 from .loading import cuda_device, load_program
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
 from .program_io import decode, encode
 from .schedulers import restore
+from .seeds import Seeds
 from .tensors import DTYPES, laid_out
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
@@ -244,10 +246,9 @@ class LoadedGraph:
         if len(programs) != sum(2 if d.get("split") else 1 for d in described):
             raise ArtifactError("the manifest and the weights are not of one graph")
         self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
-        self._rng = weights["state"].get("graph.rng")
-        if self._rng is None:
-            self._rng = torch.zeros(2, dtype=torch.int64)
-            self._rng[0].random_()
+        self._seeds = Seeds()
+        if (saved := weights["state"].get("graph.rng")) is not None:
+            self._seeds.load(saved)
         self._schedulers = [
             None if d is None else self._restored(n, d)
             for n, d in enumerate(manifest.get("schedulers", ()))
@@ -291,7 +292,7 @@ class LoadedGraph:
                 variant.arguments.append(None)
                 continue
             if kind == "rng":
-                variant.arguments.append(self._rng)
+                variant.arguments.append(self._seeds.value)
                 continue
             if argument is None:
                 raise ArtifactError("the manifest does not fit the program")
@@ -412,17 +413,33 @@ class LoadedGraph:
             arguments[at] = tensor
         assert variant.run is not None
         with self._lock:
-            results = variant.run(arguments)
-            if any(kind == "rng" for kind, _ in variant.sources):
-                self._rng[1] += 1
-            state = self._weights["state"]
-            state["graph.step"] = state.get("graph.step", 0) + 1
-            if any(self._schedulers):
-                self._schedule()
+            run: Any = variant.run
+            run.done = False
+            try:
+                if any(kind == "rng" for kind, _ in variant.sources):
+                    self._seeds.draw()
+                results = run(arguments)
+            except BaseException:
+                if not run.done:
+                    self._seeds.undo()
+                    raise
+                with held():
+                    self._ran()
+                raise
+            with held():
+                self._ran()
         with torch.no_grad():
             for tensor, dense in copied:
                 tensor.copy_(dense)
         return results
+
+    def _ran(self) -> None:
+        """Count a step, and step the schedulers."""
+        self._seeds.keep()
+        state = self._weights["state"]
+        state["graph.step"] = state.get("graph.step", 0) + 1
+        if any(self._schedulers):
+            self._schedule()
 
     def _schedule(self) -> None:
         """Step the schedulers: they read and write the parameter groups in the state."""
@@ -483,10 +500,7 @@ class LoadedGraph:
         for key, name in (("scale", "scaler.scale"), ("_growth_tracker", "scaler.growth_tracker")):
             if scaler and key in scaler and name in extra:
                 scaler[key] = extra[name].item()
-        if state.get("graph.rng") is not None or any(
-            kind == "rng" for v in self._variants for kind, _ in v.sources
-        ):
-            state["graph.rng"] = self._rng
+        state["graph.rng"] = self._seeds.state()
 
     def save(self, path: Path) -> None:
         """Save it again, with the weights as they are now. `gflow.save` calls this."""

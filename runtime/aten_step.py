@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from gflow.dialects.aten import decode_call
+from gflow.dialects.collectives import is_collective
 from gflow.dialects.program import AtenStep, TensorRef
 
 from .failures import explain, where
+from .interrupts import held
 
 Locate = Callable[[TensorRef], torch.Tensor]
 
@@ -40,7 +42,12 @@ class AtenCall:
         self.out = None
         if step.overload in _OUT and len(step.outputs) == 1 and step.outputs[0] is not None:
             self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
+        self.collective = is_collective(step.overload)
         self.has_scalars = '"s":' in step.args
+        self.draws = torch.Tag.nondeterministic_seeded in self.func.tags
+        self.generator: torch.Tensor | None = None  # its state before the latest run
+        self.writes = self.has_run = False  # how far the latest run has come
+        self.to_arguments = any(r is not None and r.place.space == "arg" for r in step.outputs)
         self.inputs: list[torch.Tensor] = []
         self.outputs: list[torch.Tensor | None] = []
         self.args: list[Any] = []
@@ -73,19 +80,37 @@ class AtenCall:
             Exception: what PyTorch raises, with the place in the author's program that it comes from.
         """
         try:
-            self._run()
+            if self.collective:
+                with held():  # the other ranks do not wait for a second one
+                    self._run()
+            else:
+                self._run()
         except Exception as error:
             explain(error, where(self.step.label))
             raise
 
     def _run(self) -> None:
+        self.writes = self.has_run = False
+        if self.draws:
+            self.generator = torch.default_generator.get_state()
         if self.has_scalars:
             self.decode()
         if self.out is not None:
+            self.writes = True
             self.out(*self.args, **self.kwargs, out=self.outputs[0])
-            return
-        result = self.func(*self.args, **self.kwargs)
-        for target, value in zip(self.outputs, self._results(result), strict=True):
+        else:
+            result = self.func(*self.args, **self.kwargs)
+            self._write(result)
+        self.has_run = True
+
+    def _write(self, result: Any) -> None:
+        """Copy results to their places."""
+        outputs = self.outputs
+        if self.collective:  # it runs on until it is waited for, and has a token behind its results
+            result = [torch.ops._c10d_functional.wait_tensor(t) for t in _flatten(result)]
+            outputs = outputs[: len(result)]
+        self.writes = True
+        for target, value in zip(outputs, self._results(result), strict=True):
             if target is not None and value is not None:
                 if value.shape != target.shape:
                     raise RuntimeError(
@@ -94,11 +119,16 @@ class AtenCall:
                     )
                 target.copy_(value)
 
+    def undo_draw(self) -> None:
+        """Put back the generator that the latest run drew from."""
+        if self.generator is not None:
+            torch.default_generator.set_state(self.generator)
+
     def _results(self, result: Any) -> list[torch.Tensor | None]:
         """The tensors of a result. Those that were None when the call was traced have no
         output; others may be None now (an undefined tensor that PyTorch's shape rule gives)."""
         flat = _flatten(result)
-        if len(flat) == len(self.outputs):
+        if self.collective or len(flat) == len(self.outputs):
             return flat
         return [t for t in flat if t is not None]
 

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import length_hint
 
 import torch
 
@@ -19,9 +20,10 @@ from gflow.dialects.program import AtenStep, Place, Program, Step, TensorRef
 
 from .arena import Arena
 from .aten_step import AtenCall
+from .interrupts import HalfDone, held
 from .results import ResultPool
 from .sizes import check, fixed, fixed_ref
-from .table import KernelTable, Segment
+from .table import KernelTable, Segment, has_run, prepare
 from .tensors import DTYPES, view_bytes, view_tensor
 
 #: sizes whose result buffers are kept
@@ -63,6 +65,10 @@ class Executable:
         self._moving: list[AtenCall] = []  # calls on tensors that may move between runs
         self._staying: list[AtenCall] = []  # calls on tensors in the arena and on constants
         self._plan = list(self._segments())
+        self._native = [item for item in self._plan if isinstance(item, Segment)]
+        self._first_write = self._parts_before(program.first_write)
+        self._bound = True  # what is written of addresses fits together
+        self.done = False  # whether the latest call has taken place
 
     # -- set-up
 
@@ -157,6 +163,14 @@ class Executable:
             self._staying.append(call)
         return call
 
+    def _parts_before(self, step: int) -> int:
+        """How many parts of the plan end before a step of the program begins."""
+        ends, steps = [], 0
+        for item in self._plan:
+            steps += 1 if isinstance(item, AtenCall) else int(item.words[2] - item.words[1])
+            ends.append(steps)
+        return sum(end <= step for end in ends)
+
     def _locate(self, ref: TensorRef) -> torch.Tensor:
         if self.program.size is not None:
             ref = fixed_ref(ref, self._n)
@@ -183,15 +197,61 @@ class Executable:
         Raises:
             ValueError: the number of arguments is wrong, or the program is for other sizes.
         """
+        self.done = False
         with self._arena.lock, torch.no_grad():
             results = self._bind(args)
             threads = self._threads()
-            for item in self._plan:
-                if isinstance(item, AtenCall):
-                    item.run()
-                else:
-                    self._table.run(item, threads)
+            for segment in self._native:
+                prepare(segment, threads)
+            left = iter(self._plan)
+            try:
+                for item in left:
+                    if isinstance(item, AtenCall):
+                        item.run()
+                    else:
+                        self._table.finish(item)
+                self.done = True
+            except BaseException as error:
+                self._complete(len(self._plan) - length_hint(left), error)
+                raise
         return results
+
+    def _complete(self, begun: int, error: BaseException) -> None:
+        """After an exception in the middle: where arguments were written, run what is left.
+
+        An exception may come between any two bytecodes (Ctrl-C, a time limit), so that no step has failed. An
+        ATen step is run again that may or may not have ended; it reads nothing that it writes.
+
+        begun: how many parts of the plan were begun. `done` says whether the call has taken place.
+
+        Raises:
+            HalfDone: a step has failed after arguments were written.
+        """
+        with held():
+            at = begun
+            if begun:
+                item = self._plan[begun - 1]
+                if not (item.has_run if isinstance(item, AtenCall) else has_run(item)):
+                    at -= 1
+            partly = at < begun and isinstance(item, AtenCall) and item.writes and item.to_arguments
+            if at <= self._first_write and not partly:
+                for call in self._plan[:begun]:
+                    if isinstance(call, AtenCall) and call.draws:
+                        call.undo_draw()
+                        break
+                return
+            try:
+                for k, item in enumerate(self._plan[at:]):
+                    if not isinstance(item, AtenCall):
+                        self._table.finish(item)
+                        continue
+                    if item.draws and k == 0 and at < begun:
+                        item.undo_draw()
+                    item.run()
+            except Exception as failure:
+                step = item.step.label if isinstance(item, AtenCall) else "a kernel"
+                raise HalfDone(self.program.name, step, failure) from failure
+            self.done = True
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
         """Run once, step by step, as a call does; returns each step and its seconds."""
@@ -234,6 +294,9 @@ class Executable:
                 f"'{self.program.name}' takes {len(self.program.arguments)} arguments, "
                 f"{len(args)} were given"
             )
+        if not self._bound:
+            self._forget()
+        self._bound = False
         size = self.program.size
         if size is not None and (n := int(args[size.argument])) != self._n:
             self._resize(n)
@@ -249,7 +312,14 @@ class Executable:
             for call in self._moving:
                 call.bind(self._locate, self._n)
             self._args, self._results = (), ()
+        self._bound = True
         return results
+
+    def _forget(self) -> None:
+        """Set everything anew at this call: the one before was given up while it set addresses."""
+        self._n, self._memory = -1, None
+        self._addresses = [-1] * len(self._addresses)
+        self._result_addresses = [-1] * len(self._result_addresses)
 
     def _move(self, space: str, tensors: Sequence[torch.Tensor], addresses: list[int]) -> bool:
         """Write the addresses of tensors that moved; returns whether any did."""

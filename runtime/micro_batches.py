@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from .interrupts import HalfDone, held
+
 
 class Part(Protocol):
     """One of the two programs, ready to run. takes_rng: its last argument is (seed, offset)."""
@@ -61,15 +63,48 @@ class MicroBatches:
     never run at the same time and so may share an arena.
     """
 
-    def __init__(self, forward: Part, update: Part, parts: Split) -> None:
+    def __init__(self, forward: Part, update: Part, parts: Split, kept: Sequence[int] = ()) -> None:
+        """kept: the gradients' buffers, by position, that are read after a step."""
         self.forward, self.update, self.split = forward, update, parts
         self.executables = [forward.run, update.run]
+        self.done = False
+        results = getattr(getattr(forward.run, "program", None), "results", ())
+        written = {parts.forward[r.alias] for r in results if r.alias is not None}
+        self._saved = sorted(written - {*parts.sums}) + list(kept)
 
     def __call__(self, arguments: list[Any]) -> list[torch.Tensor]:
         return self._step(arguments, self.forward)
 
     def _step(self, arguments: list[Any], forward: Part) -> list[torch.Tensor]:
-        arguments, mine = list(arguments), self.split
+        arguments = list(arguments)
+        update: Any = self.update.run
+        self.done = update.done = False
+        saved = [(arguments[i], arguments[i].clone()) for i in self._saved]
+        try:
+            joined = self._parts(arguments, forward)
+            self.done = True
+        except BaseException as error:
+            self.done = update.done
+            if self.done:
+                raise
+            with (
+                held(),
+                torch.no_grad(),
+            ):  # what the micro-batches have updated; the optimizers have not run
+                for target, value in saved:
+                    target.copy_(value)
+            if isinstance(error, HalfDone) and error.name != self._name(update):
+                raise error.failure from None
+            raise
+        return [whole.result() for whole in joined]
+
+    @staticmethod
+    def _name(run: Any) -> str:
+        return getattr(getattr(run, "program", None), "name", "")
+
+    def _parts(self, arguments: list[Any], forward: Part) -> list[Joined]:
+        """Run all micro-batches, and the optimizers."""
+        mine = self.split
         rng = arguments.pop() if forward.takes_rng or self.update.takes_rng else None
         pieces = {i: split(arguments[i], mine.count) for i in mine.inputs}
         for i in mine.sums:
@@ -85,7 +120,7 @@ class MicroBatches:
                 whole.add(part, k)
             del results
         self._run(self.update, mine.update, arguments, rng, mine.count)
-        return [whole.result() for whole in joined]
+        return joined
 
     def timed(self, arguments: list[Any]) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
         """Run once; returns the results, and the times of the last micro-batch's steps."""

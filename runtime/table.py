@@ -21,7 +21,8 @@ from .sizes import Numbers
 
 _RUNNER = "gflow_run_steps"
 #: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel), up to one that
-#: reports an error; words: table, begin, end, threads, report. Gives the report's first word.
+#: reports an error, and where none does sets `threads` to 0, in the same call: whether they have run can be read at
+#: any moment; words: table, begin, end, threads, report. Gives the report's first word.
 RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) -> i64 {
     %one = arith.constant 1 : i64
     %zero = arith.constant 0 : i32
@@ -60,6 +61,10 @@ RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) -> i64 {
       }
     }
     %result = llvm.load %report : !llvm.ptr -> i64
+    %well = arith.cmpi eq, %result, %none : i64
+    %wide = arith.extui %threads : i32 to i64
+    %left = arith.select %well, %none, %wide : i64
+    llvm.store %left, %pt : i64, !llvm.ptr
     llvm.return %result : i64
   }"""
 _GROUP = "gflow_run_group"
@@ -212,17 +217,31 @@ class KernelTable:
         return Segment(words, words.ctypes.data)
 
     def run(self, segment: Segment, threads: int) -> None:
-        """Run the rows of a segment, the parallel ones on `threads` threads.
+        """Run the rows of a segment, the parallel ones on `threads` threads; raises as `finish`."""
+        prepare(segment, threads)
+        self.finish(segment)
+
+    def finish(self, segment: Segment) -> None:
+        """Run a segment that is prepared.
 
         Raises:
             IndexError, RuntimeError, …: a check failed; what comes after it has not run.
         """
-        segment.words[3] = threads
         failed = self._runner(segment.address)
         if failed:
             found = int(self._report[FOUND])
             self._report[:] = 0
             raise_failed(self._checks[failed - 1], found)
+
+
+def prepare(segment: Segment, threads: int) -> None:
+    """Let a segment run next, its parallel rows on `threads` threads."""
+    segment.words[3] = threads
+
+
+def has_run(segment: Segment) -> bool:
+    """Whether a segment has run since it was prepared."""
+    return not segment.words[3]
 
 
 def _word_count(step: KernelStep | KernelGroup) -> int:

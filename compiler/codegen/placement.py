@@ -41,6 +41,7 @@ class Placement:
         self.constants: list[bytes] = []
         self.checks: list[Check] = []
         self.steps: list[Step] = []
+        self.first_write: int | None = None  # the step from which on arguments are written
         self.scratch_bytes = 0
         self.arena = ir.IntegerAttr(function.operation.attributes["gflow.arena_size"]).value
 
@@ -73,6 +74,8 @@ class Placement:
             if place.space == "arena":  # of a part: where the whole lies
                 self.places[self.at[r].base] = Place("arena", 0, place.number)
             else:
+                if place.space == "arg" and self.first_write is None:
+                    self.first_write = len(self.steps)
                 self.places[r] = Place(place.space, place.number, 0)
 
     def assign_if_planned(self, o: Op) -> None:

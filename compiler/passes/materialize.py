@@ -21,9 +21,9 @@ After:
     %2 = "gflow.matmul"(%1, %w) : …
 
 An update is written in place if nothing reads the old value later, if the kernel that makes it reads it
-only where it writes, and if no `gflow.check` comes later; else it goes to a buffer and is copied at the end. What
-is written in place has the argument's strides for all that read it later: one reader that needs it dense reads a
-copy, and for several the update is made in a buffer too.
+only where it writes, and if no `gflow.check` and no step that may fail comes later: a call that fails has changed
+nothing. Else it goes to a buffer and is copied at the end. What is written in place has the argument's strides for all
+that read it later: one reader that needs it dense reads a copy, and for several the update is made in a buffer too.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from gflow.dialects.types import COMPLEX
 from ..memory.access import readable, writable
 from ..memory.in_place import reads_where_it_writes
 from ..memory.results import owners
+from ..schedule.failing import may_fail
 from ..ssa import Body, Op, aliases, read_body
 from ..views import Layout, argument_strides, is_view, layouts, written_to_arguments
 from .base import NoOptions, Pass
@@ -86,7 +87,7 @@ def _fix_updates(
     for o in body.ops:
         for v in o.operands:
             readers.setdefault(at[v].base, []).append(o.index)
-    last_check = max((o.index for o in body.ops if o.name == CHECK), default=-1)
+    failing = max((o.index for o in body.ops if o.name == CHECK or may_fail(o)), default=-1)
     updated = {body.arguments[alias] for alias in target if alias is not None}
     read_at_the_end = {at[v].base for v in body.returned}
     copies: list[tuple[int, ir.Value]] = []
@@ -98,8 +99,8 @@ def _fix_updates(
             argument, shape = body.arguments[alias], body.types[v].shape
             if (
                 tentative.get(v) == alias
-                and body.producer[v] > last_check
                 and spared.get(v, 0) < 2
+                and body.producer[v] > failing
                 and argument not in read_at_the_end
                 and writable(body.ops[body.producer[v]], shape, strides[alias])
                 and _in_place(body, at, v, argument, readers.get(argument, []))

@@ -1,5 +1,5 @@
-"""What must come before what: operands, readers of an old value before its update, and checks before all
-updates: where one fails, no argument has changed."""
+"""What must come before what: operands, readers of an old value before its update, checks and steps that may fail
+before updates, so that a call that fails has changed nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gflow.dialects.ops.structure import CHECK
 
 from ..ssa import Body, aliases
 from ..views import Layout, layouts
+from .failing import may_fail
 
 
 @dataclass
@@ -59,7 +60,14 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
     early = set(others) - late
     for p in early:
         before[p] |= others[p]
+    free = [set(b) for b in before]
+    failing = {o.index for o in body.ops if may_fail(o)}
+    for p in set(updates) - _reached(body, {p: failing - {p} for p in updates}):
+        before[p] |= failing - {p}
     found = Dependences(body, at, before, early)
+    if failing and _has_circle(found):
+        before = free
+        found = Dependences(body, at, before, early)
     if _has_circle(found):  # two updates that wait for each other: the program's order serves one
         for p in early:
             before[p] -= {r for r in others[p] if r > p}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
 
 from ..executor import Compiled
@@ -28,7 +29,7 @@ class FxProgram:
             for i in (trace.inputs[index],)
         ]
         self.mutated = [o.alias for o in trace.outputs if o.alias is not None]
-        self.rng = torch.zeros(2, dtype=torch.int64) if compiled.takes_rng else None
+        self.seeds = Seeds() if compiled.takes_rng else None
 
     def __call__(self, args: list[Any]) -> list[Any]:
         given = list(args)
@@ -41,14 +42,27 @@ class FxProgram:
                 tensor = _laid_out(tensor, shape, strides)
                 copied.append((index, given[at]))
             arguments[index] = tensor
-        if self.rng is not None:
-            # Drawn at every call, as eager does: torch.manual_seed() repeats what comes after it.
-            self.rng[0].random_()
-            arguments.append(self.rng)
-        results = self.compiled.run(arguments)
+        run: Any = self.compiled.run
+        run.done = False
+        try:
+            if self.seeds is not None:
+                arguments.append(self.seeds.draw())
+            results = run(arguments)
+            self._ran(arguments, copied)
+        except BaseException:
+            if run.done:
+                self._ran(arguments, copied)
+            elif self.seeds is not None:
+                self.seeds.undo()
+            raise
+        return [self._output(out, given, results) for out in self.outputs]
+
+    def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:
+        """What follows a run. Given up in the middle, it can be done again."""
+        if self.seeds is not None:
+            self.seeds.keep()
         if self.mutated:
             self._mark_mutated(arguments, dict(copied))
-        return [self._output(out, given, results) for out in self.outputs]
 
     def _mark_mutated(self, arguments: list[Any], copied: dict[int, torch.Tensor]) -> None:
         for index in self.mutated:

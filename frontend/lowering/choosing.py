@@ -184,7 +184,8 @@ def convert_element_type(em: Emitter, x: Value, dtype: torch.dtype) -> Value:
     return to_copy(em, x, dtype=dtype)
 
 
-@lowers("aten.clone", "aten.detach", "aten.alias", "aten.lift_fresh", "aten.lift_fresh_copy",
+@lowers("_c10d_functional.wait_tensor", "_c10d_functional._wrap_tensor_autograd",
+        "aten.clone", "aten.detach", "aten.alias", "aten.lift_fresh", "aten.lift_fresh_copy",
         "aten.detach_copy", "aten.alias_copy", "aten.contiguous", "aten.view_of",
         "prims.view_of")  # fmt: skip
 def clone(em: Emitter, x: Value, **options: Any) -> Value:

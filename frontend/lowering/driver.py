@@ -13,6 +13,7 @@ from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
 
+from ..tracing.collectives import is_collective
 from ..tracing.refusals import name_if_refusing
 from ..tracing.sizes import with_size
 from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
@@ -62,6 +63,8 @@ def lower(trace: Trace, stand_in: int = STAND_INS[0], target: str = "cpu") -> ir
                 em.mark(op)
             _lower_op(em, op, values)
         results = [values[o.value.id] for o in trace.outputs]
+        if em.order is not None:
+            results.append(em.order)
         func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))
         _finish(function, block, trace, em)
     return module
@@ -90,7 +93,8 @@ def _live(trace: Trace) -> tuple[list[TraceOp], set[int]]:
     kept = []
     for op in reversed(trace.ops):
         refuses = name_if_refusing(op.func) is not None and op not in trace.proven
-        if refuses or any(r is not None and r.id in needed for r in op.results):
+        always = refuses or is_collective(op)
+        if always or any(r is not None and r.id in needed for r in op.results):
             kept.append(op)
             _collect(op.args, needed)
             _collect(tuple(op.kwargs.values()), needed)
@@ -187,6 +191,8 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
         if out.alias is not None:
             attrs["gflow.alias"] = ir.IntegerAttr.get(i64, out.alias)
         results.append(ir.DictAttr.get(attrs))
+    if em.order is not None:
+        results.append(ir.DictAttr.get({"gflow.name": ir.StringAttr.get("order")}))
     terminator = list(block.operations)[-1]
     function.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get(

@@ -152,6 +152,7 @@ class Emitter:
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give
         self.needed: set[int] = set()  # ids of the trace's values that something reads
         self.rng: Value | None = None
+        self.order: Value | None = None  # the token of the latest collective
         self.size: Value | None = None
         self.streams = 0
         self.uniques = 0

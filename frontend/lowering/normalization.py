@@ -30,7 +30,7 @@ def _typical(em: Emitter, x: Value, dims: Sequence[int]) -> Value:
     They are read before x is made wider: only kernels may read what is wider than what is stored.
     """
     kept = tuple(s for d, s in enumerate(x.shape) if d not in dims)
-    found = []
+    found: list[tuple[tuple[int, ...], Value]] = []
     for i in range(_SAMPLES):
         at = [0 if varies(s) else s * i // _SAMPLES for s in x.shape]
         starts = tuple(a if d in dims else 0 for d, a in enumerate(at))

@@ -17,6 +17,7 @@ from .scopes import ScopeStack, checkpoint_calls
 from .threads import here_only, replaced
 from .trace import SourceLoc
 from .watch import current, infos
+from .wrappers import check_module
 
 _LIBRARY_DIRS = tuple(
     str(folder.resolve()) + os.sep
@@ -148,6 +149,7 @@ class Locator:
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             path = names.get(id(module))
+            check_module(module, path or "", user_frame)
             stack.append(stack[-1] if path is None else path)
             if path is not None:
                 watcher.module_begins(path, module, infos(args, kwargs))

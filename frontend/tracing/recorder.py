@@ -22,8 +22,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gflow.dialects.types import row_major_strides
+from gflow.runtime.interrupts import deliver, waiting
 
 from ..errors import GraphTraceError
+from . import collectives
 from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
@@ -31,6 +33,7 @@ from .location import Locator
 from .numbers import Guard, Number, number_of, wrap
 from .refusals import name_if_refusing
 from .trace import SourceLoc, TraceInput, TraceOp, TraceValue
+from .wrappers import check_tensor
 
 if TYPE_CHECKING:
     from .size_env import SizeEnv
@@ -46,6 +49,7 @@ _NUMBERS = ("NumberType", "FloatType")
 _SHIFTS = frozenset(
     f"aten::{n}" for n in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
 )
+_DRAWS = torch.Tag.nondeterministic_seeded
 _ITEM = aten._local_scalar_dense.default
 
 
@@ -102,6 +106,7 @@ class Recorder(TorchDispatchMode):
         self._constants: dict[int, FakeTensor] = {}
         #: what a real tensor's stand-in holds now, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
+        self._seeded = torch.default_generator.get_state()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -143,6 +148,7 @@ class Recorder(TorchDispatchMode):
         dynamic: Collection[int] = (),
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
+        check_tensor(tensor, f"{role} {name!r}")
         fake = self.fake_like(tensor, dynamic)
         self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
         self.locator.watcher.argument(self.inputs[-1])
@@ -233,6 +239,20 @@ class Recorder(TorchDispatchMode):
         value = self.record_number(aten._to_copy.default, (value,), dtype, {"dtype": dtype})
         return Number(self, value, 1.0, None)
 
+    def check_seed(self, loc: SourceLoc) -> None:
+        """
+        Raises:
+            GraphTraceError: `build()` has seeded PyTorch's generator, or drawn from it outside of the trace.
+        """
+        with untraced():
+            same = torch.equal(self._seeded, torch.default_generator.get_state())
+        if not same:
+            raise GraphTraceError(
+                f"{describe(loc)}: build() changes the state of PyTorch's random generator (torch.manual_seed, "
+                "set_rng_state, fork_rng), which would happen once, while the graph is traced, and not at each "
+                "call. Seed before the call."
+            )
+
     # dispatch
 
     def __torch_dispatch__(
@@ -246,6 +266,8 @@ class Recorder(TorchDispatchMode):
         return self._dispatch(func, types, args, kwargs)
 
     def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if waiting:
+            deliver()
         if func is _PRIM_DEVICE:
             return args[0].fake_device
         if func in _SAME_VALUE:
@@ -257,6 +279,8 @@ class Recorder(TorchDispatchMode):
             return self._lift_fresh(args[0], types)
         if func.namespace == "profiler":
             return func(*args, **kwargs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            collectives.refuse(func, describe(self.locator.here()))
         name = func._schema.name
         if name.startswith("aten::_foreach_"):
             with self:
@@ -273,6 +297,8 @@ class Recorder(TorchDispatchMode):
             if self.locator.optimizer:
                 return wrap(self.number_from(args[0]))
             raise item_error(loc)
+        if _DRAWS in func.tags:
+            self.check_seed(loc)
         check = CHECKS.get(func)
         if check is not None and (problem := check(args)) is not None:
             raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
@@ -366,11 +392,14 @@ class Recorder(TorchDispatchMode):
         if isinstance(arg, torch.Generator):
             raise GraphTraceError(
                 f"{describe(self.locator.here())}: a torch.Generator is passed to a random op; "
-                "a graph has its own (seed, offset), seeded by torch.manual_seed. Leave it out."
+                "a graph draws a seed from PyTorch's default generator at each call "
+                "(torch.manual_seed). Leave it out."
             )
         node = number_of(arg)
         if node is not None:
             return node.value
+        if hasattr(arg, "group_name") and not isinstance(arg, str):  # a process group
+            return arg.group_name
         return arg if self.sizes is None else self.sizes.concrete(arg)
 
     def _numbers_of_sizes(

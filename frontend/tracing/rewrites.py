@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphTraceError
+from . import collectives
 from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
 from .windows import Windows, unfold
@@ -531,4 +532,5 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,
     torch.as_tensor: _tensor_literal,
+    **collectives.in_place(),
 }

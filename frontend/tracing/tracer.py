@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ..blocks import is_checkpointed
 from ..errors import GraphError, GraphTraceError
 from ..pytrees import learn, opened
+from .collectives import is_collective
 from .dynamo_stub import light_dynamo
 from .gradients import divide, gradient_buffer
 from .library import traceable_library
@@ -188,6 +189,7 @@ class _Session:
                 call_args, call_kwargs = tree_unflatten(leaves, spec)
                 with _located():
                     result = self.build(*call_args, **call_kwargs)
+                self.recorder.check_seed(self.locator.here())
         self._check_memory()
         self.rewrites.windows.check(self.recorder.ops)
         trace = Trace(self.name)
@@ -659,7 +661,8 @@ def _prune(trace: Trace, keep_inputs: bool = True) -> None:
     live: set[TraceValue] = {o.value for o in trace.outputs}
     kept: list[TraceOp] = []
     for op in reversed(trace.ops):
-        if name_if_refusing(op.func) or any(r in live for r in op.results if r is not None):
+        always = is_collective(op) or name_if_refusing(op.func) is not None
+        if always or any(r in live for r in op.results if r is not None):
             live.update(values_in((op.args, op.kwargs)))
             kept.append(op)
     trace.ops = kept[::-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -18,6 +19,7 @@ from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Step, T
 
 from ..arena import Arena
 from ..aten_step import AtenCall
+from ..interrupts import HalfDone, held
 from ..results import ResultPool
 from ..tensors import DTYPES, extent, view_bytes, view_tensor
 from .binding import Binding
@@ -27,6 +29,7 @@ from .device import Device, DeviceError, Launch, Span
 from .launches import LaunchTable
 
 _log = logging.getLogger("gflow")
+_CTRL_C = (signal.SIGINT,)
 
 
 class CudaExecutable:
@@ -77,6 +80,7 @@ class CudaExecutable:
         self._calls = [item for item in self._plan if isinstance(item, AtenCall)]
         self._moving = [c for c in self._calls if _moves(c)]
         self._sync = os.environ.get("GFLOW_CUDA_SYNC", "0") not in ("", "0")
+        self.done = False  # whether the latest call has taken place
         self._graphs = Graphs(self, graphs and not self._sync)
         self._arena.join(self)
 
@@ -190,7 +194,9 @@ class CudaExecutable:
             IndexError, RuntimeError, …: a check failed in an earlier call, which the message names.
             DeviceError: an argument is on another device, or the device has failed.
         """
-        with self._arena.lock, torch.no_grad(), self.device.current():
+        self.done = False
+        # steps only begin here, and take next to no time: Ctrl-C waits until all have
+        with held(_CTRL_C), self._arena.lock, torch.no_grad(), self.device.current():
             self._enter(args)
             results = self._graphs.run(args)
             if results is None:
@@ -198,7 +204,9 @@ class CudaExecutable:
                 results = self.take_results(bound)
                 self.place(bound, results)
                 self.run_steps()
-            return self._finished(args, results)
+            found = self._finished(args, results)
+            self.done = True
+        return found
 
     def timed(
         self, args: Sequence[torch.Tensor]
@@ -297,9 +305,20 @@ class CudaExecutable:
         return found + self._checks.spans()
 
     def run_steps(self) -> None:
-        """Begin all steps."""
-        for item in self._plan:
-            self._begin(item)
+        """Begin all steps.
+
+        Raises:
+            HalfDone: one has failed after others that write into arguments.
+        """
+        for n, item in enumerate(self._plan):
+            try:
+                self._begin(item)
+            except DeviceError:
+                raise
+            except Exception as failure:
+                if n <= self.program.first_write:
+                    raise
+                raise HalfDone(self.program.name, item.step.label, failure) from failure
 
     def _begin(self, item: Launch | AtenCall) -> None:
         try:

@@ -58,6 +58,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         constants=b.constants,
         checks=b.checks,
         max_threads=threads,
+        first_write=len(b.steps) if b.first_write is None else b.first_write,
     )
 
 
@@ -77,6 +78,8 @@ def _merge(b: Builder, first: int) -> None:
     if len(members) > 1 and len(members) == len(b.steps) - first:
         label = f"{len(members)} kernels, first {members[0].label}"
         b.steps[first:] = [KernelGroup(tuple(members), label)]
+        if b.first_write is not None:
+            b.first_write = min(b.first_write, first)
 
 
 def add_op(b: Builder, o: Op) -> None:

@@ -64,6 +64,7 @@ def build_with(b: Builder) -> Program:
         constants=b.constants,
         checks=b.checks,
         target=str(b.target),
+        first_write=len(b.steps) if b.first_write is None else b.first_write,
         triton=b.triton,
     )
 

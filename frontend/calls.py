@@ -1,0 +1,157 @@
+"""One call of a graph: all of it takes place, or nothing.
+
+A call changes state in this order: optimizers get their first state (`Setup`); the program writes parameters,
+buffers, optimizer state, counters; the step is counted; schedules step. An exception may come between any two
+bytecodes: Ctrl-C, a time limit, an error of a scheduler. What the run says of itself (`done`) decides: if it
+has taken place the rest is done too, and the exception goes on from there; if not, all is put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from gflow.runtime.interrupts import HalfDone, held
+
+from .first_step import FirstStep, Setup
+
+
+class Run(Protocol):
+    """What makes the call's changes. done: whether it has."""
+
+    done: bool
+
+
+class ScheduleBefore:
+    """A scheduler and the parameter groups of its optimizer, before a step."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._dicts: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._lists: list[tuple[list[Any], list[Any]]] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._add(scheduler)
+        optimizer = getattr(scheduler, "optimizer", None)
+        for group in getattr(optimizer, "param_groups", ()):
+            self._keep(group)
+            for key, value in group.items():
+                if key != "params" and isinstance(value, torch.Tensor):
+                    self._tensors.append((value, value.clone()))
+
+    def _add(self, scheduler: Any) -> None:
+        own = getattr(scheduler, "__dict__", None)
+        if own is None:
+            return
+        self._keep(own)
+        for key, value in own.items():
+            if type(value) is list:
+                self._lists.append((value, list(value)))
+                if key == "_schedulers":
+                    for inner in value:
+                        self._add(inner)
+
+    def _keep(self, live: dict[str, Any]) -> None:
+        self._dicts.append((live, dict(live)))
+
+    def undo(self) -> None:
+        """Put all back. It can be done again."""
+        for live, saved in self._dicts:
+            live.update(saved)
+            for key in [k for k in live if k not in saved]:
+                del live[key]
+        for items, before in self._lists:
+            items[:] = before
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+
+
+@dataclass
+class Call:
+    """The calls of one graph, of which one runs at a time.
+
+    steps: how many have taken place. setup: what undoes the first state of optimizers, until a step has been
+    made from it; drop: forgets the program that was compiled for it. broken: why no call can be made.
+    """
+
+    name: str
+    schedulers: Sequence[Any]
+    steps: int = 0
+    called: bool = False
+    setup: Setup | None = None
+    drop: Callable[[], None] = lambda: None
+    broken: str = ""
+    _run: Run | None = None
+    _goal: int = 0
+    _scheduled: tuple[int, ScheduleBefore | None] = field(default=(0, None))
+
+    def prepare(self, setup: Setup) -> None:
+        """A program is about to be compiled; until a step is made, `setup` can be undone."""
+        self.drop = lambda: None
+        self.setup = setup
+
+    def begin(self, run: Run) -> None:
+        """`run` is about to begin; it is not `done`."""
+        self._goal = self.steps + 1
+        self._scheduled = (0, None)
+        self._run = run
+
+    def finish(self) -> None:
+        """The run has taken place. Given up in the middle, it can be done again."""
+        self.setup = None
+        self.called = True
+        self.steps = self._goal
+        if self.schedulers:
+            self._schedule()
+        self._run = None
+
+    def _schedule(self) -> None:
+        number, before = self._scheduled
+        for k, scheduler in enumerate(self.schedulers):
+            if k < number:
+                continue
+            if before is not None:  # it was given up in its step
+                before.undo()
+            before = ScheduleBefore(scheduler)
+            self._scheduled = (k, before)
+            scheduler.step()
+            before = None
+            self._scheduled = (k + 1, None)
+
+    def settle(self, error: BaseException) -> None:
+        """After an exception: finish the call, or put back what it had begun."""
+        with held():
+            run = self._run
+            if isinstance(run, FirstStep) and run.begun and not run.done:
+                run.commit()
+            if run is not None and run.done:
+                try:
+                    self.finish()
+                except Exception as failure:
+                    self._unscheduled(error, failure)
+            else:
+                if self.setup is not None and self.setup.undo():
+                    self.drop()
+                if isinstance(error, HalfDone):
+                    self.broken = str(error)
+            self.setup = self._run = None
+
+    def _unscheduled(self, error: BaseException, failure: Exception) -> None:
+        """A scheduler fails: its step is undone, the others are made."""
+        number, before = self._scheduled
+        if before is not None:
+            before.undo()
+        kind = type(self.schedulers[number]).__name__
+        text = (
+            f"{self.name}: step {self.steps} has taken place, but lr_sch number {number} ({kind}) has failed and "
+            f"is as it was before its step() ({type(failure).__name__}: {failure})"
+        )
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(text)
+        self._scheduled = (number + 1, None)
+        try:
+            self._schedule()
+        except Exception as another:
+            self._unscheduled(error, another)

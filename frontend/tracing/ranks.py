@@ -1,0 +1,12 @@
+"""How many processes work together."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+
+def world_size() -> int:
+    """The ranks of the default process group; 1 without one."""
+    if not dist.is_available() or not dist.is_initialized():
+        return 1
+    return dist.get_world_size()
