@@ -50,6 +50,7 @@ class Differentiable(Graph):
         super().__init__()
         self._target, self._captured = target, captured
         self.target = modules
+        self._seen: Any = None  # what the latest `build()` has found
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The results, the gradients of all that requires them, and tensors in place of the gradients
@@ -67,7 +68,7 @@ class Differentiable(Graph):
         found: Sequence[Any] = [None] * len(takers)
         if through and takers:
             found = torch.autograd.grad(through, takers, coming, allow_unused=True)
-        self.__dict__["_seen"] = (
+        self._seen = (
             spec,
             [None if isinstance(x, torch.Tensor) else x for x in leaves],
             [isinstance(x, torch.Tensor) for x in leaves],
@@ -126,7 +127,7 @@ class Differentiable(Graph):
                     state.name, self.build, args, kwargs, self._roots(), reached=reading.reached
                 )
                 guard = reading.guard(joint)
-                seen = self.__dict__.pop("_seen")
+                seen = self._seen
                 _check(joint, takers)
                 divided = divide(joint, sum(seen[2]), seen[4])
                 forward = compile_trace(divided.forward, options)

@@ -621,3 +621,48 @@ def test_buffers_of_modules_that_a_closure_holds() -> None:
         assert torch.equal(graph(x), x * n)
         assert model.count == n
         assert torch.equal(model.total, x * n)
+
+
+def _train_graph(model: nn.Module) -> Any:
+    class Train(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.Adam(model.parameters()))
+
+        def build(self, x: Tensor) -> Tensor:
+            loss = self.model(x).square().mean()
+            loss.backward()
+            return loss
+
+    return Train()
+
+
+def _backward(call: Callable[..., Tensor]) -> Callable[[Tensor], None]:
+    return lambda x: call(x.clone().requires_grad_()).sum().backward()
+
+
+STEADY: dict[str, Callable[[nn.Module], Callable[[Tensor], Any]]] = {
+    "graph": lambda m: flow.nn.Graph.trace(lambda x: m(x)),
+    "training": _train_graph,
+    "function": lambda m: flow.compile(lambda x: m(x)),
+    "module with gradients": lambda m: _backward(flow.compile(m)),
+    "function with gradients": lambda m: _backward(flow.compile(lambda x: m(x) * 2)),
+    "function of its argument": lambda m: _backward(flow.compile(lambda x: x * 2)),
+}
+
+
+@pytest.mark.parametrize("kind", STEADY)
+def test_equal_calls_are_compiled_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gflow.plans import PlanCache
+
+    added: list[Any] = []
+    add = PlanCache.add
+    monkeypatch.setattr(
+        PlanCache, "add", lambda self, key, plan: (added.append(key), add(self, key, plan))
+    )
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    call = STEADY[kind](model)
+    for _ in range(4):
+        call(torch.randn(8, 4))
+    assert len(added) == 1
