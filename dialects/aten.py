@@ -80,7 +80,7 @@ def decode_call(
     """
     try:
         call = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits
         raise AtenError(f"'args' is not JSON: {error}") from None
     if (
         not isinstance(call, list)
