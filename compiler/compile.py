@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
+from gflow.dialects.program_form import seal
 
 from .diagnostics import at_operation
 from .errors import CompileError
@@ -118,7 +119,9 @@ def compile_module(
     program = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     check = _compile(twin, quiet, verify=False)  # the same passes have just done well
-    return join(program, check, (symbol, other))
+    joined = join(program, check, (symbol, other))
+    joined.seal = seal(joined)
+    return joined
 
 
 def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Program:
@@ -148,8 +151,9 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     symbol = symbol_of(module.operation)
     with module.context, size_of_program(symbol), _reproducible(module, writer):
         program = _generate(entry, resolved)
-    options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)
+    program.seal = seal(program)
+    options.timing["codegen"] = time.perf_counter() - start
     return program
 
 

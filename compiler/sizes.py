@@ -81,7 +81,7 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     given = {
         f.name: getattr(first, f.name)
         for f in fields(first)
-        if f.name not in ("ir", "steps", "size")
+        if f.name not in ("ir", "steps", "size", "seal")
     }
     steps = []
     if len(first.steps) != len(second.steps):

@@ -19,7 +19,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import torch
 
 from gflow.dialects.program import Argument, Program
 from gflow.dialects.types import share_memory
+from gflow.dialects.program_form import decode, encode
 
 from . import checkpoint, jit, machine, table
 from .arena import Arena
@@ -37,7 +38,7 @@ from .loading import cuda_device, load_program
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
-from .program_io import decode, encode
+from .program_io import ProgramError, from_values
 from .schedulers import restore
 from .tensors import DTYPES, laid_out
 
@@ -71,16 +72,11 @@ def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for n, program in enumerate(programs):
         files[_ir_name(n)] = program.ir.encode()
-        values = {
-            name: encode(getattr(program, name))
-            for name in ("name", "arguments", "results", "steps", "declarations", "checks")
-        }
-        values |= {"kernels": list(program.kernels), "arena_bytes": program.arena_bytes}
-        values["max_threads"] = program.max_threads
-        if program.target != "cpu":
-            more, code = device_files(program)
-            values |= more
-            files |= code
+        values = {name: encode(getattr(program, name)) for name in _SAVED}
+        values["kernels"] = encode(tuple(program.kernels))
+        more, code = device_files(program)
+        values |= more
+        files |= code
         files[f"programs/{n}.json"] = json.dumps(values).encode()
         for name, text in program.kernels.items():
             files[f"kernels/{name}.mlir"] = text.encode()
@@ -99,18 +95,29 @@ def _ir_name(n: int) -> str:
     return f"model.{n}.mlir" if n else "model.mlir"
 
 
+#: fields of a program that its JSON has as they are; the others are files
+_SAVED = tuple(
+    f.name
+    for f in fields(Program)
+    if f.name not in ("ir", "kernels", "constants", "triton", "device_code")
+)
+
+
 def _read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> Program:
-    found = json.loads(bundle.files[f"programs/{n}.json"])
-    device = read_device(found, bundle.files)
-    values = {name: decode(value) for name, value in found.items() if name != "kernels"}
-    kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in found["kernels"]}
-    return Program(
-        **values,
-        **device,
-        ir=bundle.files[_ir_name(n)].decode(),
-        kernels=kernels,
-        constants=[c.numpy().tobytes() for c in constants],
-    )
+    """
+    Raises:
+        ProgramError: it is not whole.
+    """
+    try:
+        found = json.loads(bundle.files[f"programs/{n}.json"])
+        names = decode(found.pop("kernels"))
+        device = read_device(found, bundle.files)
+        kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in names}
+        text = bundle.files[_ir_name(n)].decode()
+        raw = [c.numpy().tobytes() for c in constants]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ProgramError(f"program {n}: {type(error).__name__}: {error}") from None
+    return from_values(found, **device, ir=text, kernels=kernels, constants=raw)
 
 
 def _all_kernels(programs: Sequence[Program]) -> tuple[dict[str, str], dict[str, str]]:

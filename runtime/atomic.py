@@ -49,9 +49,7 @@ def _saving(target: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def new_file(
-    target: Path, *, durable: bool = True, mode: int | None = None
-) -> Iterator[Path]:
+def new_file(target: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """A temporary path to write to, which becomes `target` when the block is left without an error.
 
     durable: wait until it is on the disk. What can be made again need not be.

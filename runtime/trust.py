@@ -43,7 +43,9 @@ def check_folder(path: Path) -> None:
     for above in path.resolve().parents:
         found = above.stat()
         if found.st_uid not in (os.geteuid(), 0):
-            raise TrustError(f"{above} belongs to user {found.st_uid}, who may replace what is in it")
+            raise TrustError(
+                f"{above} belongs to user {found.st_uid}, who may replace what is in it"
+            )
         if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
             raise TrustError(f"others may write to {above}: mode {_mode(found)}")
 
@@ -122,7 +124,9 @@ def key_file() -> Path:
         # the XDG specification: a relative path counts as none
         folder = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     except RuntimeError:
-        raise TrustError("there is no home directory to keep a key in; set GFLOW_KEY_FILE") from None
+        raise TrustError(
+            "there is no home directory to keep a key in; set GFLOW_KEY_FILE"
+        ) from None
     return folder / "gflow" / "key"
 
 
