@@ -138,7 +138,7 @@ def _named(tag: str, content: str) -> Any:
             return torch.device(content)
         except RuntimeError as error:
             raise AtenError(f"no such device: {error}") from None
-    found = getattr(torch, content, None)
+    found = vars(torch).get(content)  # no attribute that is imported when it is asked for
     if type(found).__name__ != tag:
         raise AtenError(f"torch has no {tag} named {content!r}")
     return found

@@ -303,8 +303,10 @@ def _check_number(name: str, kind: str, value: int | float) -> None:
 @cache
 def words_of(text: str) -> Mapping[int, str]:
     """The words that a kernel's text reads, by number, and their types."""
-    first = {0: kind for kind in _FIRST.findall(text)}
-    return first | {int(number): kind for _, number, kind in _WORD.findall(text)}
+    first = _FIRST.search(text)
+    return ({} if first is None else {0: first[1]}) | {
+        int(number): kind for _, number, kind in _WORD.findall(text)
+    }
 
 
 #: the check of each kind of step
