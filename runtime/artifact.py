@@ -556,7 +556,7 @@ class LoadedGraph:
         return f"LoadedGraph({self.name}, {kind}, {len(self._variants)} programs)"
 
 
-_WRITTEN = ("format", "version", "files", "sha256")
+_WRITTEN = ("format", "version", "files", "sha256", "seal")
 
 
 def _at(tree: Any, path: Sequence[Any]) -> Any:

@@ -69,6 +69,7 @@ def write_bundle(
                 target.write_bytes(bundle.files[name])
             listed[name] = {"size": target.stat().st_size, "sha256": _file_digest(target)}
         manifest = {"format": FORMAT, "version": VERSION, **bundle.manifest, "files": listed}
+        manifest.setdefault("seal", seal(manifest))
         manifest["sha256"] = _checksum(manifest)
         if key is not None:
             manifest[_SIGNATURE] = _signed(manifest, key)
@@ -107,6 +108,10 @@ def read_bundle(path: Path, key: bytes | None = None) -> Bundle:
         )
     if checksum != _checksum(manifest):
         raise ArtifactError(f"{path / MANIFEST} is damaged: its checksum does not match")
+    if manifest.get("seal") != seal(manifest):
+        raise ArtifactError(
+            f"{path / MANIFEST} was changed since it was written, or by an older gflow"
+        )
     files = {}
     for name, size, digest in entries:
         files[name] = _read(root, name, size)
@@ -169,6 +174,14 @@ def _file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def seal(manifest: dict[str, Any]) -> str:
+    """The digest of what a manifest says, besides its list of files and checksums: of whoever made it.
+    One that was changed since shows, although its checksums are in order."""
+    left_out = ("seal", "files", "sha256", _SIGNATURE)
+    text = json.dumps({k: v for k, v in manifest.items() if k not in left_out}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

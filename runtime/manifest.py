@@ -125,7 +125,7 @@ _MANIFEST: Mapping[str, Test] = {
 }
 #: what an earlier gflow did not write, and where there is no machine code
 _OPTIONAL = frozenset(("schedulers", "object", "split", "program"))
-_NOT_OURS = frozenset(("format", "version", "files", "sha256"))
+_NOT_OURS = frozenset(("format", "version", "files", "sha256", "seal"))
 
 
 def _scheduler(value: Any, depth: int = 0) -> bool:

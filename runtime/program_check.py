@@ -27,7 +27,7 @@ from gflow.dialects.program import (
     TensorRef,
 )
 from gflow.dialects.program_form import ProgramError, check_types, seal
-from gflow.dialects.types import TensorType
+from gflow.dialects.types import TensorType, row_major_strides
 
 from .aten_check import check_call
 from .sizes import fixed, fixed_ref, fixed_type
@@ -171,6 +171,14 @@ class _Memory:
             if not dense < _MOST_BYTES:
                 raise ProgramError(f"result {r.name!r} has {dense} bytes")
             results.append(dense if r.alias is None else arguments[r.alias])
+        #: shape, strides and bytes of an element of what is the caller's
+        self.types: dict[tuple[str, int], tuple[tuple[int, ...], tuple[int, ...], int]] = {}
+        for i, a in enumerate(program.arguments):
+            ty = fixed_type(a.type, n)
+            self.types["arg", i] = ty.shape, fixed(a.strides, n), ty.itemsize
+        for i, r in enumerate(program.results):
+            ty = fixed_type(r.type, n)
+            self.types["result", i] = ty.shape, row_major_strides(ty.shape), ty.itemsize
         self.spaces: dict[str, Sequence[int]] = {
             "arena": [program.arena_bytes],
             "arg": arguments,
@@ -196,6 +204,14 @@ class _Memory:
         self.check(found.place, _bytes(found.type, found.strides, str(found.type)))
         if found.place.offset % min(found.type.itemsize, 8):
             raise ValueError(f"a {found.type} at byte {found.place.offset}")
+        holder = self.types.get(found.place[:2])
+        if holder is None:
+            return
+        shape, strides, size = holder
+        if size != found.type.itemsize and (
+            not shape or strides[-1] != 1 or shape[-1] * size % found.type.itemsize
+        ):  # PyTorch takes such memory for no other type
+            raise ValueError(f"a {found.type} in {found.place.space} {found.place.index}")
 
 
 def _sizes(ty: TensorType, what: str) -> tuple[int, ...]:
