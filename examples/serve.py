@@ -145,7 +145,11 @@ def _run(graph: LoadedGraph, inputs: Mapping[str, torch.Tensor]) -> dict[str, to
         results = graph.run_named({name: x.to(graph.device) for name, x in inputs.items()})
     except (ValueError, IndexError) as error:
         raise BadRequest(str(error)) from None
-    return {name: y.detach().cpu() for name, y in results.items()}
+    except RuntimeError as error:  # what an op on the CPU says of values, as of an index
+        if graph.device.type != "cpu":
+            raise
+        raise BadRequest(str(error)) from None
+    return {name: y.detach().to("cpu", copy=True) for name, y in results.items()}
 
 
 def _listed(info: TensorInfo) -> dict[str, Any]:
@@ -176,7 +180,7 @@ def read_request(
     if length > len(body):
         raise BadRequest(f"{HEADER} is {length}, and the body has {len(body)} bytes")
     try:
-        asked = json.loads(body[:length])
+        asked = json.loads(body[:length], parse_constant=_no_number)
     except (ValueError, RecursionError) as error:  # also numbers of too many digits
         raise BadRequest(f"the request is not JSON: {error}") from None
     _check(asked)
@@ -201,6 +205,11 @@ def read_request(
     if at != len(body):
         raise BadRequest(f"{len(body) - length} bytes follow the JSON, {at - length} are announced")
     return asked, tensors
+
+
+def _no_number(text: str) -> Any:
+    """NaN and Infinity are no JSON; tensors as bytes can hold them."""
+    raise ValueError(f"{text} is no number")
 
 
 def _is_size(value: Any) -> bool:
