@@ -403,8 +403,13 @@ def _difference(one: Any, other: Any, where: str = "") -> str:
 # -- many
 
 
-def fuzz(count: int, seed: int, resealed: bool = False) -> list[tuple[int, str]]:
-    """The outcome of each mutant, by its number."""
+def fuzz(
+    count: int,
+    seed: int,
+    resealed: bool = False,
+    tell: Callable[[list[tuple[int, str]]], None] = lambda found: None,
+) -> list[tuple[int, str]]:
+    """The outcome of each mutant, by its number. tell: called with those so far."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "originals"
         folder.mkdir()
@@ -427,6 +432,7 @@ def fuzz(count: int, seed: int, resealed: bool = False) -> list[tuple[int, str]]
                 outcomes.append((batch[len(told)], f"wrong {_why(status)}"))
                 told.append("")
             todo = todo[len(told) :]
+            tell(outcomes)
         return outcomes
 
 
@@ -478,6 +484,11 @@ def _lines(data: bytes) -> list[str]:
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 
+def _counted(outcomes: list[tuple[int, str]]) -> str:
+    counts = Counter(outcome.split()[0] for _, outcome in outcomes)
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=2000)
@@ -486,12 +497,15 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     import gflow  # noqa: F401  # in the parent: forked processes need not load it again
 
-    outcomes = fuzz(options.count, options.seed, options.resealed)
+    def show(found: list[tuple[int, str]]) -> None:
+        print(_counted(found), file=sys.stderr)
+
+    outcomes = fuzz(options.count, options.seed, options.resealed, show)
     for number, outcome in outcomes:
         if outcome.startswith(("wrong", "other")):
             print(number, outcome)
     counts = Counter(outcome.split()[0] for _, outcome in outcomes)
-    print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())))
+    print(_counted(outcomes))
     return 3 if counts["wrong"] or (counts["other"] and not options.resealed) else 0
 
 

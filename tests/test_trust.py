@@ -236,9 +236,14 @@ def test_a_disk_that_is_full_for_safetensors(
 def test_an_interrupt_says_what_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    with pytest.raises(KeyboardInterrupt), atomic.new_file(target) as temporary:
-        temporary.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with atomic.new_file(target) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert target.read_text() == "old"
     assert f"{target} was not saved, the one that was there is unchanged" in caplog.text
 
@@ -327,6 +332,11 @@ def _first(program: Program, kind: type) -> Any:
     return next(s for s in program.steps if isinstance(s, kind))
 
 
+def _input(program: Program, place: Any, strides: Any) -> list[Any]:
+    """The steps, the first ATen call reading a tensor from somewhere else."""
+    return _steps(program, AtenStep, inputs=(TensorRef(place, X.type, strides),))
+
+
 X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
 
 
@@ -340,14 +350,13 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         (lambda p: {"max_threads": 0}, "it is for 0 threads"),
         (lambda p: {"target": "tpu"}, "its target is 'tpu'"),
         (lambda p: {"target": "cuda:90"}, "it is for a GPU and has code for the CPU"),
-        (lambda p: {"constants": p.constants[:-1]}, "there is no constant"),
         (lambda p: {"arguments": p.arguments[:-1]}, "there is no arg|is argument"),
         (lambda p: {"arguments": [*p.arguments[:-1], "x"]}, "Argument was expected"),
         (lambda p: {"arguments": [replace(X, strides=(4,)), *p.arguments[1:]]}, "strides"),
         (lambda p: {"arguments": [replace(X, strides=(-4, 1)), *p.arguments[1:]]}, "strides"),
-        (lambda p: {"arguments": [replace(X, type=TensorType((5, -4), "f32"))]}, "shape"),
+        (lambda p: {"arguments": [replace(X, type=TensorType((5, -4), "f32")), *p.arguments[1:]]}, "shape"),
         (lambda p: {"arguments": [replace(X, type=TensorType((5, 4), "os"))]}, "TensorType was expected"),
-        (lambda p: {"arguments": [replace(X, type=TensorType((1 << 40, 1 << 40), "f32"))]}, "shape"),
+        (lambda p: {"arguments": [replace(X, type=TensorType((1 << 40, 1 << 40), "f32")), *p.arguments[1:]]}, "shape"),
         (lambda p: {"results": [Result("y", X.type, 99)]}, "is argument 99"),
         (lambda p: {"results": [Result("y", X.type, -1)]}, "is argument -1"),
         (lambda p: {"results": [Result("y", X.type, 0)] * 2}, "two results|its argument"),
@@ -369,16 +378,16 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         ),
         (lambda p: {"steps": _steps(p, AtenStep, overload="os.system.default")}, "no such overload"),
         (lambda p: {"steps": _steps(p, AtenStep, overload="aten.from_file.default")}, "none of the overloads"),
-        (lambda p: {"steps": _steps(p, AtenStep, overload="aten.add_.Tensor")}, "has no argument|needs|takes|is"),
+        (lambda p: {"steps": _steps(p, AtenStep, overload="aten.add_.Tensor")}, "changes its arguments"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[[], {}]")}, "needs 'self'"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 9}], {}]")}, "operand 9 does not exist"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[" * 3000)}, "is not JSON"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 0}, \"a\"], {}]")}, "'a', no"),
-        (lambda p: {"steps": _steps(p, AtenStep, inputs=(TensorRef(Place("arena", 0, 1 << 40), X.type, (4, 1)),))}, "bytes"),
-        (lambda p: {"steps": _steps(p, AtenStep, inputs=(TensorRef(Place("arena", 1, 0), X.type, (4, 1)),))}, "no arena 1"),
-        (lambda p: {"steps": _steps(p, AtenStep, inputs=(TensorRef(Place("disk", 0, 0), X.type, (4, 1)),))}, "was expected"),  # type: ignore[arg-type]
-        (lambda p: {"steps": _steps(p, AtenStep, inputs=(TensorRef(Place("arena", 0, 1), X.type, (4, 1)),))}, "at byte 1"),
-        (lambda p: {"steps": _steps(p, AtenStep, inputs=(TensorRef(Place("arena", 0, 0), X.type, (Extent((1,)), 1)),))}, "was expected"),  # type: ignore[arg-type]
+        (lambda p: {"steps": _input(p, Place("arena", 0, 1 << 40), (4, 1))}, "bytes"),
+        (lambda p: {"steps": _input(p, Place("arena", 1, 0), (4, 1))}, "no arena 1"),
+        (lambda p: {"steps": _input(p, Place("disk", 0, 0), (4, 1))}, "was expected"),  # type: ignore[arg-type]
+        (lambda p: {"steps": _input(p, Place("arena", 0, 1), (4, 1))}, "at byte 1"),
+        (lambda p: {"steps": _input(p, Place("arena", 0, 0), (Extent((1,)), 1))}, "was expected"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_programs_that_are_not_whole(program: Program, fields: Any, message: str) -> None:
