@@ -36,7 +36,7 @@ from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
 from .device_files import device_files, read_device
 from .loading import cuda_device, load_program
-from .manifest import check_fit, check_manifest
+from .manifest import check_fit, check_manifest, check_seal
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
@@ -304,6 +304,7 @@ class LoadedGraph:
             check_fit(entry, variant.programs, variant.argument_types())
             self._bind(variant)
             self._guards_hold(variant)  # they can be evaluated
+        check_seal(manifest)
         if regenerate is None:
             self._adopt(programs)
         arena = Arena()  # one runs at a time

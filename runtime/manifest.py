@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.dialects.program import Argument, Program
 
-from .bundle import ArtifactError
+from .bundle import seal
 from .calls import tensors_in
 from .micro_batches import Split
 from .numbers import known
@@ -144,7 +144,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
     """Every field is there, and of its kind; there are no others.
 
     Raises:
-        ArtifactError: it isn't so.
+        ValueError: it isn't so.
     """
     machine: dict[str, Test] = {"object": lambda v: type(v) is dict}
     _check(manifest, {**_MANIFEST, **machine}, "the manifest", _NOT_OURS)
@@ -152,7 +152,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
         _check(described, _PROGRAM, f"program {n} of the manifest", frozenset())
         count = len(described["numbers"])
         if not all(_expression(g["expr"], count) for g in described["guards"]):
-            raise ArtifactError(f"program {n} of the manifest has a guard that is none")
+            raise ValueError(f"program {n} of the manifest has a guard that is none")
 
 
 def _check(
@@ -161,7 +161,7 @@ def _check(
     unknown = given.keys() - tests.keys() - left_out
     missing = tests.keys() - given.keys() - _OPTIONAL
     if unknown or missing:
-        raise ArtifactError(
+        raise ValueError(
             f"{what}: missing or unknown: {', '.join(sorted(unknown | missing))}; it may be of another version"
         )
     for name, test in tests.items():
@@ -171,7 +171,17 @@ def _check(
             except (ValueError, RecursionError):
                 good = False
             if not good:
-                raise ArtifactError(f"{what}: its {name!r} is malformed")
+                raise ValueError(f"{what}: its {name!r} is malformed")
+
+
+def check_seal(manifest: Mapping[str, Any]) -> None:
+    """The manifest is as whoever made it wrote it.
+
+    Raises:
+        ValueError: it isn't.
+    """
+    if manifest.get("seal") != seal(manifest):
+        raise ValueError("its manifest was changed since it was written, or is of an older gflow")
 
 
 def check_fit(
@@ -182,12 +192,12 @@ def check_fit(
     arguments: the type of each of its arguments.
 
     Raises:
-        ArtifactError: it isn't.
+        ValueError: it isn't.
     """
 
     def wanted(holds: bool, what: str) -> None:
         if not holds:
-            raise ArtifactError(f"the manifest does not fit the program: {what}")
+            raise ValueError(f"the manifest does not fit the program: {what}")
 
     split = None if described.get("split") is None else Split(**described["split"])
     inputs, sources = described["inputs"], described["arguments"]

@@ -54,9 +54,9 @@ def check_program(program: Program) -> None:
         ProgramError: it isn't; it says where.
     """
     check_types(program)
+    check_contents(program)
     if program.seal != seal(program):
         raise ProgramError("its seal does not fit: it was changed since it was compiled")
-    check_contents(program)
 
 
 def check_contents(program: Program) -> None:
