@@ -30,6 +30,8 @@ _TOKEN = re.compile(
 )
 _LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_DIGITS + 1}}}")
 _LONG_SHAPE = re.compile(rf"(?:[\d?*]+[ \t]*x[ \t]*){{{MAX_RANK + 1}}}")
+#: the number of a result, for which MLIR makes room
+_RESULT = re.compile(r"%[\w.$-]+[#:]\d{7}")
 #: what ends the definition of an alias: the words that an op may begin with, or its name in quotes
 _OPS = frozenset(("module", "func", "builtin"))
 _ALIAS = re.compile(r"^[ \t]*[#!]\w[\w.$]*[ \t]*=", re.MULTILINE)
@@ -42,6 +44,9 @@ def problem(text: str) -> tuple[str, int, int] | None:
     shape = _LONG_SHAPE.search(text)
     if shape is not None:
         return f"a type has more than {MAX_RANK} dimensions", *_position(text, shape.start())
+    result = _RESULT.search(text)
+    if result is not None:
+        return "an op has a million results", *_position(text, result.start())
     suspicious = (
         sum(map(text.count, "([{<+*-")) + text.count("div") + text.count("mod") > MAX_NESTING
         or _LONG_NUMBER.search(text) is not None

@@ -176,7 +176,8 @@ def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
     if wanted is Extent:
         return _is_extent
     if isinstance(wanted, type):
-        parts = [(name, _checker(hint, sized)) for name, hint in _hints(wanted).items()]
+        hints = _hints(wanted)  # type: ignore[arg-type]
+        parts = [(name, _checker(hint, sized)) for name, hint in hints.items()]
         if wanted is TensorType:
             return lambda v: type(v) is TensorType and v.dtype in DTYPES and parts[0][1](v.shape)
         return lambda v: type(v) is wanted and all(f(getattr(v, name)) for name, f in parts)

@@ -87,8 +87,8 @@ def parse(
     """
     beyond = limits.problem(text)
     if beyond is not None:
-        message, *place = beyond
-        diagnostics.append(Diagnostic("error", message, name, *place))
+        message, line, column = beyond
+        diagnostics.append(Diagnostic("error", message, name, line, column))
         return None
     if not text.endswith("\n"):
         text += "\n"  # the lexer reads beyond a string that has no end and no line after it
