@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from gflow.dialects.program import Argument, Program
-from gflow.dialects.types import share_memory
 from gflow.dialects.program_form import decode, encode
+from gflow.dialects.types import share_memory
 
 from . import checkpoint, jit, machine, table, trust
 from .arena import Arena

@@ -30,6 +30,7 @@ from gflow.dialects.program_form import ProgramError, check_types, seal
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .aten_check import check_call
+from .failures import ERRORS, REPORT_WORDS
 from .sizes import fixed, fixed_ref, fixed_type
 
 #: no memory is larger: addresses have 48 bits, of which processes have one half
@@ -69,10 +70,10 @@ def check_contents(program: Program) -> None:
     for n in _samples(program):
         memory = _Memory(program, n)
         for number, step in enumerate(program.steps):
+            if type(step) not in CHECKS:
+                raise ProgramError(f"step {number} is a {type(step).__name__}")
             try:
                 CHECKS[type(step)](program, memory, step)
-            except KeyError:
-                raise ProgramError(f"step {number} is a {type(step).__name__}") from None
             except ValueError as error:
                 raise ProgramError(f"step {number} ({step.label[:80]}): {error}") from None
 
@@ -151,6 +152,8 @@ def _check_head(program: Program) -> None:
         wanted(0 <= code.shared < 1 << 20, f"{key} wants {code.shared} bytes of shared memory")
         wanted(0 < code.warps <= 32, f"{key} has {code.warps} warps")
         wanted(0 <= code.scratch < 1 << 30, f"{key} wants {code.scratch} bytes of scratch")
+    for check in program.checks:
+        wanted(check.error in ERRORS, f"a check raises {check.error!r}")
     for race in program.races:
         wanted(0 <= race.step < len(program.steps), f"a race is of step {race.step}")
 
@@ -184,6 +187,7 @@ class _Memory:
             "arg": arguments,
             "result": results,
             "constant": [max(len(c), 1) for c in program.constants],
+            "status": [8 * REPORT_WORDS, 8 * len(program.checks)],
         }
 
     def check(self, place: Place, size: Any) -> None:
