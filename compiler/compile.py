@@ -13,18 +13,23 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
+from gflow.dialects.program_form import seal
 
-from .diagnostics import at_operation
+from .diagnostics import Diagnostic, at_operation
 from .errors import CompileError
 from .internal import blamed, debugging, internal_error
+from .memory.check import problems
+from .passes.base import PassError
 from .passmanager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipeline import PipelineOptions, build_pipeline
 from .reproducer import Writer, writer_for
 from .sizes import join, symbol_of
 from .targets import parse_target
+from .tools.inputs import parse
 
 #: what every compilation ends its passes with
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
@@ -118,7 +123,9 @@ def compile_module(
     program = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     check = _compile(twin, quiet, verify=False)  # the same passes have just done well
-    return join(program, check, (symbol, other))
+    joined = join(program, check, (symbol, other))
+    joined.seal = seal(joined)
+    return joined
 
 
 def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Program:
@@ -148,8 +155,9 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     symbol = symbol_of(module.operation)
     with module.context, size_of_program(symbol), _reproducible(module, writer):
         program = _generate(entry, resolved)
-    options.timing["codegen"] = time.perf_counter() - start
     program.ir = module.operation.get_asm(enable_debug_info=True)
+    program.seal = seal(program)
+    options.timing["codegen"] = time.perf_counter() - start
     return program
 
 
@@ -163,6 +171,42 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     from .codegen.cpu import build as cpu
 
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
+
+
+def generate_planned(text: str, target: str, threads: int) -> Program:
+    """The program of a planned module, as text: checked, with no pass run on it.
+
+    Raises:
+        ValueError: the text is beyond the limits, not valid, not planned soundly, or has no code.
+    """
+    diagnostics: list[Diagnostic] = []
+    context = make_context()
+    root = parse(text, "the IR", context, diagnostics)
+    if root is None:
+        raise ValueError(diagnostics[0].message if diagnostics else "the IR is not valid")
+    options = CompileOptions(target=target, threads=threads)
+    with context, size_of_program(symbol_of(root)):
+        function = next(
+            (
+                o.operation.opview
+                for region in root.regions
+                for block in region
+                for o in block.operations
+                if isinstance(o.operation.opview, func.FuncOp)
+            ),
+            None,
+        )
+        if function is None:
+            raise ValueError("the IR has no function")
+        try:
+            for problem, op in problems(function):
+                raise ValueError(f"its memory plan is not sound: {problem} ('{op.name}')")
+            program = _generate(function, resolve(options))
+        except PassError as error:
+            raise ValueError(str(error)) from None
+    program.ir = text
+    program.seal = seal(program)
+    return program
 
 
 @contextmanager

@@ -15,7 +15,6 @@ import contextlib
 import os
 import re
 import sys
-import threading
 import time
 from importlib import metadata
 from pathlib import Path
@@ -36,34 +35,18 @@ from .tools.expected import compare
 from .tools.help import help_text, list_text
 from .tools.inputs import InputError, check_writable, parse, read_file
 from .tools.results import Results, ResultsError
-
-# MLIR prints nested constructs by recursion: the work runs on a thread with room for it.
-_STACK_BYTES = 512 << 20
+from .tools.stack import with_room
 
 _SPLIT = re.compile(r"^// -----[ \t-]*\r?$", re.MULTILINE)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run `gflow-opt` and return its exit status."""
-    results: list[int] = []
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(_main(sys.argv[1:] if argv is None else argv))
-        except BaseException as error:
-            failures.append(error)
-
-    before = threading.stack_size(_STACK_BYTES)
+    given = sys.argv[1:] if argv is None else argv
     try:
-        thread = threading.Thread(target=work, name="gflow-opt")
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-    if failures:
-        return _internal_error(failures[0])
-    return results[0]
+        return with_room(lambda: _main(given), "gflow-opt")
+    except BaseException as error:
+        return _internal_error(error)
 
 
 def _internal_error(error: BaseException) -> int:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from gflow.dialects import marks
 from gflow.dialects.extents import Extent, Piece, Symbol, evaluate, size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Program, Size
@@ -36,13 +37,19 @@ def sized(root: ir.Operation) -> Iterator[None]:
 
 
 def symbol_of(root: ir.Operation) -> Symbol | None:
-    """The size of a module's (or function's) program, as its argument states it."""
+    """The size of a module's (or function's) program, as its argument states it.
+
+    Raises:
+        SizeError: it doesn't say all of it; `gflow.dialects.marks` tells what is missing.
+    """
     for function in _functions(root):
         if "arg_attrs" not in function.attributes:
             continue
         for given in ir.ArrayAttr(function.attributes["arg_attrs"]):
             attrs = ir.DictAttr(given)
             if "gflow.stand_in" in attrs:
+                for message, _ in marks.problems(function):
+                    raise SizeError(message)
                 name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else "n"
                 least, most, stand_in = (
                     ir.IntegerAttr(attrs[f"gflow.{key}"]).value
@@ -74,7 +81,7 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     given = {
         f.name: getattr(first, f.name)
         for f in fields(first)
-        if f.name not in ("ir", "steps", "size")
+        if f.name not in ("ir", "steps", "size", "seal")
     }
     steps = []
     if len(first.steps) != len(second.steps):

@@ -48,6 +48,7 @@ class KernelStep:
     parallel: run it on all threads of the pool; else on the calling one.
     shared: its function does the calling thread's share of the work, on any number of threads.
     label: the op's name and source, for profiles.
+    reach: for each place among the words, the bytes from there on that the op may touch.
     """
 
     kernel: str
@@ -55,6 +56,7 @@ class KernelStep:
     parallel: bool
     label: str
     shared: bool = False
+    reach: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class LaunchStep:
 
     args: one for each of its parameters; places as addresses.
     config: which of the kernel's configs. grid: the number of programs, three numbers.
+    reach: for each place among the arguments, the bytes from there on that the op may touch.
     """
 
     kernel: str
@@ -125,6 +128,7 @@ class LaunchStep:
     config: int
     grid: tuple[int, ...]
     label: str
+    reach: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,7 @@ class Program:
     races: how steps were chosen by measuring.
     checks: errors that steps may report.
     first_write: the first step that writes into an argument; before it, a call can be given up.
+    seal: the digest of what the runtime reads of it (`program_io.sealed`), by whoever made it.
     """
 
     name: str
@@ -239,3 +244,4 @@ class Program:
     races: list[Race] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     first_write: int = 0
+    seal: str = ""

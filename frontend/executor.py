@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,6 @@ from gflow.dialects.extents import STAND_INS
 from .targets import add_code, allow_tf32, for_tensors, gpu_of, tuned
 from .tracing.trace import Trace
 from .tracing.watch import current
-
-_log = logging.getLogger("gflow")
 
 Runner = Callable[[list[torch.Tensor]], Any]
 
@@ -98,7 +95,7 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
         try:
             program = program_io.from_bytes(data)
         except program_io.ProgramError as error:
-            _log.warning("a program in the cache cannot be read, compiling: %s", error)
+            cache.discard("programs", name, str(error))
         else:
             options.timing["cache"] = time.perf_counter() - start
             return program

@@ -26,8 +26,8 @@ from .tracing.places import NumberSource, Place
 from .tracing.trace import Trace
 
 
-def export(graph: Any, path: Path, target: str | None) -> None:
-    """Write the artifact.
+def export(graph: Any, path: Path, target: str | None, key: bytes | None = None) -> None:
+    """Write the artifact, signed if there is a key.
 
     Raises:
         GraphError: the graph was not called yet, or holds what no file can.
@@ -73,7 +73,7 @@ def export(graph: Any, path: Path, target: str | None) -> None:
         for p in programs
     ]
     writers = {artifact.WEIGHTS: lambda file: checkpoint.write(weights, file)}
-    write_bundle(path, Bundle(manifest, files), writers)
+    write_bundle(path, Bundle(manifest, files), writers, key)
 
 
 def _programs(plan: Plan, target: str | None) -> list[Program]:

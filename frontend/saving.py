@@ -15,11 +15,14 @@ import torch
 
 from gflow.runtime import checkpoint
 from gflow.runtime.checkpoint import CheckpointError
+from gflow.runtime.trust import as_key
 
 Place = str | os.PathLike[str]
 
 
-def save(obj: Any, path: Place, *, target: str | None = None) -> None:
+def save(
+    obj: Any, path: Place, *, target: str | None = None, key: bytes | Place | None = None
+) -> None:
     """Save a state dict, or a graph with its programs and weights. docs/checkpoints.md,
     docs/deployment.md.
 
@@ -31,13 +34,17 @@ def save(obj: Any, path: Place, *, target: str | None = None) -> None:
             `gflow-run` can run without the model's code.
         path: the file or directory.
         target: for a graph, the device to save for; what it was compiled for without it.
+        key: for a graph, signs it: at least 16 bytes, or the path of a file that holds them and that
+            nobody else may read. `gflow.load(..., key=...)` refuses what isn't signed with it.
 
     Raises:
         TypeError: `obj` holds other objects; only pickle could save them (`torch.save`).
         GraphError: the graph was not called yet, so there is no program to save.
         ArtifactError: there is something else than a saved graph at `path`.
         NotImplementedError: there is no code generator for `target`.
-        ValueError: `target` is unknown.
+        ValueError: `target` is unknown, or the key too short.
+        OSError: it cannot be written (`SaveError`, which says what is there now), or the key cannot be
+            read.
     """
     if hasattr(path, "write"):
         raise TypeError("gflow.save() takes a path: a file is replaced as a whole, or not at all")
@@ -46,11 +53,13 @@ def save(obj: Any, path: Place, *, target: str | None = None) -> None:
     if graphs is not None and isinstance(obj, graphs.Graph):
         from .export import export
 
-        export(obj, place, target)
+        export(obj, place, target, _key(key))
         return
     if type(obj).__name__ == "LoadedGraph" and target is None:
-        obj.save(place)
+        obj.save(place, _key(key))
         return
+    if key is not None:
+        raise TypeError(f"key is for graphs; {type(obj).__name__} holds no code to sign")
     if target is not None:
         raise TypeError(f"target is for graphs; {type(obj).__name__} has none")
     if isinstance(obj, torch.nn.Module):
@@ -61,20 +70,35 @@ def save(obj: Any, path: Place, *, target: str | None = None) -> None:
     checkpoint.save(obj, place)
 
 
-def load(path: Place | IO[bytes], map_location: Any = None, *, weights_only: bool = True) -> Any:
+def load(
+    path: Place | IO[bytes],
+    map_location: Any = None,
+    *,
+    weights_only: bool = True,
+    native: bool = True,
+    key: bytes | Place | None = None,
+) -> Any:
     """What `save` saved: a state dict, or a graph ready to be called.
 
     Files that `torch.save` wrote are read as `torch.load(..., weights_only=True)` does, other
-    safetensors files as a dict of tensors. Nothing that is loaded can run code of its own.
+    safetensors files as a dict of tensors. No file that is loaded can run code of its own.
+
+    A directory with a graph holds machine code, which runs in this process when the graph is loaded
+    and called: load those of people whose programs you would run. `key` refuses what they have
+    not signed; `native=False` runs nothing that is stored, and compiles the graph's IR here, which
+    can compute and nothing else.
 
     Args:
         path: the file or directory.
         map_location: the device to put tensors on; a function or dict only for `torch.save`'s files.
+        native: run the machine code and kernels in a graph's directory; else compile its IR. That
+            takes gflow's compiler, and longer.
+        key: what a graph must be signed with, as `save` takes it.
 
     Raises:
         CheckpointError: it is damaged, or nothing of these.
-        ArtifactError: a saved graph that is damaged, reaches out of its directory, or is of a later
-            version.
+        ArtifactError: a saved graph that is damaged, reaches out of its directory, is of a later
+            version, or not signed with the key.
         FileNotFoundError: there is nothing at `path`.
     """
     if not weights_only:
@@ -83,13 +107,27 @@ def load(path: Place | IO[bytes], map_location: Any = None, *, weights_only: boo
             "torch.load(path, weights_only=False)"
         )
     if not isinstance(path, (str, os.PathLike)):
+        if key is not None:
+            raise CheckpointError("only directories of graphs are signed; a key was given")
         return _from_bytes(path.read(), "the file", map_location)
     place = Path(path)
     if place.is_dir():
         from gflow.runtime.artifact import load_graph
 
-        return load_graph(place)
+        if native:
+            return load_graph(place, key=_key(key))
+        from .regenerate import regenerate
+
+        return load_graph(place, key=_key(key), regenerate=regenerate)
+    if key is not None:
+        raise CheckpointError(
+            f"{place} is a file: only directories of graphs are signed, so it is refused"
+        )
     return _from_bytes(place.read_bytes(), str(place), map_location)
+
+
+def _key(key: bytes | Place | None) -> bytes | None:
+    return None if key is None else as_key(key)
 
 
 def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gflow.dialects.program_form import seal
 from gflow.runtime.loading import DEVICE
 
 from .tracing.trace import Trace
@@ -72,6 +73,7 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
 
     tell = options.on_phase or current().phase
     add_device_code(program, store=_store(), tell=tell, timing=options.timing)
+    program.seal = seal(program)  # of the configs that were chosen, with their code
 
 
 def _store() -> Any:
@@ -103,7 +105,8 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     found = tune(complete, timer, name, calls=library_calls(program), store=store, tell=tell)
     used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
     options.timing["tune"] = time.perf_counter() - start
-    return replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
+    found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
+    return replace(found, seal=seal(found))
 
 
 def programs_for(

@@ -8,7 +8,8 @@
     weights.safetensors  parameters, buffers, optimizer state, constants
 
 Neither the model's code nor gflow's tracing and compiler are needed to load one. Its kernels are
-code: load artifacts from those that you would run code from. Checksums tell damage, not intent.
+code: load artifacts from those that you would run code from. Checksums tell damage, not intent; a
+signature (`key`) tells that nobody without the key has changed anything.
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gflow.dialects.program import Argument, Program
+from gflow.dialects.program_form import decode, encode
 from gflow.dialects.types import share_memory
 
-from . import checkpoint, jit, machine, table
+from . import checkpoint, jit, machine, table, trust
 from .arena import Arena
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .calls import bind, decode_results, encode_arguments, result_names
 from .device_files import device_files, read_device
 from .interrupts import held
 from .loading import cuda_device, load_program
+from .manifest import check_fit, check_manifest, check_seal
 from .micro_batches import MicroBatches, Ready, Split
 from .numbers import holds
 from .objects import ObjectError
-from .program_io import decode, encode
+from .program_io import ProgramError, from_values
 from .schedulers import restore
 from .seeds import Seeds
-from .tensors import DTYPES, laid_out
+from .tensors import DTYPES, dtype_named, laid_out
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
 
@@ -73,16 +76,11 @@ def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for n, program in enumerate(programs):
         files[_ir_name(n)] = program.ir.encode()
-        values = {
-            name: encode(getattr(program, name))
-            for name in ("name", "arguments", "results", "steps", "declarations", "checks")
-        }
-        values |= {"kernels": list(program.kernels), "arena_bytes": program.arena_bytes}
-        values["max_threads"] = program.max_threads
-        if program.target != "cpu":
-            more, code = device_files(program)
-            values |= more
-            files |= code
+        values = {name: encode(getattr(program, name)) for name in _SAVED}
+        values["kernels"] = encode(tuple(program.kernels))
+        more, code = device_files(program)
+        values |= more
+        files |= code
         files[f"programs/{n}.json"] = json.dumps(values).encode()
         for name, text in program.kernels.items():
             files[f"kernels/{name}.mlir"] = text.encode()
@@ -101,18 +99,29 @@ def _ir_name(n: int) -> str:
     return f"model.{n}.mlir" if n else "model.mlir"
 
 
+#: fields of a program that its JSON has as they are; the others are files
+_SAVED = tuple(
+    f.name
+    for f in fields(Program)
+    if f.name not in ("ir", "kernels", "constants", "triton", "device_code")
+)
+
+
 def _read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> Program:
-    found = json.loads(bundle.files[f"programs/{n}.json"])
-    device = read_device(found, bundle.files)
-    values = {name: decode(value) for name, value in found.items() if name != "kernels"}
-    kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in found["kernels"]}
-    return Program(
-        **values,
-        **device,
-        ir=bundle.files[_ir_name(n)].decode(),
-        kernels=kernels,
-        constants=[c.numpy().tobytes() for c in constants],
-    )
+    """
+    Raises:
+        ProgramError: it is not whole.
+    """
+    try:
+        found = json.loads(bundle.files[f"programs/{n}.json"])
+        names = decode(found.pop("kernels"))
+        device = read_device(found, bundle.files)
+        kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in names}
+        text = bundle.files[_ir_name(n)].decode()
+        raw = [c.numpy().tobytes() for c in constants]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ProgramError(f"program {n}: {type(error).__name__}: {error}") from None
+    return from_values(found, **device, ir=text, kernels=kernels, constants=raw)
 
 
 def _all_kernels(programs: Sequence[Program]) -> tuple[dict[str, str], dict[str, str]]:
@@ -133,22 +142,49 @@ def runner_text() -> str:
 # loading
 
 
-def load_graph(path: Path) -> LoadedGraph:
-    """Load what `gflow.save(graph, path)` wrote.
+#: makes a program again from its IR
+Regenerate = Callable[[Program], Program]
+
+
+def load_graph(
+    path: Path, *, key: bytes | None = None, regenerate: Regenerate | None = None
+) -> LoadedGraph:
+    """Load what `gflow.save(graph, path)` wrote. Its machine code and kernels are run, so it must come
+    from somebody whose programs you would run; a key says so.
+
+    Args:
+        key: what it must be signed with.
+        regenerate: compile programs from their IR with it, and run none of the code that is stored.
 
     Raises:
-        ArtifactError: it is damaged, from a later version, or for another device.
+        ArtifactError: it is damaged, from a later version, for another device, or not signed with
+            the key.
     """
-    bundle = read_bundle(path)
+    bundle = read_bundle(path, key)
+    foreign = "" if key is not None or regenerate is not None else _foreign(path)
     try:
         weights = checkpoint.load(bundle.files.pop(WEIGHTS), str(path / WEIGHTS))
-        graph = LoadedGraph(bundle, weights)
+        graph = LoadedGraph(bundle, weights, regenerate)
     except ArtifactError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError,
+        AssertionError,
+    ) as error:  # fmt: skip
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ArtifactError(f"{path} cannot be loaded: {reason}") from None
+    if foreign:
+        _log.warning(
+            "%s, and code from there runs in this process; sign artifacts (key=) or load them with "
+            "native=False", foreign,
+        )  # fmt: skip
     return graph
+
+
+def _foreign(path: Path) -> str:
+    """Who else may write to what is run; "" if nobody."""
+    inside = (p for p in path.rglob("*") if not p.is_symlink())
+    return next(filter(None, map(trust.is_foreign, (path, *inside))), "")
 
 
 class _Variant:
@@ -162,9 +198,7 @@ class _Variant:
         self.call, self.outputs = described["call"], described["outputs"]
         self.parameters = described["parameters"]
         self.inputs = [
-            TensorInfo(
-                i["name"], tuple(i["shape"]), getattr(torch, i["dtype"]), tuple(i["strides"])
-            )
+            TensorInfo(i["name"], tuple(i["shape"]), dtype_named(i["dtype"]), tuple(i["strides"]))
             for i in described["inputs"]
         ]
         self.sources: list[list[Any]] = described["arguments"]
@@ -226,8 +260,11 @@ class LoadedGraph:
     threads are serialized.
     """
 
-    def __init__(self, bundle: Bundle, weights: dict[str, Any]) -> None:
+    def __init__(
+        self, bundle: Bundle, weights: dict[str, Any], regenerate: Regenerate | None = None
+    ) -> None:
         manifest = bundle.manifest
+        check_manifest(manifest)
         self.target: str = manifest["target"]
         self.device = _device(self.target)
         self._bundle, self._weights = bundle, weights
@@ -237,6 +274,8 @@ class LoadedGraph:
         self.versions: dict[str, Any] = manifest["versions"]
         described = manifest["programs"]
         programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
+        if regenerate is not None:
+            programs = [regenerate(p) for p in programs]
         for program in programs:
             if program.target != self.target:
                 raise ArtifactError(
@@ -247,8 +286,6 @@ class LoadedGraph:
             raise ArtifactError("the manifest and the weights are not of one graph")
         self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
         self._seeds = Seeds()
-        if (saved := weights["state"].get("graph.rng")) is not None:
-            self._seeds.load(saved)
         self._schedulers = [
             None if d is None else self._restored(n, d)
             for n, d in enumerate(manifest.get("schedulers", ()))
@@ -258,9 +295,17 @@ class LoadedGraph:
             _Variant(programs[n : n + (2 if d.get("split") else 1)], d)
             for n, d in zip(firsts, described)
         ]
-        for variant in self._variants:
+        if any(t.numel() != 1 for t in self._numbers.values()):
+            raise ArtifactError("one of its numbers is none")
+        for variant, entry in zip(self._variants, described):
+            check_fit(entry, variant.programs, variant.argument_types())
             self._bind(variant)
-        self._adopt(programs)
+            self._guards_hold(variant)  # they can be evaluated
+        check_seal(manifest)
+        if (saved := weights["state"].get("graph.rng")) is not None:
+            self._seeds.load(saved)
+        if regenerate is None:
+            self._adopt(programs)
         arena = Arena()  # one runs at a time
         for variant in self._variants:
             variant.prepare(arena, self.device)
@@ -502,8 +547,11 @@ class LoadedGraph:
                 scaler[key] = extra[name].item()
         state["graph.rng"] = self._seeds.state()
 
-    def save(self, path: Path) -> None:
-        """Save it again, with the weights as they are now. `gflow.save` calls this."""
+    def save(self, path: Path, key: bytes | None = None) -> None:
+        """Save it again, with the weights as they are now. `gflow.save` calls this.
+
+        key: signs it.
+        """
         with self._lock:
             self._refresh()
             weights = copy.copy(self._weights)
@@ -514,14 +562,14 @@ class LoadedGraph:
             manifest = {k: v for k, v in self._bundle.manifest.items() if k not in _WRITTEN}
             bundle = Bundle(manifest, self._bundle.files)
             write: Callable[[Path], None] = lambda file: checkpoint.write(weights, file)  # noqa: E731
-            write_bundle(path, bundle, {WEIGHTS: write})
+            write_bundle(path, bundle, {WEIGHTS: write}, key)
 
     def __repr__(self) -> str:
         kind = "training graph" if self.training else "graph"
         return f"LoadedGraph({self.name}, {kind}, {len(self._variants)} programs)"
 
 
-_WRITTEN = ("format", "version", "files", "sha256")
+_WRITTEN = ("format", "version", "files", "sha256", "seal")
 
 
 def _at(tree: Any, path: Sequence[Any]) -> Any:

@@ -8,34 +8,69 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_log = logging.getLogger("gflow")
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
+class SaveError(OSError):
+    """Something could not be written; the message says what is there now."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 @contextlib.contextmanager
-def new_file(target: Path, *, durable: bool = True) -> Iterator[Path]:
+def _saving(target: Path) -> Iterator[None]:
+    """What goes wrong in here left the old file, or none: errors and interrupts say so.
+
+    Raises:
+        SaveError: an `OSError` was raised.
+    """
+    there = "the one that was there is unchanged" if os.path.lexists(target) else "nothing is there"
+    try:
+        yield
+    except SaveError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        raise SaveError(error.errno, f"{target} was not saved, {there}: {reason}") from error
+    except KeyboardInterrupt:
+        _log.warning("%s was not saved, %s: interrupted", target, there)
+        raise
+
+
+@contextlib.contextmanager
+def new_file(target: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """A temporary path to write to, which becomes `target` when the block is left without an error.
 
     durable: wait until it is on the disk. What can be made again need not be.
+    mode: its permissions; what the umask leaves without it.
+
+    Raises:
+        SaveError: it cannot be written; what was there is whole.
     """
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        if durable:
-            sync(temporary)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with _saving(target):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask() if mode is None else mode)
+            if durable:
+                sync(temporary)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     if durable:
         sync(target.parent)
 
@@ -46,22 +81,26 @@ def new_directory(target: Path) -> Iterator[Path]:
 
     Where the system cannot exchange two directories in one go there is a moment in which the old one
     has its temporary name and the new one not yet its own.
+
+    Raises:
+        SaveError: it cannot be written; what was there is whole.
     """
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        for folder, _, names in os.walk(temporary):
-            for name in names:
-                sync(Path(folder) / name)
-            sync(Path(folder))
-        if target.is_dir():
-            _exchange(temporary, target)
-        else:
-            temporary.rename(target)
-        sync(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _saving(target):
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            for folder, _, names in os.walk(temporary):
+                for name in names:
+                    sync(Path(folder) / name)
+                sync(Path(folder))
+            if target.is_dir():
+                _exchange(temporary, target)
+            else:
+                temporary.rename(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    sync(target.parent)
 
 
 def sync(path: Path) -> None:

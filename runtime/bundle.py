@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from . import trust
 from .atomic import new_directory
 
 FORMAT, VERSION = "gflow-artifact", 1
 MANIFEST = "manifest.json"
+_SIGNATURE = "signature"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -34,14 +36,21 @@ class Bundle:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def write_bundle(path: Path, bundle: Bundle, writers: Mapping[str, Callable[[Path], None]]) -> None:
+def write_bundle(
+    path: Path,
+    bundle: Bundle,
+    writers: Mapping[str, Callable[[Path], None]],
+    key: bytes | None = None,
+) -> None:
     """Write all files, then let the whole directory appear at once.
 
     Args:
         writers: write more files, by path.
+        key: signs it.
 
     Raises:
         ArtifactError: there is something else at `path`.
+        SaveError: it cannot be written; what was there is whole.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100  # links above it stay links
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,12 +69,18 @@ def write_bundle(path: Path, bundle: Bundle, writers: Mapping[str, Callable[[Pat
                 target.write_bytes(bundle.files[name])
             listed[name] = {"size": target.stat().st_size, "sha256": _file_digest(target)}
         manifest = {"format": FORMAT, "version": VERSION, **bundle.manifest, "files": listed}
+        manifest.setdefault("seal", seal(manifest))
         manifest["sha256"] = _checksum(manifest)
+        if key is not None:
+            manifest[_SIGNATURE] = _signed(manifest, key)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, key: bytes | None = None) -> Bundle:
     """Read and check everything.
+
+    Args:
+        key: what it must be signed with; without one a signature is not looked at.
 
     Raises:
         ArtifactError: something is missing, changed, a link, elsewhere, or of a later version.
@@ -76,10 +91,14 @@ def read_bundle(path: Path) -> Bundle:
     try:
         manifest = json.loads(_read(root, MANIFEST, None))
         kind, version = manifest["format"], manifest["version"]
+        given = manifest.pop(_SIGNATURE, None)
+        if key is not None:
+            _check_signature(path, manifest, given, key)
         listed, checksum = manifest["files"], manifest.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, ArtifactError):
-            raise
+        entries = [(str(name), int(e["size"]), str(e["sha256"])) for name, e in listed.items()]
+    except ArtifactError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         raise ArtifactError(f"{path / MANIFEST} is no manifest of a saved graph") from None
     if kind != FORMAT:
         raise ArtifactError(f"{path / MANIFEST} is no manifest of a saved graph")
@@ -90,11 +109,29 @@ def read_bundle(path: Path) -> Bundle:
     if checksum != _checksum(manifest):
         raise ArtifactError(f"{path / MANIFEST} is damaged: its checksum does not match")
     files = {}
-    for name, entry in listed.items():
-        files[name] = _read(root, name, entry["size"])
-        if hashlib.sha256(files[name]).hexdigest() != entry["sha256"]:
+    for name, size, digest in entries:
+        files[name] = _read(root, name, size)
+        if hashlib.sha256(files[name]).hexdigest() != digest:
             raise ArtifactError(f"{path / name} is damaged: its checksum does not match")
     return Bundle(manifest, files)
+
+
+def _check_signature(path: Path, manifest: dict[str, Any], given: Any, key: bytes) -> None:
+    """
+    Raises:
+        ArtifactError: it isn't signed with this key.
+    """
+    if given is None:
+        raise ArtifactError(f"{path} is not signed; a key was given, so it is refused")
+    wanted = _signed(manifest, key).encode()
+    if not isinstance(given, str) or not trust.same(given.encode(), wanted):
+        raise ArtifactError(f"{path} is not signed with this key, or was changed since")
+
+
+def _signed(manifest: dict[str, Any], key: bytes) -> str:
+    """The signature of a manifest, which lists the checksum of every file."""
+    text = json.dumps({k: v for k, v in manifest.items() if k != _SIGNATURE}, sort_keys=True)
+    return trust.signature(key, FORMAT.encode(), text.encode()).hex()
 
 
 def _read(root: Path, name: str, size: int | None) -> bytes:
@@ -135,6 +172,16 @@ def _file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
+def seal(manifest: Mapping[str, Any]) -> str:
+    """The digest of what a manifest says, besides its list of files and checksums: of whoever made it.
+    One that was changed since shows, although its checksums are in order."""
+    left_out = ("seal", "files", "sha256", _SIGNATURE)
+    text = json.dumps({k: v for k, v in manifest.items() if k not in left_out}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _checksum(manifest: dict[str, Any]) -> str:
-    text = json.dumps({k: v for k, v in manifest.items() if k != "sha256"}, sort_keys=True)
+    text = json.dumps(
+        {k: v for k, v in manifest.items() if k not in ("sha256", _SIGNATURE)}, sort_keys=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()

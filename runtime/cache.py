@@ -2,9 +2,12 @@
 
 It lies in `$GFLOW_CACHE_DIR`, else `$XDG_CACHE_HOME/gflow`, else `~/.cache/gflow`; `GFLOW_CACHE=0` turns
 it off. An entry is a file named by a hash of all that it depends on: what it was made from, and the
-fingerprint of this machine and of the versions at work. Files are written under a temporary name and
-renamed, and carry a checksum; one that is damaged counts as absent. When all of them outgrow
-`$GFLOW_CACHE_SIZE` (bytes; 1 GiB without it), those not used for longest go.
+fingerprint of this machine and of the versions at work. When all of them outgrow `$GFLOW_CACHE_SIZE`
+(bytes; 1 GiB without it), those not used for longest go.
+
+Entries are code. A folder or entry that is not this user's, or that others may write, is not used, and
+an entry counts only with the signature of this user's key (`trust.py`) over its name and contents.
+Files are written under a temporary name and renamed. What is wrong is logged once, and compiled anew.
 """
 
 from __future__ import annotations
@@ -20,25 +23,39 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from .atomic import new_file
+from . import trust
+from .atomic import SaveError, new_file
 from .machine import processor
 
 _log = logging.getLogger("gflow")
 
-_MAGIC = b"gflow cache 1\n"
+_MAGIC = b"gflow cache 2\n"
+_SIGNATURE = 32
 _DEFAULT_SIZE = 1 << 30
+_ON, _OFF = ("1", "on", "true", "yes", ""), ("0", "off", "false", "no")
 
 
 def directory() -> Path | None:
-    """Where the cache lies; None if it is turned off."""
-    if os.environ.get("GFLOW_CACHE", "1").lower() in ("0", "off", "false", "no"):
+    """Where the cache lies; None if it is turned off, or its place is not to be had."""
+    switch = os.environ.get("GFLOW_CACHE", "1")
+    if switch.lower() in _OFF:
+        return None
+    if switch.lower() not in _ON:
+        _say_once(
+            f"GFLOW_CACHE={switch!r} is neither 1 nor 0: nothing is cached. GFLOW_CACHE_DIR says where the "
+            "cache lies"
+        )
         return None
     given = os.environ.get("GFLOW_CACHE_DIR")
     if given:
+        if not Path(given).is_absolute():
+            _say_once(f"GFLOW_CACHE_DIR={given!r} is no absolute path: nothing is cached")
+            return None
         return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
+    base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "gflow"
+        # the XDG specification: a relative path counts as none
+        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gflow"
     except RuntimeError:  # no home
         return None
 
@@ -77,24 +94,48 @@ def key(*parts: str | bytes) -> str:
 
 
 def read(kind: str, name: str) -> bytes | None:
-    """An entry's bytes; None without a cache, without the entry, or if it is damaged."""
+    """An entry's bytes; None without a cache, without the entry, or where it is not to be trusted."""
     folder = directory()
     if folder is None:
         return None
     path = folder / kind / name
     try:
-        data = path.read_bytes()
+        trust.check_folder(path.parent)
+        data = trust.read_file(path)
+        key = trust.own_key()
+    except trust.TrustError as error:
+        _say_once(f"the cache in {folder} is not used: {error}")
+        return None
     except OSError:
         return None
-    head = len(_MAGIC) + 32
+    head = len(_MAGIC) + _SIGNATURE
     body = data[head:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != hashlib.sha256(body).digest():
-        _log.warning("%s is damaged; it is compiled anew", path)
-        path.unlink(missing_ok=True)
+    given = data[len(_MAGIC) : head]
+    if data[: len(_MAGIC)] != _MAGIC or not trust.same(given, _sign(key, kind, name, body)):
+        discard(kind, name, "it is damaged, or not signed with this user's key")
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
     return body
+
+
+def discard(kind: str, name: str, why: str) -> None:
+    """Remove an entry that is of no use. It is logged for the first one."""
+    folder = directory()
+    if folder is None:
+        return
+    path = folder / kind / name
+    with contextlib.suppress(OSError):
+        path.unlink()
+    if str(folder) not in _complained:
+        _complained.add(str(folder))
+        _log.warning(
+            "the entry %s of the cache cannot be used, and is compiled anew (so will others like it): %s",
+            path, why,
+        )  # fmt: skip
+
+
+_complained: set[str] = set()
 
 
 def write(kind: str, name: str, body: bytes) -> None:
@@ -104,12 +145,20 @@ def write(kind: str, name: str, body: bytes) -> None:
         return
     target = folder / kind / name
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with new_file(target, durable=False) as temporary:
-            temporary.write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
+        trust.make_folder(folder)
+        trust.make_folder(target.parent)
+        key = trust.own_key()
+        with new_file(target, durable=False, mode=0o600) as temporary:
+            temporary.write_bytes(_MAGIC + _sign(key, kind, name, body) + body)
         _prune(folder)
     except OSError as error:
-        _say_once(f"nothing is cached in {folder}: {error.strerror or error}")
+        cause = error.__cause__ if isinstance(error, SaveError) else error
+        why = getattr(cause, "strerror", None) or cause
+        _say_once(f"nothing is cached in {folder}: {why}")
+
+
+def _sign(key: bytes, kind: str, name: str, body: bytes) -> bytes:
+    return trust.signature(key, _MAGIC, kind.encode(), name.encode(), body)
 
 
 @cache
@@ -117,13 +166,26 @@ def _say_once(message: str) -> None:
     _log.warning(message)
 
 
+def _most() -> int:
+    """How many bytes the cache may have."""
+    given = os.environ.get("GFLOW_CACHE_SIZE", "")
+    if not given:
+        return _DEFAULT_SIZE
+    if given.isascii() and given.isdigit() and len(given) < 20:
+        return int(given)
+    _say_once(
+        f"GFLOW_CACHE_SIZE={given!r} is no number of bytes (as 1073741824): {_DEFAULT_SIZE} is taken"
+    )
+    return _DEFAULT_SIZE
+
+
 def _prune(folder: Path) -> None:
     """Remove what was not used for longest while there is too much."""
-    most = int(os.environ.get("GFLOW_CACHE_SIZE", _DEFAULT_SIZE))
+    most = _most()
     entries = []
     for path in folder.glob("*/*"):
         with contextlib.suppress(OSError):
-            stat = path.stat()
+            stat = path.lstat()
             entries.append((stat.st_mtime, stat.st_size, path))
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):

@@ -22,6 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
 from .atomic import new_file
+from .tensors import dtype_named
 
 FORMAT, VERSION = "gflow-checkpoint", 1
 
@@ -67,7 +68,10 @@ def write(tree: Any, path: Path) -> None:
     manifest = {"format": FORMAT, "version": VERSION, "tree": _encode(tree, "", add)}
     manifest["tensors"] = listed
     manifest["sha256"] = _checksum(manifest)
-    save_file(tensors, path, metadata={"gflow": json.dumps(manifest)})
+    try:
+        save_file(tensors, path, metadata={"gflow": json.dumps(manifest)})
+    except SafetensorError as error:  # what the system said is in its text alone
+        raise OSError(str(error)) from None
 
 
 def load(data: bytes, what: str) -> Any:
@@ -97,7 +101,9 @@ def load(data: bytes, what: str) -> Any:
         return _decode(manifest["tree"], tensors)
     except CheckpointError:
         raise
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (
+        SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError,
+    ) as error:  # fmt: skip
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{what} is damaged: {reason}") from None
 
@@ -139,7 +145,7 @@ def _flat(tensor: torch.Tensor, where: str) -> tuple[torch.Tensor, dict[str, Any
 def _restored(tensor: torch.Tensor, listed: dict[str, Any], name: str, what: str) -> torch.Tensor:
     if _digest(tensor) != listed["sha256"]:
         raise CheckpointError(f"{what} is damaged: the checksum of {name!r} does not match")
-    dtype = getattr(torch, listed["dtype"])
+    dtype = dtype_named(listed["dtype"])
     if "shape" in listed:
         tensor = tensor.view(dtype).reshape(listed["shape"])
     if tensor.dtype != dtype:
@@ -215,7 +221,7 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if tag == "device":
         return torch.device(content)
     if tag == "dtype":
-        return getattr(torch, content)
+        return dtype_named(content)
     made: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
     for key, entry in content:
         made[_decode(key, tensors)] = _decode(entry, tensors)

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gflow.dialects.program import Program
-
-from .program_io import decode, encode
+from gflow.dialects.program import DeviceCode, Program, TritonKernel
+from gflow.dialects.program_form import ProgramError, decode, encode
 
 
 def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -25,27 +24,37 @@ def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[_cubin(key)] = zlib.decompress(base64.b64decode(value.cubin))
         code[key] = encode(replace(value, cubin=""))
     kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
-    values = {"target": program.target, "triton": kernels, "device_code": code}
-    return values | {"races": encode(program.races)}, files
+    return {"triton": kernels, "device_code": code}, files
 
 
 def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
-    """The fields of a `Program` that `device_files` wrote; they are taken from `values`."""
-    triton, code = values.pop("triton", {}), values.pop("device_code", {})
+    """The fields of a `Program` that `device_files` wrote; they are taken from `values`.
+
+    Raises:
+        LookupError, TypeError, AttributeError, ValueError: they are malformed.
+    """
+    triton, code = values.pop("triton"), values.pop("device_code")
     return {
-        "target": values.pop("target", "cpu"),
-        "races": decode(values.pop("races", ["list"])),
         "triton": {
-            name: replace(decode(k), source=files[f"kernels/{name}.py"].decode())
+            name: replace(_of(TritonKernel, k), source=files[f"kernels/{name}.py"].decode())
             for name, k in triton.items()
         },
         "device_code": {
-            key: replace(
-                decode(value), cubin=base64.b64encode(zlib.compress(files[_cubin(key)], 1)).decode()
-            )
+            key: replace(_of(DeviceCode, value), cubin=_text(files[_cubin(key)]))
             for key, value in code.items()
         },
     }
+
+
+def _of(kind: Any, value: Any) -> Any:
+    found = decode(value)
+    if type(found) is not kind:
+        raise ProgramError(f"a {kind.__name__} was expected, found {type(found).__name__}")
+    return found
+
+
+def _text(image: bytes) -> str:
+    return base64.b64encode(zlib.compress(image, 1)).decode()
 
 
 def _cubin(key: str) -> str:

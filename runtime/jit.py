@@ -138,7 +138,7 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
             _loaded.append(loaded)
             return
         except (ObjectError, KeyError) as error:
-            _log.warning("machine code in the cache cannot be loaded, compiling: %s", error)
+            disk.discard("objects", name, str(error))
     engine = _engine(kernels, declarations, isa, dump=name is not None)
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
@@ -148,7 +148,12 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     _engines.append(engine)
     _addresses.update(zip([(isa, kernel) for kernel in kernels], table))
     if name is not None:
-        disk.write("objects", name, _object_of(engine))
+        try:
+            code = _object_of(engine)
+        except OSError as error:  # no room for temporary files
+            _log.warning("machine code is not cached: %s", error)
+        else:
+            disk.write("objects", name, code)
 
 
 def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> str | None:

@@ -25,6 +25,33 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 _NAMES = {id(f): n for n, f in _FUNCTIONS.items()}
 
 
+def _small(function: Callable[..., Any], most: int) -> Callable[..., Any]:
+    """The function for numbers up to a bound: beyond it integers grow without end.
+
+    Raises:
+        OverflowError: one is larger.
+    """
+
+    def bounded(*args: Any) -> Any:
+        if any(isinstance(a, int) and abs(a) > most for a in args):
+            raise OverflowError(f"{function.__name__} of {args}")
+        return function(*args)
+
+    return bounded
+
+
+#: what runs for a name: as `_FUNCTIONS`, but for those that take an integer's time
+_BOUNDED = _FUNCTIONS | {
+    name: _small(_FUNCTIONS[name], 1000)
+    for name in ("builtins.pow", "operator.pow", "math.factorial", "math.comb", "math.perm")
+}
+
+
+def known(name: object) -> bool:
+    """Whether a name stands for a function."""
+    return isinstance(name, str) and name in _FUNCTIONS
+
+
 def name_of(function: Callable[..., Any]) -> str | None:
     """The name that stands for a function; None if it has none."""
     return _NAMES.get(id(function))
@@ -39,7 +66,7 @@ def evaluate(expr: dict[str, Any], numbers: Sequence[float]) -> Any:
     if "number" in expr:
         return numbers[expr["number"]]
     if "call" in expr:
-        return _FUNCTIONS[expr["call"]](*(evaluate(a, numbers) for a in expr["args"]))
+        return _BOUNDED[expr["call"]](*(evaluate(a, numbers) for a in expr["args"]))
     return expr["value"]
 
 

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
 _PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
-_ALLOC = 2
+_WRITE, _ALLOC, _CODE = 1, 2, 4
+#: of sections by their flags
+_PROTECTIONS = {
+    _CODE: mmap.PROT_READ | mmap.PROT_EXEC,
+    0: mmap.PROT_READ,
+    _WRITE: mmap.PROT_READ | mmap.PROT_WRITE,
+}
+_MOST_BYTES = 1 << 31
 _R_64, _R_PC32, _R_PLT32, _R_32, _R_32S, _R_PC64 = 1, 2, 4, 10, 11, 24
 _UNDEFINED, _ABSOLUTE = 0, 0xFFF1
 
@@ -59,7 +68,7 @@ class _Section:
 
 
 def load_object(data: bytes, resolve: Callable[[str], int | None]) -> LoadedObject:
-    """Place an object's sections in executable memory and apply its relocations.
+    """Place an object's sections in memory, apply its relocations, and make the code executable.
 
     Args:
         resolve: the address of a function that the object calls; None if there is none.
@@ -69,14 +78,20 @@ def load_object(data: bytes, resolve: Callable[[str], int | None]) -> LoadedObje
     """
     try:
         return _load(data, resolve)
-    except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
+    except ObjectError:
+        raise
+    except (struct.error, LookupError, ValueError, OverflowError) as error:
         raise ObjectError(f"the object file is damaged: {error}") from None
+    except (OSError, MemoryError) as error:
+        raise ObjectError(f"there is no memory for the object file: {error}") from None
 
 
 def _load(data: bytes, resolve: Callable[[str], int | None]) -> LoadedObject:
     sections = _sections(data)
-    offsets, total = _lay_out(sections)
-    memory = mmap.mmap(-1, max(total, 1), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    offsets, total, parts = _lay_out(sections)
+    if total > _MOST_BYTES:
+        raise ObjectError(f"the object file wants {total:,} bytes of memory")
+    memory = mmap.mmap(-1, max(total, 1), prot=mmap.PROT_READ | mmap.PROT_WRITE)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for n, offset in offsets.items():
         s = sections[n]
@@ -93,8 +108,20 @@ def _load(data: bytes, resolve: Callable[[str], int | None]) -> LoadedObject:
             tables[n] = _symbols(data, sections, n, addresses, resolve, symbols, missing)
     for s in sections:
         if s.kind == _RELA and s.info in offsets:
-            _relocate(data, s, memory, offsets[s.info], base, tables[s.link], missing)
+            room = offsets[s.info], sections[s.info].size
+            _relocate(data, s, memory, room, base, tables[s.link], missing)
+    for begin, end, protection in parts:
+        if _libc().mprotect(base + begin, end - begin, protection):
+            reason = os.strerror(ctypes.get_errno())
+            raise ObjectError(f"memory cannot be made executable: {reason}")
     return LoadedObject(memory, symbols)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return library
 
 
 def _sections(data: bytes) -> list[_Section]:
@@ -115,17 +142,36 @@ def _sections(data: bytes) -> list[_Section]:
     return found
 
 
-def _lay_out(sections: list[_Section]) -> tuple[dict[int, int], int]:
-    """Offsets of the sections that live in memory, and how much of it they need."""
+def _lay_out(
+    sections: list[_Section],
+) -> tuple[dict[int, int], int, list[tuple[int, int, int]]]:
+    """Offsets of the sections that live in memory, how much of it they need, and its parts with the
+    protection that each gets: code is executable, data is not, and nothing is both writable and
+    executable.
+
+    Raises:
+        ObjectError: a section wants to be both, or an alignment is none.
+    """
     offsets: dict[int, int] = {}
+    parts: list[tuple[int, int, int]] = []
     at = 0
-    for n, s in enumerate(sections):
-        if s.flags & _ALLOC and s.size:
+    for wanted, protection in _PROTECTIONS.items():
+        begin = at
+        for n, s in enumerate(sections):
+            if not (s.flags & _ALLOC and s.size) or s.flags & (_WRITE | _CODE) != wanted:
+                continue
             align = max(s.align, 1)
+            if align > mmap.PAGESIZE or align & (align - 1):
+                raise ObjectError(f"section {n} of the object file is aligned to {align} bytes")
             at = -(-at // align) * align
             offsets[n] = at
             at += s.size
-    return offsets, at
+        if at > begin:
+            at = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
+            parts.append((begin, at, protection))
+    if any(s.flags & _ALLOC and s.flags & _WRITE and s.flags & _CODE for s in sections):
+        raise ObjectError("a section of the object file is both writable and executable")
+    return offsets, at, parts
 
 
 def _symbols(
@@ -166,12 +212,13 @@ def _relocate(
     data: bytes,
     s: _Section,
     memory: mmap.mmap,
-    offset: int,
+    room: tuple[int, int],
     base: int,
     symbols: list[int | None],
     missing: dict[tuple[int, int], str],
 ) -> None:
-    """Apply the relocations of section `s` to what lies at `offset`."""
+    """Apply the relocations of section `s` to what lies at an offset, and has a size: `room`."""
+    offset, size = room
     for n in range(s.size // _RELOCATION.size):
         at, info, addend = _RELOCATION.unpack_from(data, s.offset + n * _RELOCATION.size)
         kind, number = info & 0xFFFFFFFF, info >> 32
@@ -179,6 +226,8 @@ def _relocate(
         if symbol is None:
             name = missing.get((s.link, number), f"symbol {number}")
             raise ObjectError(f"the object file needs {name}, which is not there")
+        if at + (8 if kind in (_R_64, _R_PC64) else 4) > size:
+            raise ObjectError("a relocation of the object file lies outside of its section")
         where = offset + at
         value, place = symbol + addend, base + where
         if kind == _R_64:

@@ -1,39 +1,23 @@
-"""A `Program` as bytes and back, without pickle: JSON, then the constants' bytes.
+"""A `Program` as bytes and back: JSON, then the constants' bytes. What is read is checked whole.
 
-    length of the JSON (8 bytes) · JSON · constants, one after the other
-
-Dataclasses and named tuples of `gflow.dialects.program` become lists that start with their name;
-reading makes only these.
+length of the JSON (8 bytes) · JSON · constants, one after the other
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
-from gflow.dialects import program as program_types
 from gflow.dialects.program import Program
-from gflow.dialects.types import TensorType
+from gflow.dialects.program_form import ProgramError, decode, encode
+
+from .program_check import check_program
+
+__all__ = ["ProgramError", "from_bytes", "from_values", "to_bytes"]
 
 _LENGTH = struct.Struct("<Q")
-
-
-class ProgramError(ValueError):
-    """The bytes are not those of a program."""
-
-
-def _known() -> dict[str, type]:
-    found: dict[str, type] = {"TensorType": TensorType}
-    for name, value in vars(program_types).items():
-        named_tuple = isinstance(value, type) and issubclass(value, tuple)
-        if isinstance(value, type) and (is_dataclass(value) or named_tuple):
-            found[name] = value
-    return found
-
-
-_KNOWN = _known()
 
 
 def to_bytes(program: Program) -> bytes:
@@ -49,48 +33,49 @@ def from_bytes(data: bytes) -> Program:
     """The program that `to_bytes` wrote.
 
     Raises:
-        ProgramError: the bytes are damaged or of another version.
+        ProgramError: the bytes are damaged or of another version, or the program is not whole.
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
         start = _LENGTH.size + length
         found = json.loads(data[_LENGTH.size : start])
         sizes = decode(found.pop("constants"))
-        values = {name: decode(v) for name, v in found.items()}
         constants = []
         for size in sizes:
+            if type(size) is not int or not 0 <= size <= len(data) - start:
+                raise ProgramError(f"a constant of {size} bytes, {len(data) - start} are left")
             constants.append(data[start : start + size])
             start += size
         if start != len(data):
             raise ProgramError(f"{len(data)} bytes, where {start} were expected")
-        return Program(**values, constants=constants)
-    except (struct.error, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        struct.error,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ProgramError(f"not a program: {error}") from None
+    return from_values(found, constants=constants)
 
 
-def encode(value: Any) -> Any:
-    """A part of a program as JSON."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [type(value).__name__, *map(encode, value)]
-    if is_dataclass(value):
-        return [type(value).__name__, *(encode(getattr(value, f.name)) for f in fields(value))]
-    if isinstance(value, (list, tuple)):
-        return ["list" if isinstance(value, list) else "", *map(encode, value)]
-    if isinstance(value, dict):
-        return {key: encode(item) for key, item in value.items()}
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    raise TypeError(f"a program holds {type(value).__name__}")
+def from_values(found: dict[str, Any], **others: Any) -> Program:
+    """A program from its fields as JSON, and `others` as they are.
 
-
-def decode(value: Any) -> Any:
-    """What `encode` was given."""
-    if isinstance(value, dict):
-        return {key: decode(item) for key, item in value.items()}
-    if not isinstance(value, list):
-        return value
-    kind, *items = value
-    decoded = [decode(item) if isinstance(item, (list, dict)) else item for item in items]
-    if kind == "":
-        return tuple(decoded)
-    return decoded if kind == "list" else _KNOWN[kind](*decoded)
+    Raises:
+        ProgramError: a field is missing, unknown or of another kind, or the program is not whole.
+    """
+    try:
+        values = {name: decode(v) for name, v in found.items()} | others
+        names = {f.name for f in fields(Program)}
+        if values.keys() != names:
+            odd = ", ".join(sorted(names ^ values.keys()))
+            raise ProgramError(f"missing or unknown: {odd}; it may be of another version of gflow")
+        program = Program(**values)
+        check_program(program)
+    except ProgramError as error:
+        raise ProgramError(f"not a program: {error}") from None
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise ProgramError(f"not a program: {type(error).__name__}: {error}") from None
+    return program

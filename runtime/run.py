@@ -15,6 +15,7 @@ import torch
 
 from . import atomic
 from .artifact import ArtifactError, LoadedGraph, load_graph
+from .trust import read_key
 
 
 class UsageError(Exception):
@@ -25,12 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
     options = _parser().parse_args(argv)
     try:
-        graph = load_graph(Path(options.graph))
+        key = None if options.key is None else read_key(Path(options.key))
+        graph = load_graph(Path(options.graph), key=key)
         if options.info or not (options.input or options.output or options.repeat):
             print(describe(graph))
             return 0
         run(graph, options)
-    except (ArtifactError, UsageError, OSError) as error:
+    except (ArtifactError, UsageError, OSError, MemoryError) as error:
         print(f"gflow-run: {error}", file=sys.stderr)
         return 1
     return 0
@@ -47,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         help="an input, by its name or the next one; once for each")  # fmt: skip
     add("--output", action="append", default=[], metavar="[NAME=]FILE.npy",
         help="where to write an output, by its name or the next one")  # fmt: skip
+    add("--key", metavar="FILE",
+        help="a file with the key that the graph must be signed with; it is refused if it is not")  # fmt: skip
     add("--info", action="store_true", help="print the graph's inputs and outputs, and do nothing")
     add("--repeat", type=int, default=0, metavar="N", help="run N times more and print the times")
     add("--threads", type=int, default=0, metavar="N", help="threads to run on")
@@ -110,8 +114,9 @@ def _read(path: Path) -> torch.Tensor:
         if not isinstance(array, np.ndarray):
             raise UsageError(f"{path} holds several arrays; one in a .npy file was expected")
         return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-    except (ValueError, EOFError, TypeError) as error:
-        raise UsageError(f"{path} is no .npy file of a tensor: {error}") from None
+    except (ValueError, EOFError, TypeError, SyntaxError, OverflowError, RecursionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{path} is no .npy file of a tensor: {reason}") from None
 
 
 def _write(path: Path, name: str, tensor: torch.Tensor) -> None:

@@ -27,6 +27,21 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
+_BY_NAME = {str(d).removeprefix("torch."): d for d in DTYPES.values()}
+
+
+def dtype_named(name: object) -> torch.dtype:
+    """A data type by PyTorch's name for it (`float32`).
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _BY_NAME.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"{name!r:.40} is no data type")
+    return found
+
+
 def extent(ty: TensorType, strides: tuple[int, ...]) -> int:
     """Elements from the first to the last that a strided tensor touches, both included."""
     if ty.numel == 0:

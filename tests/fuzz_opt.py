@@ -72,7 +72,7 @@ def flags(rng: random.Random) -> list[str]:
     printed = ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
     kind = rng.randrange(12)
     if kind < 2:
-        return ["--pipeline-for=cpu"]
+        return [rng.choice(("--pipeline-for=cpu", "--pipeline-for=cpu", "--pipeline-for=cuda"))]
     if kind < 5:
         return [rng.choice(ours)]
     if kind == 5:
@@ -85,14 +85,17 @@ def flags(rng: random.Random) -> list[str]:
         return ["--allow-unregistered-dialect", rng.choice([*ours, *upstream])]
     if rng.random() < 0.3:  # the input may be planned as it is, or badly
         return [rng.choice(PLANNED)]
+    if rng.random() < 0.3:
+        return ["--pipeline-for=cuda", "--target=cuda:90", rng.choice(PLANNED_CUDA)]
     return ["--pipeline-for=cpu", rng.choice(PLANNED[:-1])]
 
 
 #: what is done with a planned program
 PLANNED = [
     "--emit=plan", "--emit=kernels", "--emit=kernels", "--emit=llvm", "--emit=dot", "--gflow-report",
-    "--gflow-verify-memory",
+    "--emit=llvm-dialect", "--gflow-verify-memory",
 ]  # fmt: skip
+PLANNED_CUDA = ["--emit=triton", "--emit=launches", "--emit=plan"]
 
 
 def work(seed: int, case: Path) -> int:

@@ -368,6 +368,7 @@ def test_manifests_with_a_checksum_that_fits(
     text = path.read_text()
     manifest = json.loads(text)
     change(manifest)
+    manifest["seal"] = bundle.seal(manifest)
     manifest["sha256"] = bundle._checksum(manifest)
     path.write_text(json.dumps(manifest))
     assert message in refused(artifact)

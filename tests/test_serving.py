@@ -148,6 +148,91 @@ def test_bad_requests(port: int) -> None:
     assert ask(port, "/v2/health/live")[0] == 200
 
 
+def _request(**changes: Any) -> dict[str, Any]:
+    entry = {"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [0.0] * 8}
+    return {"inputs": [{**entry, **changes}]}
+
+
+_GOOD = json.dumps(_request())
+MALFORMED: dict[str, str | bytes] = {
+    "nothing": "",
+    "no UTF-8": b'{"inputs": "\xff\xfe"}',
+    "deep": "[" * 4000 + "]" * 4000,
+    "deep data": _GOOD.replace("0.0, ", "[" * 500 + "]" * 500 + ", ", 1),
+    "digits": _GOOD.replace("0.0", "9" * 5000, 1),
+    "huge integer": _GOOD.replace("0.0", "9" * 400, 1),
+    "NaN": _GOOD.replace("0.0", "NaN", 1),
+    "infinity": _GOOD.replace("0.0", "-Infinity", 1),
+    "text as a number": json.dumps(_request(data=["0"] * 8)),
+    "truth as a number": json.dumps(_request(data=[True] * 8)),
+    "null": json.dumps(_request(data=[None] * 8)),
+    "no data": json.dumps(_request(data=None)),
+    "data of another kind": json.dumps(_request(data={"0": 1})),
+    "few data": json.dumps(_request(data=[0.0] * 7)),
+    "shape as text": json.dumps(_request(shape="24")),
+    "shape of fractions": json.dumps(_request(shape=[2.0, 4.0])),
+    "negative shape": json.dumps(_request(shape=[-2, -4])),
+    "endless shape": json.dumps(_request(shape=[1 << 62, 1 << 62])),
+    "many dimensions": json.dumps(_request(shape=[1] * 1000)),
+    "datatype": json.dumps(_request(datatype="FP33")),
+    "datatype of another kind": json.dumps(_request(datatype=["FP32"])),
+    "another datatype": json.dumps(_request(datatype="INT64", data=[0] * 8)),
+    "fraction as an integer": json.dumps(_request(datatype="INT32", data=[0.5] * 8)),
+    "integer out of range": json.dumps(_request(datatype="UINT8", data=[256] * 8)),
+    "name of another kind": json.dumps(_request(name=7)),
+    "another name": json.dumps(_request(name="y")),
+    "twice": json.dumps({"inputs": _request()["inputs"] * 2}),
+    "inputs of another kind": '{"inputs": {"x": 1}}',
+    "no inputs": "{}",
+    "input of another kind": '{"inputs": [7]}',
+    "parameters of another kind": json.dumps(_request(parameters=[1])),
+    "announced bytes": json.dumps(_request(parameters={"binary_data_size": -1})),
+    "announced text": json.dumps(_request(parameters={"binary_data_size": "8"})),
+    "outputs of another kind": json.dumps({**_request(), "outputs": 5}),
+    "output of another kind": json.dumps({**_request(), "outputs": ["y"]}),
+    "id of another kind": json.dumps({**_request(), "id": {}}),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_requests(port: int, what: str) -> None:
+    given = MALFORMED[what]
+    body = given if isinstance(given, bytes) else given.encode()
+    status, _, said = ask(port, "/v2/models/m/infer", body)
+    assert status in (400, 413) if len(body) > 10_000 else status == 400, said
+    assert json.loads(said)["error"]
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "99999999999999999999", "²"])
+def test_malformed_headers(port: int, length: str) -> None:
+    header = {"Inference_Header_Content_Length": length}
+    try:
+        status, _, said = ask(port, "/v2/models/m/infer", _GOOD.encode(), **header)
+    except UnicodeEncodeError:
+        return  # no client sends it
+    assert (status, "inference-header" in said.decode()) == (400, True)
+
+
+def test_bodies_count_as_they_come(port: int) -> None:
+    """A body in chunks announces no length."""
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(100):
+            yield bytes(1000)
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("POST", "/v2/models/m/infer", pieces(), encode_chunked=True,
+                           headers={"Transfer-Encoding": "chunked"})  # fmt: skip
+        status = connection.getresponse().status
+    except (BrokenPipeError, ConnectionResetError):
+        status = 413  # the server had heard enough
+    finally:
+        connection.close()
+    assert status == 413
+    assert ask(port, "/v2/models/m/infer", _GOOD.encode())[0] == 200
+
+
 def test_concurrent_clients(port: int, saved: tuple[Path, Model]) -> None:
     rng = np.random.default_rng(1)
     inputs = [rng.standard_normal((2, 4), dtype=np.float32) for _ in range(120)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from gflow.dialects.constants import element_bytes
-from gflow.dialects.program import Place
+from gflow.dialects.extents import at_most
+from gflow.dialects.program import KernelStep, LaunchStep, Place
 
 from ..errors import CannotLower
 from ..ssa import Op
@@ -41,9 +43,46 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     begin = len(b.steps)
     with b.planned_scratch(o) as fits:
         steps[o.name](b, o)
+        state_reach(b, [o], begin)
     if not fits():  # planned for fewer threads, say: behind the arena then
         del b.steps[begin:]
         steps[o.name](b, o)
+        state_reach(b, [o], begin)
+
+
+def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
+    """Write down, in the steps from `begin` on, how far each may go from the addresses that it gets:
+    to the end of the value of its ops that lies there, or of their scratch."""
+    spans = []
+    for v in dict.fromkeys(v for o in ops for v in (*o.operands, *o.results)):
+        if b.at[v].base in b.places and b.body.types[v].numel:
+            ref = b.ref(v)
+            last = sum((n - 1) * s for n, s in zip(ref.type.shape, ref.strides))
+            size = (1 + last) * ref.type.itemsize
+            # the arena is planned for the greatest size
+            spans.append((ref.place, at_most(size) if ref.place.space == "arena" else size))
+    spans.append((Place("arena", 0, b.arena), -(-at_most(b.scratch_bytes) // 64) * 64))
+    for n in range(begin, len(b.steps)):
+        step = b.steps[n]
+        if isinstance(step, KernelStep):
+            b.steps[n] = replace(step, reach=_reach(step.words, spans))
+        elif isinstance(step, LaunchStep):
+            b.steps[n] = replace(step, reach=_reach(step.args, spans))
+
+
+def _reach(words: Sequence[Any], spans: Sequence[tuple[Place, int]]) -> tuple[int, ...]:
+    return tuple(
+        max(
+            (
+                first.offset + size - word.offset
+                for first, size in spans
+                if first[:2] == word[:2] and first.offset <= word.offset <= first.offset + size
+            ),
+            default=0,
+        )
+        for word in words
+        if isinstance(word, Place)
+    )
 
 
 def _constant(b: Placement, o: Op) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 from pathlib import Path
 
+from gflow.dialects import limits, marks
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
-from ..diagnostics import Diagnostic, collect
-
-# MLIR parses and prints nested constructs by recursion, so nesting is bounded before parsing.
-MAX_NESTING = 2000
+from ..diagnostics import Diagnostic, at_operation, collect
 
 _SINGLE_OP = "source must contain a single top-level operation"
 #: the parser tells of resources that it hands to nobody; reproducers are read by us
@@ -31,11 +30,18 @@ def read_file(name: str) -> str:
         InputError: there is no such file, or it holds no text.
     """
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        with (
+            contextlib.nullcontext(sys.stdin.buffer)
+            if name == "-"
+            else Path(name).open("rb") as file
+        ):
+            data = file.read(limits.MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot open input file '{name}': {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"cannot open input file {name!r}: {error}") from None
+    if len(data) > limits.MAX_BYTES:
+        raise InputError(f"'{name}' has more than {limits.MAX_BYTES:,} bytes; no more is read")
     if data.startswith(b"ML\xefR"):
         raise InputError(f"'{name}' holds MLIR bytecode; only MLIR text is read")
     try:
@@ -79,14 +85,21 @@ def parse(
         name: of the file, for diagnostics.
         implicit: wrap what is no module in one.
     """
-    place = _nesting_error(text)
-    if place is not None:
-        message = f"brackets nest more than {MAX_NESTING} deep"
-        diagnostics.append(Diagnostic("error", message, name, *place))
+    beyond = limits.problem(text)
+    if beyond is not None:
+        message, line, column = beyond
+        diagnostics.append(Diagnostic("error", message, name, line, column))
         return None
+    if not text.endswith("\n"):
+        text += "\n"  # the lexer reads beyond a string that has no end and no line after it
     root, found = _parse(text, name, context, implicit)
     diagnostics += [d for d in found if d.message != _REPRODUCER_UNREAD]
-    return root
+    if root is None:
+        return None
+    with context:
+        wrong = [at_operation(op, "error", message) for message, op in marks.problems(root)]
+    diagnostics += wrong
+    return None if wrong else root
 
 
 def _parse(
@@ -116,23 +129,6 @@ def _parse(
                 return ir.Module.parse(text).operation, found
             except ir.MLIRError:
                 return None, found
-
-
-def _nesting_error(text: str) -> tuple[int, int] | None:
-    """Line and column where brackets nest too deeply, if they do."""
-    if sum(map(text.count, "([{<")) <= MAX_NESTING:
-        return None
-    depth = 0
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[(\[{<]|[)\]}>]', text):
-        token = match.group()
-        if token in ")]}>":
-            depth = max(depth - 1, 0)
-        elif token in "([{<":
-            depth += 1
-            if depth > MAX_NESTING:
-                start = match.start()
-                return text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-    return None
 
 
 def _silent_failure(text: str, name: str) -> Diagnostic:

@@ -41,6 +41,7 @@ from ..reproducer import ReproducerError
 from ..reproducer import read as read_reproducer
 from .inputs import InputError, check_writable, parse, read_file
 from .shrink import REDUCTIONS, Reduction, smaller_sizes
+from .stack import with_room
 
 #: whether a module's text still shows what is looked for
 Interesting = Callable[[str], bool]
@@ -266,6 +267,11 @@ def command_test(command: list[str], seconds: float) -> Interesting:
 
 def main(argv: list[str] | None = None) -> int:
     """Run `gflow-reduce` and return its exit status: 0 if there is a result."""
+    given = sys.argv[1:] if argv is None else argv
+    return with_room(lambda: _main(given), "gflow-reduce")
+
+
+def _main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="gflow-reduce",
         description=__doc__,

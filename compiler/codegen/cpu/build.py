@@ -151,4 +151,5 @@ def _declarations(b: Builder) -> dict[str, str]:
     runtime = sorted(b.externals & set(_RUNTIME_FUNCTIONS))
     libm = [name for name in b.externals if name not in _RUNTIME_FUNCTIONS]
     declared = {name: _RUNTIME_FUNCTIONS[name] for name in runtime} | b.declared
-    return declared | {f"libm{i}": text for i, text in enumerate(vmath.declarations(libm))}
+    texts = vmath.declarations(libm)
+    return declared | {text[text.index("@") + 1 : text.index("(")]: text for text in texts}

@@ -22,7 +22,7 @@ from ...ssa import Op
 from . import conv_kernels, gemm
 from .builder import Builder
 from .conv_geometry import GEOMETRY, Geometry, geometry
-from .epilogue import Epilogue
+from .epilogue import MOST_PIECES, Epilogue
 from .gemm import Matrix
 
 #: bytes of patches made at a time
@@ -46,10 +46,11 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> bool:
         _zero(b, o, epilogue)
         return True
     dense = [is_row_major(types[v].shape, b.strides(v)) for v in (x, y)]
-    if not all(dense):
+    depthwise = g.groups == g.c == g.o and g.groups > 1
+    if not all(dense) or (g.groups > MOST_PIECES and not depthwise):
         return False
     conv = _Convolution(b, o, g, (x, w, y), epilogue)
-    if g.groups == g.c == g.o and g.groups > 1:
+    if depthwise:
         return conv.depthwise()
     getattr(conv, o.name)()
     return True
@@ -186,7 +187,8 @@ class _Convolution:
 
     def pieces(self, positions: int, granule: int, row_bytes: int) -> list[tuple[int, Count]]:
         """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes."""
-        length = max(1, _PIECE // max(1, row_bytes * granule)) * granule
+        whole = at_most(positions) * self.g.groups // (MOST_PIECES * granule)
+        length = max(1, _PIECE // max(1, row_bytes * granule), whole) * granule
         return pieces(positions, length)
 
     def direct_pieces(self, positions: int, terms: int) -> list[tuple[int, Count]]:

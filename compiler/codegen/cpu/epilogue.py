@@ -26,7 +26,7 @@ from .builder import Builder
 _PIECE = 2 << 20
 
 #: so that the steps of one op stay few, whatever its size
-_MOST_PIECES = 4096
+MOST_PIECES = 4096
 
 #: it pays for results that don't fit a cache, of products with few terms: with more, making the result
 #: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
@@ -78,7 +78,7 @@ class Epilogue:
         if whole or not self.granule or (varies(self.rows) and not self.b.blas):
             return [(0, self.rows)]
         both = self.common(granule)
-        length = max(1, most // (row * both), rows // (_MOST_PIECES * both)) * both
+        length = max(1, most // (row * both), rows // (MOST_PIECES * both)) * both
         return pieces(self.rows, length)
 
     def common(self, granule: int) -> int:

@@ -27,6 +27,13 @@ _WORDS = (
 
 DTYPES = tuple(_FUNCTIONS)
 
+#: so that the steps of one op stay few, whatever its size
+_MOST_RUNS = 4096
+
+
+class ManyRuns(ValueError):
+    """The batches of a product lie in too many runs for calls of their own."""
+
 
 def declaration(dtype: str) -> tuple[str, str]:
     """The BLAS function for `dtype` and its declaration."""
@@ -101,6 +108,9 @@ def batch_steps(
     Args:
         shape: of the batch dimensions.
         strides: of the batch dimensions, for each matrix, in elements.
+
+    Raises:
+        ManyRuns: they are too many to be unrolled.
     """
     inner = _together(shape, strides)
     if any(varies(size) for size in shape[:inner]):
@@ -114,6 +124,8 @@ def batch_steps(
     walked = [d for d in range(inner, len(shape)) if shape[d] != 1]
     count = prod(shape[d] for d in walked)
     steps = tuple(s[walked[-1]] if walked else 0 for s in strides)
+    if prod(shape[:inner]) > _MOST_RUNS:
+        raise ManyRuns(f"a product of matrices has {prod(shape[:inner]):,} runs of batches")
     runs = [(0,) * len(strides)]
     for d in range(inner):
         runs = [

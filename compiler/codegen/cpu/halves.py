@@ -18,7 +18,7 @@ from ...views import Layout
 from ..kernel import Access, Kernel, Node, simplify
 from ..placement import shifted
 from .builder import Builder
-from .epilogue import Epilogue
+from .epilogue import MOST_PIECES, Epilogue
 from .matmul import matmul, product
 
 HALVES = ("f16", "bf16")
@@ -84,7 +84,8 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             strides[2] = (columns, 1)
         piece = rows
         if not varies(rows):
-            piece = min(rows, max(_LEAST_ROWS, _PIECE // (4 * (inner + columns))))
+            cached = _PIECE // (4 * (inner + columns))
+            piece = min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
         wide = [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
         at = [take(ty.nbytes) for ty in wide]
         whole = TensorType(wide[1].shape, types[1].dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from gflow.dialects.extents import Count, Piece, longest
@@ -61,9 +62,14 @@ def product(
     out = types[2]
     if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
-    elif b.blas and out.dtype in gemm.DTYPES:
+        return
+    calls = None
+    if b.blas and out.dtype in gemm.DTYPES:
+        with contextlib.suppress(gemm.ManyRuns):
+            calls = gemm.words(places, types, strides, rows)
+    if calls is not None:
         name = b.gemm(out.dtype)
-        for words, parallel in gemm.words(places, types, strides, rows):
+        for words, parallel in calls:
             b.steps.append(KernelStep(name, words, parallel, label))
     else:
         x, y, z = (TensorRef(p, t, s) for p, t, s in zip(places, types, strides))

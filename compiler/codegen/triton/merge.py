@@ -21,6 +21,7 @@ from ...errors import CannotLower
 from ...ssa import Op, fused_kind
 from ...views import IN_PLACE
 from ..kernel import Kernel, describe
+from ..steps import state_reach
 from . import fused
 from .builder import Builder, Source
 from .choose import busy
@@ -97,11 +98,13 @@ class Window:
         groups: dict[tuple[str, str], list[_Member]] = {}
         for m in self.members:
             groups.setdefault((m.source.text, str(m.source.parameters)), []).append(m)
-        with self.b.unit([m.o for m in self.members]):
+        begin, ops = len(self.b.steps), [m.o for m in self.members]
+        with self.b.unit(ops):
             for group in groups.values():
                 parts = _parts(group) if len(group) >= _LEAST else [[m] for m in group]
                 for part in parts:
                     _launch(self.b, part)
+        state_reach(self.b, ops, begin)
         self.members, self.reads, self.writes = [], [], []
 
 

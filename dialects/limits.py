@@ -1,0 +1,112 @@
+"""Limits on MLIR text, checked before it is parsed.
+
+MLIR parses, prints and verifies nested constructs by recursion, converts decimal digits in quadratic time,
+and writes out what an alias stands for wherever it is used: text that is deep, long-winded or folded up
+ends the process, or never ends. No text that a person or a compiler writes comes near these limits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+#: bytes of one text
+MAX_BYTES = 1 << 28
+#: brackets within brackets, an alias counted as what it stands for; operators in one expression
+MAX_NESTING = 2000
+#: digits of one number
+MAX_DIGITS = 1000
+#: dimensions of one type
+MAX_RANK = 1000
+#: tokens of one alias with all that it stands for
+MAX_EXPANDED = 1 << 22
+
+_OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_CLOSING = frozenset(_OPENING.values())
+_OPERATORS = frozenset(("+", "-", "*", "mod", "floordiv", "ceildiv"))
+#: strings and comments (which hold anything), arrows, numbers, names, operators, brackets
+_TOKEN = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[#!]\w[\w.$]*(?:[ \t]*=(?!=))?|[A-Za-z_$][\w$]*|\d\w*|[-+*,()\[\]{}<>]'
+)
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_DIGITS + 1}}}")
+_LONG_SHAPE = re.compile(rf"(?:[\d?*]+[ \t]*x[ \t]*){{{MAX_RANK + 1}}}")
+#: the number of a result, for which MLIR makes room
+_RESULT = re.compile(r"%[\w.$-]+[#:]\d{7}")
+#: what ends the definition of an alias: the words that an op may begin with, or its name in quotes
+_OPS = frozenset(("module", "func", "builtin"))
+_ALIAS = re.compile(r"^[ \t]*[#!]\w[\w.$]*[ \t]*=", re.MULTILINE)
+
+
+def problem(text: str) -> tuple[str, int, int] | None:
+    """What of a text is beyond a limit, and its line and column; None if nothing is."""
+    if len(text) > MAX_BYTES:
+        return f"the text has {len(text):,} characters, more than {MAX_BYTES:,}", 1, 1
+    shape = _LONG_SHAPE.search(text)
+    if shape is not None:
+        return f"a type has more than {MAX_RANK} dimensions", *_position(text, shape.start())
+    result = _RESULT.search(text)
+    if result is not None:
+        return "an op has a million results", *_position(text, result.start())
+    suspicious = (
+        sum(map(text.count, "([{<+*-")) + text.count("div") + text.count("mod") > MAX_NESTING
+        or _LONG_NUMBER.search(text) is not None
+        or _ALIAS.search(text) is not None
+    )
+    found = next(_problems(text), None) if suspicious else None
+    if found is None:
+        return None
+    message, at = found
+    return message, *_position(text, at)
+
+
+def _position(text: str, at: int) -> tuple[int, int]:
+    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+
+
+def _problems(text: str) -> Iterator[tuple[str, int]]:
+    """What is beyond a limit, and where; in order."""
+    depth_of: dict[str, int] = {}  # of aliases, with what they stand for
+    size_of: dict[str, int] = {}
+    alias = ""  # the one that is being defined
+    deepest = size = 0
+    closers: list[str] = []
+    operators = [0]  # of the expression in each bracket
+    for match in _TOKEN.finditer(text):
+        token, at = match.group(), match.start()
+        first = token[0]
+        if alias and size and not closers and (first == '"' or token in _OPS):
+            alias = ""
+        if first in '"/' or token == "->":
+            continue
+        size += 1
+        if first in _OPENING:
+            closers.append(_OPENING[first])
+            operators.append(0)
+            deepest = max(deepest, len(closers))
+            if len(closers) > MAX_NESTING:
+                yield f"brackets nest more than {MAX_NESTING} deep", at
+        elif first in _CLOSING:
+            if (
+                closers and closers[-1] == first
+            ):  # else it is part of `>=`, or an error for the parser
+                closers.pop()
+                operators.pop()
+        elif first == ",":
+            operators[-1] = 0
+        elif token in _OPERATORS:
+            operators[-1] += 1
+            if operators[-1] > MAX_NESTING:
+                yield f"an expression has more than {MAX_NESTING} operators", at
+        elif first in "#!":
+            if token[-1] == "=" and not closers:
+                alias, deepest, size = token[:-1].rstrip(), 0, 0
+            deepest = max(deepest, len(closers) + depth_of.get(token, 0))
+            size += size_of.get(token, 0)
+            if deepest > MAX_NESTING:
+                yield f"brackets nest more than {MAX_NESTING} deep, through aliases", at
+            if size > MAX_EXPANDED and alias:
+                yield f"the alias {alias} stands for more than {MAX_EXPANDED:,} tokens", at
+        elif len(token) > MAX_DIGITS and _LONG_NUMBER.search(token):
+            yield f"a number has more than {MAX_DIGITS} digits", at
+        if alias and token[-1] != "=":
+            depth_of[alias], size_of[alias] = deepest, size
