@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphTraceError
+from .in_place import write_problem
 from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
 from .windows import Windows, unfold
@@ -143,6 +144,9 @@ class Rewrites(TorchFunctionMode):
                 name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
             ):
                 self._check_target(name, args)
+            problem = write_problem(func, args, kwargs, self._size)
+            if problem is not None:
+                raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
             result = func(*args, **kwargs)
         if self.in_optimizer:
             return result
@@ -180,6 +184,10 @@ class Rewrites(TorchFunctionMode):
             if held is not None and index is not None and held.numel() > 1:
                 return tuple(held.stride()) != self.recorder.inputs[index].value.strides
         return False
+
+    def _size(self, size: Any) -> Any:
+        sizes = self.recorder.sizes
+        return size if sizes is None else sizes.concrete(size)
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ from typing import Any
 
 from .program import Program, source, to_json
 
-#: seconds that a seed may take, seeds that one child takes, bytes of memory that it may have
-LIMIT, BATCH, MEMORY = 90, 150, 6 << 30
+#: seconds that a seed may take, seeds that one child takes
+LIMIT, BATCH = 90, 500
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,9 @@ def judge(program: Program) -> Verdict:
 
 def _failure(error: BaseException, at: int) -> Verdict:
     inner: BaseException | None = error
-    while inner is not None:
+    met: set[int] = set()  # chains of causes may be circles
+    while inner is not None and id(inner) not in met:
+        met.add(id(inner))
         if isinstance(inner, REFUSALS) or "memory budget" in str(inner):
             return Verdict("refused", _brief(inner), f"call {at}")
         inner = inner.__cause__
@@ -153,7 +155,8 @@ class _References:
     def noisy(self, count: int) -> Sequence[Seen]:
         while len(self._noisy) < count:
             seed = len(self._noisy)
-            made: Callable[[], Noise] = functools.partial(Noise, 7919 * seed + 1, 1.0 + seed % 2)
+            narrow = self.program.settings.amp
+            made: Callable[[], Noise] = functools.partial(Noise, 7919 * seed + 1, 1.0 + seed % 2, narrow)
             seen = run(self.program, "eager", context=made)
             self._noisy.append(seen)
         return [s for s in self._noisy if s.error is None]

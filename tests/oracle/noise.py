@@ -33,6 +33,11 @@ EXACT = frozenset("""
 """.split())
 
 
+CONTRACTIONS = frozenset(
+    "mm bmm addmm baddbmm addbmm dot vdot mv addmv addr convolution convolution_backward linear matmul "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
+    "_scaled_dot_product_attention_math inner outer".split()
+)
 #: ops that are several steps, each with errors of its own
 _COMPOSED = """
     _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data logsumexp logaddexp logaddexp2 xlogy
@@ -60,17 +65,21 @@ def _base(func: Any) -> str:
 
 
 class Noise(TorchDispatchMode):
-    """Moves operands and results of arithmetic. units: by how many in the last place."""
+    """Moves operands and results of arithmetic. units: by how many in the last place. narrow: the dtype in
+    which contractions are computed, if they are in another than their operands'."""
 
-    def __init__(self, seed: int, units: float = 1.0) -> None:
+    def __init__(self, seed: int, units: float = 1.0, narrow: str = "") -> None:
         super().__init__()
         self.generator, self.units = torch.Generator().manual_seed(seed), units
+        self.narrow = torch.finfo(getattr(torch, narrow)).eps if narrow else 0.0
+        self.least = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
         aliased = [a.alias_info for a in schema.arguments if a.alias_info is not None]
         writes = any(a.is_write for a in aliased)
+        self.least = self.narrow if _base(func) in CONTRACTIONS else 0.0
         if (aliased and not writes) or _base(func) in EXACT:
             return func(*args, **kwargs)
         decomposition = None if writes else _decompositions().get(func)
@@ -101,7 +110,7 @@ class Noise(TorchDispatchMode):
             return torch.view_as_complex(self._one(torch.view_as_real(t.resolve_conj().contiguous())))
         if not t.is_floating_point() or not t.numel():
             return t
-        eps = torch.finfo(t.dtype).eps * self.units
+        eps = max(torch.finfo(t.dtype).eps, self.least) * self.units
         u = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         moved = (t.double() * (1 + eps * u)).to(t.dtype)
         # the strides stay: views and memory formats follow from them

@@ -11,8 +11,8 @@ from typing import Any
 #: `torch.autograd.grad` in `build()`; compile: gflow.compile without gradients; compile_grad: with a
 #: backward; train: an nn.Graph with an optimizer; dynamo, dynamo_grad: torch.compile(backend="gflow").
 MODES = {
-    "graph": 40, "graph_grad": 16, "compile": 10, "compile_grad": 12, "train": 18, "dynamo": 2,
-    "dynamo_grad": 2,
+    "graph": 40, "graph_grad": 16, "compile": 10, "compile_grad": 12, "train": 18, "dynamo": 0.6,
+    "dynamo_grad": 0.6,
 }  # fmt: skip
 WITH_GRADIENTS = ("graph_grad", "compile_grad", "train", "dynamo_grad")
 
