@@ -164,35 +164,45 @@ class _References:
 
 def _unexplained(name: str, wrong: Tensor, a: Tensor, b: Tensor, runs: _References) -> Tensor | None:
     """Where a suspect stays wrong; None where rounding explains all of it."""
-    a, b = _plain(a), _plain(b)
     wide = None
     if runs.float64 is not None and name in runs.float64.values:
-        wide = _plain(runs.float64.values[name])
-        wide = wide if wide.shape == b.shape else None
+        wide = runs.float64.values[name]
+
+    def trials(count: int) -> list[Tensor]:
+        return [s.values[name] for s in runs.noisy(count) if name in s.values]
+
+    return unexplained(wrong, a, b, wide, trials)
+
+
+def unexplained(
+    wrong: Tensor, a: Tensor, b: Tensor, wide: Tensor | None, trials: Callable[[int], list[Tensor]]
+) -> Tensor | None:
+    """Where `a` is not `b` up to rounding; None where it is everywhere.
+
+    wrong: where to look. wide: the same in float64. trials: a number of runs like b's, with noise.
+    """
+    a, b = _plain(a), _plain(b)
+    wide = None if wide is None else _plain(wide)
+    wide = None if wide is None or wide.shape != b.shape else wide
     for count in (TRIALS, MORE_TRIALS):
         if a.is_floating_point() and wide is not None:
             wrong = wrong & ~_as_near(a, b, wide)
         if not wrong.any():
             return None
-        trials = [_plain(s.values[name]) for s in runs.noisy(count) if name in s.values]
-        trials = [t for t in trials if t.shape == b.shape]
+        runs = [t for t in map(_plain, trials(count)) if t.shape == b.shape]
         if not a.is_floating_point():
-            for t in trials:
+            for t in runs:
                 wrong = wrong & (t == b)
-            if not wrong.any():
-                return None
-            continue
-        spread = torch.zeros(b.shape, dtype=torch.float64)
-        for t in trials:
-            away = (t.double() - b.double()).abs()
-            same = _same_special(t, b)
-            spread = torch.maximum(spread, torch.where(same, 0.0, away.nan_to_num(torch.inf, torch.inf)))
-        if wide is not None:
-            away = (wide.double() - b.double()).abs()
-            fine = b.isfinite() & wide.isfinite()
-            spread = torch.maximum(spread, torch.where(fine, away, 0.0))
-        off = (a.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
-        wrong = wrong & ~(off <= 8 * spread + 8 * _eps(b) * b.double().abs() + _least(b))
+        else:
+            spread = torch.zeros(b.shape, dtype=torch.float64)
+            for t in runs:
+                away = (t.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
+                spread = torch.maximum(spread, torch.where(_same_special(t, b), 0.0, away))
+            if wide is not None:
+                away = (wide.double() - b.double()).abs()
+                spread = torch.maximum(spread, torch.where(away.isfinite(), away, 0.0))
+            off = (a.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
+            wrong = wrong & ~(off <= 8 * spread + 8 * _eps(b) * b.double().abs() + _least(b))
         if not wrong.any():
             return None
     return wrong

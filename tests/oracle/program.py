@@ -146,6 +146,11 @@ def expression(value: Json, dtypes: Mapping[str, str] = {}) -> str:
     return repr(value)
 
 
+def is_augmented(target: str) -> bool:
+    """Whether a target is an assignment like `+=`."""
+    return target.endswith("=") and not target[0].isalpha() and target not in ("==", "<=", ">=", "!=")
+
+
 def statement(call: Call, dtypes: Mapping[str, str] = {}) -> str:
     """A call as a line of Python."""
     args = [expression(a, dtypes) for a in call.args]
@@ -157,7 +162,7 @@ def statement(call: Call, dtypes: Mapping[str, str] = {}) -> str:
         return f"{args[0]}[{index}] = {args[2]}"
     if target == "getitem":
         made = f"{args[0]}[{index}]"
-    elif target.endswith("=") and not target[0].isalpha() and target not in ("==", "<=", ">=", "!="):
+    elif is_augmented(target):
         return f"{args[0]} {target} {args[1]}"
     elif target[0] == ".":
         made = f"{args[0]}{target}({', '.join(args[1:] + kwargs)})"
@@ -178,6 +183,9 @@ def source(program: Program, dtypes: Mapping[str, str] = {}) -> str:
     """`build(...)` as Python text: the tensors that are not from a closure by name, then the calls."""
     names = [t.name for t in program.tensors if t.role != "closure"]
     lines = [f"def build({', '.join(names)}):"]
+    assigned = {base_name(c.args[0]["r"]) for c in program.calls if is_augmented(c.target)}
+    closures = sorted(assigned & {t.name for t in program.tensors if t.role == "closure"})
+    lines += [f"    global {', '.join(closures)}"] if closures else []
     lines += [f"    {statement(c, dtypes)}" for c in program.calls]
     lines.append(f"    return [{', '.join(program.outputs)}]")
     return "\n".join(lines) + "\n"
