@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .program import (
-    Call, Json, Program, Storage, TensorSpec, dtype_of, expression, reads, statement,
+    Call, Json, Program, Storage, TensorSpec, dtype_of, expression, op_db_name, reads, statement,
 )  # fmt: skip
 from .settings import Settings, random_settings
 from .tensors import FILLS, contiguous, memory, random_layout, span, view
@@ -267,6 +267,8 @@ class Growth:
         named = {k: _json(v) for k, v in kwargs.items()}
         name = "" if effect else f"v{len(self.calls)}"
         call = Call(name, target, tuple(made), named)
+        if target.startswith("op_db:"):
+            self.env[op_db_name(target)] = self.env["op_db"](target.removeprefix("op_db:"))
         try:
             exec(statement(call), self.env)
         except Exception as error:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -146,6 +147,11 @@ def expression(value: Json, dtypes: Mapping[str, str] = {}) -> str:
     return repr(value)
 
 
+def op_db_name(target: str) -> str:
+    """The name that a program's text has for an op of op_db."""
+    return "op_db_" + re.sub(r"\W", "_", target.removeprefix("op_db:"))
+
+
 def is_augmented(target: str) -> bool:
     """Whether a target is an assignment like `+=`."""
     return target.endswith("=") and not target[0].isalpha() and target not in ("==", "<=", ">=", "!=")
@@ -169,7 +175,7 @@ def statement(call: Call, dtypes: Mapping[str, str] = {}) -> str:
     elif target[0] == "@" and len(target) > 1:
         made = f"{args[0]}.{target[1:]}"
     elif target.startswith("op_db:"):
-        made = f"op_db({target[6:]!r})({', '.join(args + kwargs)})"
+        made = f"{op_db_name(target)}({', '.join(args + kwargs)})"
     elif target[0].isalpha():
         made = f"{target}({', '.join(args + kwargs)})"
     elif len(args) == 1:
@@ -182,7 +188,9 @@ def statement(call: Call, dtypes: Mapping[str, str] = {}) -> str:
 def source(program: Program, dtypes: Mapping[str, str] = {}) -> str:
     """`build(...)` as Python text: the tensors that are not from a closure by name, then the calls."""
     names = [t.name for t in program.tensors if t.role != "closure"]
-    lines = [f"def build({', '.join(names)}):"]
+    samples = sorted({c.target for c in program.calls if c.target.startswith("op_db:")})
+    lines = [f"{op_db_name(t)} = op_db({t.removeprefix('op_db:')!r})" for t in samples]
+    lines.append(f"def build({', '.join(names)}):")
     assigned = {base_name(c.args[0]["r"]) for c in program.calls if is_augmented(c.target)}
     closures = sorted(assigned & {t.name for t in program.tensors if t.role == "closure"})
     lines += [f"    global {', '.join(closures)}"] if closures else []
