@@ -18,7 +18,7 @@ from .call_record import record_call
 from .config import GraphConfig
 from .debug import DebugSettings
 from .dynamic import DynamicCalls
-from .errors import GraphError, GraphInputError
+from .errors import EagerMismatch, GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
 from .gradients import keeps, read_gradient
 from .guards.build import Reading
@@ -285,8 +285,18 @@ class Graph(Inspection, Sharing):
             result = plan.outputs
         elif plan.first_outputs is not None:
             result, plan.first_outputs = plan.first_outputs[0], None
-        else:
+        elif (check := self.config._check) is None or not check.is_due(self._state.steps):
             result = plan.run(leaves, self._state)
+        else:
+            from .inspection.against_eager import checked_step
+
+            try:
+                result = checked_step(check, plan, leaves, self, args, kwargs, _here())
+            except EagerMismatch:  # the step itself was made
+                if hooked is not None:
+                    run_hooks(hooked, after=True)
+                self._after_step()
+                raise
         if hooked is not None:
             run_hooks(hooked, after=True)
         self._after_step()

@@ -22,7 +22,9 @@ for folder in (ROOT, ROOT / "tests"):
     sys.path.insert(0, str(folder))
 os.environ.setdefault("GFLOW_CACHE", "0")
 os.environ.setdefault("GFLOW_PROGRESS", "0")
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+)
 
 
 def replay(what: str, shrink: float, out: Path | None) -> int:
@@ -38,7 +40,14 @@ def replay(what: str, shrink: float, out: Path | None) -> int:
     print(source(program), program.settings, verdict, sep="\n")
     if verdict.status in FINDS and shrink:
         program = minimize(program, lambda p: judge(p).status == verdict.status, shrink)
-        print("minimized:", source(program), *program.tensors, *program.storages, program.settings, sep="\n")
+        print(
+            "minimized:",
+            source(program),
+            *program.tensors,
+            *program.storages,
+            program.settings,
+            sep="\n",
+        )
         print(judge(program))
     if out is not None:
         out.write_text(script(program))
@@ -46,13 +55,17 @@ def replay(what: str, shrink: float, out: Path | None) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1000, help="programs")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--out", type=Path, default=Path("fuzz-programs"))
-    parser.add_argument("--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't")
+    parser.add_argument(
+        "--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't"
+    )
     parser.add_argument("--replay", help="a seed, or a program as JSON")
     parser.add_argument("--script", type=Path, help="with --replay: write a script of it here")
     parser.add_argument("--summary", action="store_true", help="only print what --out holds")

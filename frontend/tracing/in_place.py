@@ -104,21 +104,19 @@ def _out_problem(
     target: Tensor,
     concrete: Callable[[Any], Any],
 ) -> str | None:
-    """PyTorch's own words on a call with `out=`, by its shape rules."""
     meta = functools.partial(_on_meta, concrete=concrete)
     with untraced():
-        given = [meta(a) for a in args]
-        named = {k: meta(v) for k, v in kwargs.items() if k != "out"}
         try:
-            func(*given, **named)
+            result = func(*map(meta, args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
         except Exception:  # the call itself will say so
             return None
-        try:
-            func(*given, **named, out=meta(target))
-        except Exception as error:
-            name = getattr(func, "__name__", "the op")
-            return f"{name}(out=…) cannot write to a tensor of dtype {_name(target.dtype)}: {error}"
-    return None
+    if not isinstance(result, Tensor) or torch.can_cast(result.dtype, target.dtype):
+        return None
+    name = getattr(func, "__name__", "the op")
+    return (
+        f"{name}(out=…) gives {_name(result.dtype)} here, and the tensor that takes it is "
+        f"{_name(target.dtype)}. Pass one of a dtype that holds it."
+    )
 
 
 def _on_meta(value: Any, concrete: Callable[[Any], Any]) -> Any:

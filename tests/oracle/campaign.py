@@ -76,7 +76,14 @@ def judged(seed: int, shrink: float) -> tuple[Result, Program | None]:
     start = time.monotonic()
     program = grow(seed)
     verdict = judge(program)
-    base = Result(seed, verdict.status, verdict.detail, verdict.where, program.settings.mode, len(program.calls))
+    base = Result(
+        seed,
+        verdict.status,
+        verdict.detail,
+        verdict.where,
+        program.settings.mode,
+        len(program.calls),
+    )
     if verdict.status not in FINDS:
         return replace(base, seconds=round(time.monotonic() - start, 3)), None
     if shrink:
@@ -218,7 +225,10 @@ class Record:
         refused = collections.Counter(_reason(r.detail) for r in results if r.status == "refused")
         if refused:
             share = sum(refused.values()) / len(results)
-            lines += [f"refused: {share:.1%}", *(f"  {n} × {reason}" for reason, n in refused.most_common(25))]
+            lines += [
+                f"refused: {share:.1%}",
+                *(f"  {n} × {reason}" for reason, n in refused.most_common(25)),
+            ]
         finds: dict[str, list[Result]] = collections.defaultdict(list)
         for r in results:
             if r.status in (*FINDS, "oracle"):

@@ -15,7 +15,16 @@ from typing import Any
 import torch
 
 from .program import (
-    Call, Json, Program, Storage, TensorSpec, dtype_of, expression, op_db_name, reads, statement,
+    Call,
+    Json,
+    Program,
+    Storage,
+    TensorSpec,
+    dtype_of,
+    expression,
+    op_db_name,
+    reads,
+    statement,
 )  # fmt: skip
 from .settings import Settings, random_settings
 from .tensors import FILLS, contiguous, memory, random_layout, span, view
@@ -155,7 +164,9 @@ class Growth:
         floating = dtype in FLOATS or dtype.startswith("complex")
         if not role:
             role = self._role(floating)
-        strides, offset, rest = (contiguous(shape), 0, 0) if plain else random_layout(self.rng, shape)
+        strides, offset, rest = (
+            (contiguous(shape), 0, 0) if plain else random_layout(self.rng, shape)
+        )
         if role in ("parameter", "buffer") and self.chance(0.85):
             strides, offset, rest = contiguous(shape), 0, 0
         needed = offset + span(shape, strides)
@@ -206,7 +217,9 @@ class Growth:
         i = self.rng.choice(found)
         return i, self.rng.randint(0, self.storages[i].size - needed) + offset
 
-    def index(self, shape: Sequence[int], high: int, negative: bool = False, distinct: bool = False) -> Value:
+    def index(
+        self, shape: Sequence[int], high: int, negative: bool = False, distinct: bool = False
+    ) -> Value:
         """An int64 argument of valid indices below `high`."""
         if high <= 0:
             raise Rejected("nothing to index")
@@ -246,6 +259,7 @@ class Growth:
 
     def floating(self, rank: int | None = None, least: int = 0) -> Value:
         """A floating-point value (of some rank), or a new argument."""
+
         def fits(t: Tensor) -> bool:
             return is_float(t) and (t.dim() == rank if rank is not None else t.dim() >= least)
 
@@ -272,7 +286,9 @@ class Growth:
         try:
             exec(statement(call), self.env)
         except Exception as error:
-            if self.chance(0.04) and not isinstance(error, (SyntaxError, NameError, AttributeError)):
+            if self.chance(0.04) and not isinstance(
+                error, (SyntaxError, NameError, AttributeError)
+            ):
                 self.calls.append(replace(call, result=""))
                 self.raises = type(error).__name__
             self.rejected += 1
@@ -284,7 +300,10 @@ class Growth:
         parts = result if isinstance(result, (tuple, list)) else [result]
         if not parts or not all(isinstance(p, Tensor) for p in parts):
             raise Rejected("no tensor")
-        if any(p.numel() > MOST or p.dim() > 6 or p.is_quantized or p.layout != torch.strided for p in parts):
+        if any(
+            p.numel() > MOST or p.dim() > 6 or p.is_quantized or p.layout != torch.strided
+            for p in parts
+        ):
             raise Rejected("too large")
         self.calls.append(call)
         if isinstance(result, Tensor):
@@ -424,7 +443,9 @@ def _outputs(growth: Growth) -> list[str]:
         some.append(growth.rng.choice(growth.values).name)
     chosen = (loose[-6:] + some)[:8]
     if growth.settings.grad and not any(
-        growth_value.tensor.requires_grad for growth_value in growth.values if growth_value.name in chosen
+        growth_value.tensor.requires_grad
+        for growth_value in growth.values
+        if growth_value.name in chosen
     ):
         chosen += [v.name for v in growth.values if v.tensor.requires_grad][-1:]
     return list(dict.fromkeys(chosen)) or [growth.values[-1].name]

@@ -25,13 +25,13 @@ from gflow.compiler.passmanager import run_pipeline
 from gflow.compiler.pipeline import PipelineOptions, pipeline_for
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.inspection.noise import Noise
 from gflow.lowering import lower
 from gflow.runtime import Executable
 from gflow.tracing.tracer import trace_graph
 
 from .growth import grow
 from .judge import REFUSALS, Verdict, apart, unexplained
-from .noise import Noise
 from .run import compiled_text
 from .settings import Settings
 from .tensors import make
@@ -75,7 +75,7 @@ def _traced(seed: int, rng: random.Random) -> Subject | None:
     if program.raises:
         return None
     program = replace(program, settings=Settings())
-    storages, tensors = make(program)
+    _, tensors = make(program)
     closures = {t.name: tensors[t.name] for t in program.tensors if t.role == "closure"}
     build = compiled_text(program, False, closures)
     given = [tensors[t.name] for t in program.tensors if t.role != "closure"]
@@ -95,7 +95,9 @@ def _traced(seed: int, rng: random.Random) -> Subject | None:
     function = next(iter(module.body.operations))
     if len(function.arguments) > len(args):
         args.append(torch.tensor([1234, 5]))
-    return Subject(module.operation.get_asm(enable_debug_info=True), [a.detach() for a in args], "traced")
+    return Subject(
+        module.operation.get_asm(enable_debug_info=True), [a.detach() for a in args], "traced"
+    )
 
 
 def random_pipeline(rng: random.Random, target: str) -> str:
@@ -114,7 +116,10 @@ def random_pipeline(rng: random.Random, target: str) -> str:
     keep = 0.75 if rng.random() < 0.7 else 0.3
     kept = [p for p in passes if p.startswith(NEEDED) or rng.random() < keep]
     if rng.random() < 0.2:
-        kept = ["gflow-fuse{max-ops=1 epilogues=false}" if p.startswith("gflow-fuse") else p for p in kept]
+        kept = [
+            "gflow-fuse{max-ops=1 epilogues=false}" if p.startswith("gflow-fuse") else p
+            for p in kept
+        ]
     return f"builtin.module(func.func({','.join(kept)}))"
 
 
@@ -147,12 +152,16 @@ def judge_subject(subject: Subject, target: str, pipeline: str) -> Verdict:
     return wrong or Verdict("ok", where=f"{subject.kind} {target}")
 
 
-def _by_interpreter(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
+def _by_interpreter(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
     run_pipeline(module, _tensor_passes(pipeline))
     return run_module(module, args)
 
 
-def _by_machine_code(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
+def _by_machine_code(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
     program = compile_module(module, CompileOptions(target=target, pipeline=pipeline, threads=2))
     run = Executable(program)
     run.arena.fill_(0x7B)  # what nobody wrote is not zero
@@ -160,21 +169,32 @@ def _by_machine_code(module: ir.Module, args: list[Tensor], pipeline: str, targe
 
 
 def _by_triton(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
-    return run_program(compile_module(module, CompileOptions(target=target, pipeline=pipeline)), args)
+    return run_program(
+        compile_module(module, CompileOptions(target=target, pipeline=pipeline)), args
+    )
 
 
 Run = Callable[[ir.Module, "list[Tensor]", str, str], "list[Tensor]"]
 
 
 def _differs(
-    subject: Subject, want: Sequence[Tensor], reference: Callable[..., list[Tensor]], run: Run, pipeline: str, target: str
-) -> Verdict | None:  # fmt: skip
+    subject: Subject,
+    want: Sequence[Tensor],
+    reference: Callable[..., list[Tensor]],
+    run: Run,
+    pipeline: str,
+    target: str,
+) -> Verdict | None:
     name = run.__name__.strip("_").replace("_", " ")
     args = copies(subject.args)
     try:
         got = run(parse(subject.text), args, pipeline, target)
     except Exception as error:
-        return Verdict("crash", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}", f"{name} {pipeline}")
+        return Verdict(
+            "crash",
+            f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",
+            f"{name} {pipeline}",
+        )
 
     def trials(n: int) -> Callable[[int], list[Tensor]]:
         def noisy(count: int) -> list[Tensor]:
@@ -188,7 +208,9 @@ def _differs(
 
     for n, (a, b) in enumerate(zip(got, want, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
-            return Verdict("mismatch", f"result {n}: {a.dtype}{list(a.shape)}, {b.dtype}{list(b.shape)}", name)
+            return Verdict(
+                "mismatch", f"result {n}: {a.dtype}{list(a.shape)}, {b.dtype}{list(b.shape)}", name
+            )
         a, b = a.clone(), b.clone()
         wrong = apart(a, b)
         if wrong.any():

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from gflow.errors import GraphError
+from gflow.inspection.noise import Noise
 from gflow.lowering.dtypes import LoweringError
 
-from .noise import Noise
 from .program import Program
 from .run import Seen, run
 
@@ -87,7 +87,9 @@ def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
     for name, a in ours.values.items():
         b = eager.values[name]
         if program.settings.amp and a.is_floating_point() and b.is_floating_point():
-            b = eager.values[name] = b.to(a.dtype)  # graphs keep the types of results, autocast doesn't
+            b = eager.values[name] = b.to(
+                a.dtype
+            )  # graphs keep the types of results, autocast doesn't
         if a.shape != b.shape or a.dtype != b.dtype:
             what = f"{name}: {a.dtype}{list(a.shape)}, eager {b.dtype}{list(b.shape)}"
             return Verdict("mismatch", what, "type")
@@ -100,8 +102,14 @@ def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
     for name, wrong in suspects.items():
         left = _unexplained(name, wrong, ours.values[name], eager.values[name], runs)
         if left is not None:
-            return Verdict("mismatch", _describe(name, left, ours, eager, runs), name.partition(", ")[2] or name)
-    return Verdict("rounding", "; ".join(f"{n} ({int(w.sum())})" for n, w in suspects.items())[:200])
+            return Verdict(
+                "mismatch",
+                _describe(name, left, ours, eager, runs),
+                name.partition(", ")[2] or name,
+            )
+    return Verdict(
+        "rounding", "; ".join(f"{n} ({int(w.sum())})" for n, w in suspects.items())[:200]
+    )
 
 
 def _fill_gradients(ours: Seen, eager: Seen) -> None:
@@ -156,13 +164,17 @@ class _References:
         while len(self._noisy) < count:
             seed = len(self._noisy)
             narrow = self.program.settings.amp
-            made: Callable[[], Noise] = functools.partial(Noise, 7919 * seed + 1, 1.0 + seed % 2, narrow)
+            made: Callable[[], Noise] = functools.partial(
+                Noise, 7919 * seed + 1, 1.0 + seed % 2, narrow
+            )
             seen = run(self.program, "eager", context=made)
             self._noisy.append(seen)
         return [s for s in self._noisy if s.error is None]
 
 
-def _unexplained(name: str, wrong: Tensor, a: Tensor, b: Tensor, runs: _References) -> Tensor | None:
+def _unexplained(
+    name: str, wrong: Tensor, a: Tensor, b: Tensor, runs: _References
+) -> Tensor | None:
     """Where a suspect stays wrong; None where rounding explains all of it."""
     wide = None
     if runs.float64 is not None and name in runs.float64.values:
@@ -221,7 +233,8 @@ def _as_near(a: Tensor, b: Tensor, wide: Tensor) -> Tensor:
 def _describe(name: str, wrong: Tensor, ours: Seen, eager: Seen, runs: _References) -> str:
     a, b = _plain(ours.values[name]), _plain(eager.values[name])
     at = tuple(wrong.nonzero()[0].tolist())
-    text = f"{name}: {int(wrong.sum())} of {wrong.numel()} differ, at {list(at)} {a[at].item()!r}, eager {b[at].item()!r}"
+    text = f"{name}: {int(wrong.sum())} of {wrong.numel()} differ, at {list(at)} "
+    text += f"{a[at].item()!r}, eager {b[at].item()!r}"
     wide = runs.float64
     if wide is not None and name in wide.values and _plain(wide.values[name]).shape == b.shape:
         text += f", float64 {_plain(wide.values[name])[at].item()!r}"

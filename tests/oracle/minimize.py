@@ -25,7 +25,9 @@ def minimize(program: Program, fails: Fails, seconds: float = 60) -> Program:
     return program
 
 
-def _greedy(program: Program, shrink: Callable[[Program], Iterator[Program]], fails: Fails, deadline: float) -> Program:
+def _greedy(
+    program: Program, shrink: Callable[[Program], Iterator[Program]], fails: Fails, deadline: float
+) -> Program:
     """Take the first smaller program that fails, again and again."""
     again = True
     while again and time.monotonic() < deadline:
@@ -49,7 +51,9 @@ def _holds(program: Program, fails: Fails) -> bool:
 
 def _without_unused(program: Program) -> Program:
     """Without tensors that nothing reads (they stay where they are somebody's alias)."""
-    used = {name for c in program.calls for name in reads(c)} | {base_name(o) for o in program.outputs}
+    used = {name for c in program.calls for name in reads(c)} | {
+        base_name(o) for o in program.outputs
+    }
     sames = {t.same for t in program.tensors if t.name in used and t.same}
     keep = tuple(t for t in program.tensors if t.name in used | sames)
     return replace(program, tensors=keep) if keep else program
@@ -95,7 +99,9 @@ def _calls(program: Program) -> Iterator[Program]:
             if calls[i].result:
                 renamed = _renamed(calls[i + 1 :], calls[i].result, name)
                 outputs = tuple(_rename(o, calls[i].result, name) for o in program.outputs)
-                yield replace(program, calls=calls[:i] + renamed, outputs=tuple(dict.fromkeys(outputs)))
+                yield replace(
+                    program, calls=calls[:i] + renamed, outputs=tuple(dict.fromkeys(outputs))
+                )
     for i, call in enumerate(calls):
         for key in call.kwargs:
             less = {k: v for k, v in call.kwargs.items() if k != key}
@@ -113,7 +119,9 @@ def _renamed(calls: tuple[Call, ...], old: str, new: str) -> tuple[Call, ...]:
         return [walk(v) for v in value] if isinstance(value, (list, tuple)) else value
 
     return tuple(
-        replace(c, args=tuple(walk(a) for a in c.args), kwargs={k: walk(v) for k, v in c.kwargs.items()})
+        replace(
+            c, args=tuple(walk(a) for a in c.args), kwargs={k: walk(v) for k, v in c.kwargs.items()}
+        )
         for c in calls
     )
 
@@ -127,7 +135,10 @@ def _settings(program: Program) -> Iterator[Program]:
         replace(s, threads=1), replace(s, schedule=None), replace(s, checkpoint=False), replace(s, amp=""),
         replace(s, autocast=""), replace(s, pipeline=""), replace(s, optimizer=("SGD", {"lr": 0.1})),
     ]  # fmt: skip
-    smaller += [replace(s, switches={k: v for k, v in s.switches.items() if k != name}) for name in s.switches]
+    smaller += [
+        replace(s, switches={k: v for k, v in s.switches.items() if k != name})
+        for name in s.switches
+    ]
     for candidate in smaller:
         if candidate != s:
             yield replace(program, settings=candidate)
@@ -149,7 +160,11 @@ def _tensors(program: Program) -> Iterator[Program]:
                 shown = view(t, memory(storage)).contiguous().reshape(-1)
                 own = replace(own, values=tuple(_item(v) for v in shown.tolist()))
             wider = replace(program, storages=(*program.storages, own))
-            yield _with_tensor(wider, i, replace(t, strides=dense, offset=0, storage=len(program.storages), same=None))
+            yield _with_tensor(
+                wider,
+                i,
+                replace(t, strides=dense, offset=0, storage=len(program.storages), same=None),
+            )
         if storage.fill not in ("normal", "small") and storage.values is None:
             yield _with_storage(program, t.storage, replace(storage, fill="normal"))
     sizes = sorted({n for t in program.tensors for n in t.shape if n > 1}, reverse=True)
@@ -189,7 +204,9 @@ def _arguments(program: Program) -> Iterator[Program]:
     found = {s.dtype for s in program.storages}
     for dtype in ("float16", "bfloat16", "float64"):
         if dtype in found:
-            storages = tuple(replace(s, dtype="float32") if s.dtype == dtype else s for s in program.storages)
+            storages = tuple(
+                replace(s, dtype="float32") if s.dtype == dtype else s for s in program.storages
+            )
             yield replace(program, storages=storages)
 
 

@@ -34,7 +34,9 @@ _OPEN = {
 def _ops() -> Mapping[str, Any]:
     from torch.testing._internal.common_methods_invocations import op_db
 
-    named = {(f"{o.name}.{o.variant_test_name}" if o.variant_test_name else o.name): o for o in op_db}
+    named = {
+        (f"{o.name}.{o.variant_test_name}" if o.variant_test_name else o.name): o for o in op_db
+    }
     return dict(sorted(named.items()))
 
 
@@ -46,7 +48,12 @@ def op_named(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def _drawable(grad: bool) -> tuple[str, ...]:
-    left_out = {*EXPECTED_FAILURES, *NO_VALUES, *_OPEN, *(EXPECTED_GRADIENT_FAILURES if grad else ())}
+    left_out = {
+        *EXPECTED_FAILURES,
+        *NO_VALUES,
+        *_OPEN,
+        *(EXPECTED_GRADIENT_FAILURES if grad else ()),
+    }
     return tuple(
         n for n, o in _ops().items()
         if n not in left_out and o.name not in left_out and (o.supports_autograd or not grad)
@@ -142,7 +149,11 @@ def sample(g: Growth) -> None:
     dtype = dtype_of(g.main)
     if dtype not in op.supported_dtypes("cpu") or g.chance(0.1):
         others = sorted((d for d in op.supported_dtypes("cpu")), key=str)
-        others = [d for d in others if str(d).removeprefix("torch.") in (*FLOATS, "int64", "int32", "bool")]
+        others = [
+            d
+            for d in others
+            if str(d).removeprefix("torch.") in (*FLOATS, "int64", "int32", "bool")
+        ]
         if g.settings.grad:
             others = [d for d in others if d.is_floating_point]
         if not others:
@@ -155,10 +166,17 @@ def sample(g: Growth) -> None:
     leaves, spec = pytree.tree_flatten(((chosen.input, *chosen.args), dict(chosen.kwargs)))
     if not all(isinstance(x, torch.Tensor) for x in leaves):
         [_literal(x) for x in leaves if not isinstance(x, torch.Tensor)]
-    given = [_argument(g, x) if isinstance(x, torch.Tensor) else _Literal(_literal(x)) for x in leaves]
+    given = [
+        _argument(g, x) if isinstance(x, torch.Tensor) else _Literal(_literal(x)) for x in leaves
+    ]
     args, kwargs = pytree.tree_unflatten(given, spec)
     if g.chance(0.15) and op.inplace_variant is not None:
-        g.emit(f"op_db:{name}+_", *map(_bare, args), effect=True, **{k: _bare(v) for k, v in kwargs.items()})
+        g.emit(
+            f"op_db:{name}+_",
+            *map(_bare, args),
+            effect=True,
+            **{k: _bare(v) for k, v in kwargs.items()},
+        )
         return
     result = g.emit(f"op_db:{name}", *map(_bare, args), **{k: _bare(v) for k, v in kwargs.items()})
     if op.supports_out and g.chance(0.1) and not g.settings.grad:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from .growth import FLOATS, INTEGERS, Growth, Rejected, Value, is_bool, is_float, is_integer, is_number
+from .growth import (
+    FLOATS,
+    INTEGERS,
+    Growth,
+    Rejected,
+    Value,
+    is_bool,
+    is_float,
+    is_integer,
+    is_number,
+)
 
 ANY_UNARY = (
     "abs", "ceil", "floor", "round", "trunc", "neg", "positive", "sign", "sgn", "square", "isnan", "isfinite",
@@ -43,7 +53,12 @@ def unary(g: Growth) -> None:
         x, name = g.pick(is_number), g.choice(ANY_UNARY)
     else:
         x, name = g.pick(is_number), g.choice(FLOAT_UNARY)
-    if g.chance(0.15) and name not in ("clone",) and not name.startswith("is") and name != "signbit":
+    if (
+        g.chance(0.15)
+        and name not in ("clone",)
+        and not name.startswith("is")
+        and name != "signbit"
+    ):
         _inplace(g, name, x)
     else:
         g.emit(f"torch.{name}", x)
@@ -96,7 +111,21 @@ def with_number(g: Growth) -> None:
     n = g.number(x.dtype)
     kind = g.rng.random()
     if kind < 0.3:
-        name = g.choice(("add", "sub", "mul", "div", "remainder", "fmod", "eq", "lt", "pow", "ge", "floor_divide"))
+        name = g.choice(
+            (
+                "add",
+                "sub",
+                "mul",
+                "div",
+                "remainder",
+                "fmod",
+                "eq",
+                "lt",
+                "pow",
+                "ge",
+                "floor_divide",
+            )
+        )
         if g.chance(0.35):
             _inplace(g, name, x, n)
         else:
@@ -187,7 +216,11 @@ def where(g: Growth) -> None:
     y = g.operand(x)
     kind = g.rng.random()
     if kind < 0.6:
-        condition = g.operand(x, "bool") if g.chance(0.5) else g.emit(g.choice((">", "<=")), x, g.number(x.dtype))
+        condition = (
+            g.operand(x, "bool")
+            if g.chance(0.5)
+            else g.emit(g.choice((">", "<=")), x, g.number(x.dtype))
+        )
         pair = [x, y]
         if g.chance(0.3):
             pair[g.choice((0, 1))] = g.number(x.dtype)
@@ -212,7 +245,9 @@ def cast(g: Growth) -> None:
     elif kind < 0.9:
         g.emit(".to", x, {"d": wanted}, copy=True)
     else:
-        same = {"float32": "int32", "int32": "float32", "float16": "int16", "int64": "float64"}.get(x.dtype)
+        same = {"float32": "int32", "int32": "float32", "float16": "int16", "int64": "float64"}.get(
+            x.dtype
+        )
         if same is None:
             raise Rejected("no type of its size")
         g.emit(".view", x, {"d": same})
@@ -242,7 +277,11 @@ def out(g: Growth) -> None:
     else:
         name, args = f"torch.{g.choice(OUT_UNARY)}", [x]
     found = [v for v in g.values if v.shape == x.shape]
-    target = g.choice(found) if found and g.chance(0.7) else g.argument(x.shape, x.dtype, role="input", grad=False)
+    target = (
+        g.choice(found)
+        if found and g.chance(0.7)
+        else g.argument(x.shape, x.dtype, role="input", grad=False)
+    )
     g.emit(name, *args, effect=True, out=target)
 
 
@@ -255,7 +294,9 @@ def creation(g: Growth) -> None:
     elif kind < 0.5:
         g.emit("torch.full_like", x, g.number(x.dtype))
     elif kind < 0.6:
-        g.emit("torch.arange", g.choice((0, 1, -3)), g.choice((4, 7, 5)), g.choice((1, 2)), dtype=dtype)
+        g.emit(
+            "torch.arange", g.choice((0, 1, -3)), g.choice((4, 7, 5)), g.choice((1, 2)), dtype=dtype
+        )
     elif kind < 0.68:
         g.emit("torch.linspace", g.choice((0, -1.5)), g.choice((1, 3.0)), g.choice((1, 5, 8)))
     elif kind < 0.76:

@@ -93,7 +93,9 @@ def index_write(g: Growth) -> None:
     """index_add, index_copy, index_fill, index_put, put."""
     x = _rank(g)
     d = g.rng.randrange(len(x.shape))
-    name = g.choice(("index_add", "index_copy", "index_fill", "index_put", "index_put", "index_add"))
+    name = g.choice(
+        ("index_add", "index_copy", "index_fill", "index_put", "index_put", "index_add")
+    )
     count = g.rng.randint(1, x.shape[d]) if name != "index_add" else g.choice((1, 3, 6))
     in_place = g.chance(0.4)
     if name == "index_put":
@@ -128,7 +130,9 @@ def one_hot(g: Growth) -> None:
 
 def search(g: Growth) -> None:
     x = g.floating()
-    edges = g.emit("torch.sort", g.argument((g.choice((1, 4, 9)),), x.dtype, role="input"), stable=True)
+    edges = g.emit(
+        "torch.sort", g.argument((g.choice((1, 4, 9)),), x.dtype, role="input"), stable=True
+    )
     g.emit(g.choice(("torch.bucketize", "torch.searchsorted"))
            if False else "torch.bucketize", x, edges, right=g.chance(0.5))  # fmt: skip
 

@@ -26,7 +26,21 @@ def product(g: Growth) -> None:
     """mm, bmm, mv, dot, outer, addmm, baddbmm, tensordot, inner."""
     dtype = g.main if g.main != "bool" else "float32"
     m, k, n, b = (g.choice(g.dims) for _ in range(4))
-    kind = g.choice(("mm", "bmm", "mv", "dot", "outer", "addmm", "baddbmm", "addmv", "inner", "tensordot", "addbmm"))
+    kind = g.choice(
+        (
+            "mm",
+            "bmm",
+            "mv",
+            "dot",
+            "outer",
+            "addmm",
+            "baddbmm",
+            "addmv",
+            "inner",
+            "tensordot",
+            "addbmm",
+        )
+    )
     scale = {"beta": g.choice((0, 1, 2)), "alpha": g.choice((1, 3))} if g.chance(0.4) else {}
     a = g.matching((m, k), dtype)
     if kind == "mm":
@@ -43,7 +57,11 @@ def product(g: Growth) -> None:
     elif kind == "mv":
         g.emit("torch.mv", a, g.matching((k,), dtype))
     elif kind in ("dot", "outer", "inner"):
-        g.emit(f"torch.{kind}", g.matching((k,), dtype), g.matching((n if kind == "outer" else k,), dtype))
+        g.emit(
+            f"torch.{kind}",
+            g.matching((k,), dtype),
+            g.matching((n if kind == "outer" else k,), dtype),
+        )
     elif kind == "addmv":
         g.emit("torch.addmv", g.argument((m,), dtype), a, g.matching((k,), dtype), **scale)
     elif kind == "addmm":
@@ -80,7 +98,9 @@ def linear(g: Growth) -> None:
 def _image(g: Growth, spatial: int, channels: int | None = None) -> Value:
     """(N, C, ...) or now and then (C, ...)."""
     dtype = g.float_dtype()
-    found = [v for v in g.values if v.dtype == dtype and len(v.shape) == spatial + 2 and 0 not in v.shape]
+    found = [
+        v for v in g.values if v.dtype == dtype and len(v.shape) == spatial + 2 and 0 not in v.shape
+    ]
     if found and channels is None and g.chance(0.6):
         return g.rng.choice(found)
     sizes = [g.choice((3, 4, 5, 7, 8)) for _ in range(spatial)]
@@ -152,7 +172,9 @@ def norm(g: Growth) -> None:
             g.emit("F.rms_norm", x, shape, weight)
         else:
             bias = g.argument(shape, x.dtype) if weight is not None and g.chance(0.7) else None
-            g.emit("F.layer_norm", x, shape, weight, bias, **({"eps": 1e-3} if g.chance(0.3) else {}))
+            g.emit(
+                "F.layer_norm", x, shape, weight, bias, **({"eps": 1e-3} if g.chance(0.3) else {})
+            )
         return
     channels = x.shape[1]
     weight = g.argument((channels,), x.dtype) if g.chance(0.6) else None
@@ -168,14 +190,26 @@ def norm(g: Growth) -> None:
         if not training or g.chance(0.6):
             role = "buffer" if g.settings.mode == "train" else ""
             mean = g.argument((channels,), x.dtype, role=role, grad=False, plain=True)
-            variance = g.argument((channels,), x.dtype, "positive", role=role, grad=False, plain=True)
+            variance = g.argument(
+                (channels,), x.dtype, "positive", role=role, grad=False, plain=True
+            )
         g.emit("F.batch_norm", x, mean, variance, weight, bias, training, g.choice((0.1, 0.3)))
 
 
 def attention(g: Growth) -> None:
-    b, h, q, k, d = g.choice((1, 2)), g.choice((1, 2, 3)), g.choice((1, 3, 8)), g.choice((2, 3, 9)), g.choice((2, 4, 8))
+    b, h, q, k, d = (
+        g.choice((1, 2)),
+        g.choice((1, 2, 3)),
+        g.choice((1, 3, 8)),
+        g.choice((2, 3, 9)),
+        g.choice((2, 4, 8)),
+    )
     dtype = g.float_dtype()
-    query, key, value = g.matching((b, h, q, d), dtype), g.matching((b, h, k, d), dtype), g.matching((b, h, k, d), dtype)
+    query, key, value = (
+        g.matching((b, h, q, d), dtype),
+        g.matching((b, h, k, d), dtype),
+        g.matching((b, h, k, d), dtype),
+    )
     kwargs: dict[str, object] = {}
     kind = g.rng.random()
     if kind < 0.25:
@@ -192,7 +226,19 @@ def attention(g: Growth) -> None:
 def loss(g: Growth) -> None:
     x = g.floating()
     kwargs = {"reduction": g.choice(("mean", "sum", "none"))}
-    kind = g.choice(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "bce", "kl_div", "cross", "nll", "cross"))
+    kind = g.choice(
+        (
+            "mse_loss",
+            "l1_loss",
+            "smooth_l1_loss",
+            "huber_loss",
+            "bce",
+            "kl_div",
+            "cross",
+            "nll",
+            "cross",
+        )
+    )
     if kind in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
         g.emit(f"F.{kind}", x, g.matching(x.shape, x.dtype), **kwargs)
     elif kind == "bce":
@@ -202,7 +248,12 @@ def loss(g: Growth) -> None:
         else:
             g.emit("F.binary_cross_entropy", g.emit("torch.sigmoid", x), target, **kwargs)
     elif kind == "kl_div":
-        g.emit("F.kl_div", g.emit("F.log_softmax", x, dim=g.dim(x)), g.argument(x.shape, x.dtype, "unit"), **kwargs)
+        g.emit(
+            "F.kl_div",
+            g.emit("F.log_softmax", x, dim=g.dim(x)),
+            g.argument(x.shape, x.dtype, "unit"),
+            **kwargs,
+        )
     else:
         x = g.floating(least=2)
         classes = x.shape[1]
@@ -231,7 +282,9 @@ def resample(g: Growth) -> None:
     elif kind < 0.7:
         g.emit("F.pixel_unshuffle", x, 2)
     elif kind < 0.85:
-        g.emit("F.unfold", x, g.choice((1, 2, 3)), stride=g.choice((1, 2)), padding=g.choice((0, 1)))
+        g.emit(
+            "F.unfold", x, g.choice((1, 2, 3)), stride=g.choice((1, 2)), padding=g.choice((0, 1))
+        )
     else:
         g.emit("F.glu", g.floating(least=1), g.choice((0, -1)))
 

@@ -211,7 +211,10 @@ def pad(g: Growth) -> None:
     x = g.floating(least=1)
     rank = len(x.shape)
     if g.chance(0.6):
-        sizes = [g.choice((0, 1, 2, -1 if g.chance(0.2) else 0)) for _ in range(2 * g.rng.randint(1, rank))]
+        sizes = [
+            g.choice((0, 1, 2, -1 if g.chance(0.2) else 0))
+            for _ in range(2 * g.rng.randint(1, rank))
+        ]
         g.emit("F.pad", x, sizes, value=g.choice((0, 1.5, None)))
     else:
         x = g.floating(rank=g.choice((3, 4)))
@@ -234,7 +237,19 @@ def strided(g: Growth) -> None:
 def parts_of_complex(g: Growth) -> None:
     if g.chance(0.5):
         x = g.pick(lambda t: t.is_complex())
-        g.emit(g.choice(("torch.real", "torch.imag", "torch.view_as_real", "torch.conj", "torch.abs", "torch.angle")), x)
+        g.emit(
+            g.choice(
+                (
+                    "torch.real",
+                    "torch.imag",
+                    "torch.view_as_real",
+                    "torch.conj",
+                    "torch.abs",
+                    "torch.angle",
+                )
+            ),
+            x,
+        )
     else:
         x = g.pick(lambda t: t.dtype.itemsize in (4, 8) and is_float(t))
         g.emit("torch.complex", x, g.matching(x.shape, x.dtype))

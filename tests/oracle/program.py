@@ -77,8 +77,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """See the module. raises: what eager raises for it ("" if it runs). float64: whether the float64 run means the same (no
-    conversions to narrower types)."""
+    """See the module. raises: what eager raises for it ("" if it runs). float64: whether the
+    float64 run means the same (no conversions to narrower types)."""
 
     seed: int
     storages: tuple[Storage, ...]
@@ -154,7 +154,9 @@ def op_db_name(target: str) -> str:
 
 def is_augmented(target: str) -> bool:
     """Whether a target is an assignment like `+=`."""
-    return target.endswith("=") and not target[0].isalpha() and target not in ("==", "<=", ">=", "!=")
+    return (
+        target.endswith("=") and not target[0].isalpha() and target not in ("==", "<=", ">=", "!=")
+    )
 
 
 def statement(call: Call, dtypes: Mapping[str, str] = {}) -> str:

@@ -37,7 +37,9 @@ class Seen:
 class Model(torch.nn.Module):
     """A program as a module: parameters and buffers by name, the rest as arguments."""
 
-    def __init__(self, program: Program, build: Callable[..., Any], tensors: dict[str, Tensor]) -> None:
+    def __init__(
+        self, program: Program, build: Callable[..., Any], tensors: dict[str, Tensor]
+    ) -> None:
         super().__init__()
         self.program_text, self.order = build, []
         for spec in program.tensors:
@@ -52,7 +54,9 @@ class Model(torch.nn.Module):
     def forward(self, *inputs: Tensor) -> list[Tensor]:
         given = iter(inputs)
         build = self.program_text
-        return build(*(next(given) if is_input else getattr(self, name) for name, is_input in self.order))
+        return build(
+            *(next(given) if is_input else getattr(self, name) for name, is_input in self.order)
+        )
 
 
 def loss_of(outputs: Sequence[Tensor]) -> Tensor | None:
@@ -344,7 +348,9 @@ def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
             if isinstance(value, Tensor):
                 seen.values[f"optimizer's {key} of parameter {i}"] = value.detach().clone()
     for i, group in enumerate(optimizer.param_groups):
-        seen.values[f"learning rate of group {i}"] = torch.tensor(float(group["lr"]), dtype=torch.float64)
+        seen.values[f"learning rate of group {i}"] = torch.tensor(
+            float(group["lr"]), dtype=torch.float64
+        )
 
 
 def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:

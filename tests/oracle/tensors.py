@@ -15,7 +15,21 @@ Tensor = torch.Tensor
 Generator = torch.Generator
 
 #: what lies in the elements of a storage that no tensor shows, and must stay there
-SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, 1e30, -1e30, 0.5, 2.0, 65504.0)
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e-40,
+    1e30,
+    -1e30,
+    0.5,
+    2.0,
+    65504.0,
+)
 
 
 def _normal(n: int, g: Generator) -> Tensor:
@@ -39,7 +53,13 @@ FILLS: Mapping[str, Callable[[int, Generator], Tensor]] = {
     "zeros": lambda n, g: torch.zeros(n, dtype=torch.float64),
 }
 #: of integer storages: kind → (low, high)
-INTEGERS = {"normal": (-5, 6), "small": (0, 3), "index": (0, 2), "wide": (-100, 100), "positive": (1, 9)}
+INTEGERS = {
+    "normal": (-5, 6),
+    "small": (0, 3),
+    "index": (0, 2),
+    "wide": (-100, 100),
+    "positive": (1, 9),
+}
 
 
 def memory(storage: Storage, call: int = 0) -> Tensor:
@@ -72,7 +92,9 @@ def view(spec: TensorSpec, elements: Tensor) -> Tensor:
     return elements.as_strided(spec.shape, spec.strides, spec.offset)
 
 
-def make(program: Program, call: int = 0, wider: bool = False) -> tuple[list[Tensor], dict[str, Tensor]]:
+def make(
+    program: Program, call: int = 0, wider: bool = False
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """(elements of all storages, tensors by name). wider: in float64."""
     storages = [memory(s, call) for s in program.storages]
     if wider:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 Tensor = torch.Tensor
 
 #: ops whose results are exact, or their operands' own elements
-EXACT = frozenset("""
+_EXACT = """
     clone copy _to_copy copy_ cat stack select slice index gather index_select embedding flip roll repeat where
     masked_fill masked_scatter constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d zeros ones full
     replication_pad1d replication_pad2d replication_pad3d zeros_like ones_like full_like empty empty_like
@@ -30,14 +30,16 @@ EXACT = frozenset("""
     lift_fresh_copy one_hot cummax cummin take copysign signbit nan_to_num detach alias isposinf isneginf real
     imag view_as_real unfold_copy diag_embed as_strided threshold hardtanh positive searchsorted bucketize
     _local_scalar_dense _foreach_neg _foreach_zero _foreach_copy _foreach_abs _foreach_maximum
-""".split())
+"""
+EXACT = frozenset(_EXACT.split())
 
 
-CONTRACTIONS = frozenset(
-    "mm bmm addmm baddbmm addbmm dot vdot mv addmv addr convolution convolution_backward linear matmul "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
-    "_scaled_dot_product_attention_math inner outer".split()
-)
+_CONTRACTIONS = """
+    mm bmm addmm baddbmm addbmm dot vdot mv addmv addr convolution convolution_backward linear matmul
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_attention_math inner outer
+"""
+CONTRACTIONS = frozenset(_CONTRACTIONS.split())
 #: ops that are several steps, each with errors of its own
 _COMPOSED = """
     _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data logsumexp logaddexp logaddexp2 xlogy
@@ -47,13 +49,13 @@ _COMPOSED = """
     smooth_l1_loss log_sigmoid_forward log_sigmoid_backward binary_cross_entropy _native_batch_norm_legit
     native_batch_norm addcmul addcdiv lerp addmm baddbmm addmv std_mean norm linalg_vector_norm mse_loss
     nll_loss_forward nll_loss_backward sinc _fused_rms_norm cosine_similarity
-""".split()
+"""
 
 
 @functools.cache
 def _decompositions() -> dict[Any, Any]:
     overloads = []
-    for name in _COMPOSED:
+    for name in _COMPOSED.split():
         packet = getattr(torch.ops.aten, name, None)
         if packet is not None:
             overloads.append(packet)
@@ -107,12 +109,18 @@ class Noise(TorchDispatchMode):
 
     def _one(self, t: Tensor) -> Tensor:
         if t.is_complex():
-            return torch.view_as_complex(self._one(torch.view_as_real(t.resolve_conj().contiguous())))
+            return torch.view_as_complex(
+                self._one(torch.view_as_real(t.resolve_conj().contiguous()))
+            )
         if not t.is_floating_point() or not t.numel():
             return t
         eps = max(torch.finfo(t.dtype).eps, self.least) * self.units
         u = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         moved = (t.double() * (1 + eps * u)).to(t.dtype)
         # the strides stay: views and memory formats follow from them
-        result = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) if all(t.stride()) else torch.empty_like(t)
+        result = (
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            if all(t.stride())
+            else torch.empty_like(t)
+        )
         return result.copy_(moved)
