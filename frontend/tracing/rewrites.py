@@ -502,7 +502,25 @@ def _format(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return _repr(mode, func, args, kwargs)
 
 
+def _row_major_matrix(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
+    question. Operands are row-major in a program, so the trace's are too."""
+    if args:
+        return func(args[0].contiguous(), *args[1:], **kwargs)
+    name = "A" if "A" in kwargs else "input"
+    return func(**{**kwargs, name: kwargs[name].contiguous()})
+
+
+#: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
+_FACTORING = (
+    torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
+    torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
+)  # fmt: skip
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_FACTORING, _row_major_matrix),
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
     torch.instance_norm: _call(_instance_norm),
