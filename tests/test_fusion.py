@@ -108,9 +108,7 @@ def test_one_kernel_reads_two_products() -> None:
         module = ir.Module.parse(_TWO_PRODUCTS.replace("T", "tensor<2x2xf64>"))
     args = random_args(module, 1)
     want = run_module(module, args)
-    fuse_module(
-        module, OPTIONS["default"]
-    )
+    fuse_module(module, OPTIONS["default"])
     for got, expected in zip(run_module(module, args), want, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 

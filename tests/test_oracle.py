@@ -19,10 +19,9 @@ from gflow.lowering import registry
 FINDS = sorted((Path(__file__).parent / "oracle" / "finds").glob("*.json"))
 
 
-@pytest.mark.parametrize("first", [0, 2_000_000])
-def test_random_programs(first: int) -> None:
+def test_random_programs() -> None:
     seen: dict[str, int] = {}
-    for seed in range(first, first + 9):
+    for seed in range(9):
         verdict = judge(grow(seed))
         assert not verdict.is_find, f"seed {seed}: {verdict}"
         seen[verdict.status] = seen.get(verdict.status, 0) + 1

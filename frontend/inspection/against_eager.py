@@ -245,7 +245,7 @@ def _first_difference(
         if wrong is None:
             continue
         trials = noisy() if trials is None else trials
-        wrong = wrong & ~_within(a, b, pair[noise_of], [t[n] for t in trials])
+        wrong = wrong & ~_within(a, b, pair[3] if noise_of == 3 else a, [t[n] for t in trials])
         if wrong.any():
             return Difference(name, value, _text(a, b, wrong))
     return None
@@ -430,7 +430,8 @@ def _first_op(
     first = _first_difference(pairs, _narrowest(plan), lambda: _noisy(whole, before, arguments))
     if first is None or first.value is None:
         return None
-    return _maker(plan.trace, first.value), first.text
+    maker = _maker(plan.trace, first.value)
+    return None if maker is None else (maker, first.text)
 
 
 def _maker(trace: Trace, value: TraceValue) -> TraceOp | None:
