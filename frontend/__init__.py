@@ -16,6 +16,7 @@ install(__name__, "torch", own=("compiler", "dialects", "runtime"))
 
 _OWN = {
     "CheckpointError": "saving",
+    "EagerMismatch": "errors",
     "GraphError": "errors",
     "GraphInputError": "errors",
     "GraphTraceError": "errors",

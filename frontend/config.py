@@ -19,6 +19,8 @@ from .tracing.ranks import world_size
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
+    from .inspection.against_eager import EagerCheck
+
 _log = logging.getLogger("gflow")
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
@@ -43,9 +45,10 @@ class GraphConfig:
         self.compile_options: CompileOptions | None = None
         self._switches: dict[str, Any] = {}
         self._own: dict[str, Any] = {}
+        self._check: EagerCheck | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = ("compile_options", "_on_change", "_resize", "_switches", "_own")
+        known = ("compile_options", "_on_change", "_resize", "_switches", "_own", "_check")
         if name not in known:
             hint = difflib.get_close_matches(name, [*known[:1], *vars(GraphConfig)], n=1)
             more = f"; did you mean {hint[0]}?" if hint else ""
@@ -82,6 +85,26 @@ class GraphConfig:
         if not self._switches:
             return options
         return replace(options, passes=replace(options.passes, **self._switches))
+
+    def check_against_eager(self, every: int | None = 1, *, on_difference: str = "raise") -> None:
+        """Run every `every`-th step beside eager, the first included: results and all that the step
+        updates are compared, and where they differ by more than rounding, the first op that parts is named,
+        with its module and line. None: no step.
+
+        on_difference: "raise" a `gflow.EagerMismatch`, after the step was made; or "warn".
+
+        A checked step takes a few times as long and twice the memory; the Python of `build()` and of
+        optimizers runs once more, and its effects on them are taken back. Other steps cost nothing."""
+        from .inspection.against_eager import EagerCheck
+
+        if every is None:
+            self._check = None
+            return
+        if on_difference not in ("raise", "warn"):
+            known = "'raise' or 'warn'"
+            problem = f"check_against_eager() takes on_difference={known}; got {on_difference!r}"
+            raise GraphError(f"{_here()}: {problem}")
+        self._check = EagerCheck(_count("check_against_eager(every=…)", every), on_difference)
 
     def set_cache_size(self, size: int, *, strict: bool = False) -> None:
         """How many programs the graph keeps, one for each signature of its inputs (16 without it).

@@ -13,3 +13,7 @@ class GraphTraceError(GraphError):
 
 class GraphInputError(GraphError, TypeError):
     """A graph was called with arguments it cannot take."""
+
+
+class EagerMismatch(GraphError):
+    """A step that `config.check_against_eager()` checked is not what eager makes of it."""

@@ -22,7 +22,7 @@ from .calls import Call
 from .config import GraphConfig, check_zero
 from .debug import DebugSettings
 from .dynamic import DynamicCalls
-from .errors import GraphError, GraphInputError
+from .errors import EagerMismatch, GraphError, GraphInputError
 from .expected import describe_call, difference, full_message
 from .first_step import FirstStep, Setup
 from .gradients import keeps, read_gradient
@@ -295,13 +295,36 @@ class Graph(Inspection, Sharing):
             run: Any = plan.compiled.run
             run.done = False
             state.call.begin(run)
-            result = plan.run(leaves, state)
+            check = self.config._check
+            if check is None or not check.is_due(state.call.steps):
+                result = plan.run(leaves, state)
+            else:
+                result = self._checked_run(check, plan, leaves, args, kwargs, hooked)
             if hooked:
                 run_hooks(state.optimizers[0], after=True)
             state.call.finish()
             return result
         except BaseException as error:
             self._settle(error)
+            raise
+
+    def _checked_run(
+        self,
+        check: Any,
+        plan: Plan,
+        leaves: Sequence[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        hooked: bool,
+    ) -> Any:
+        """A run beside eager."""
+        from .inspection.against_eager import checked_step
+
+        try:
+            return checked_step(check, plan, leaves, self, args, kwargs, _here())
+        except EagerMismatch:  # the step itself was made
+            if hooked:
+                run_hooks(self._state.optimizers[0], after=True)
             raise
 
     def state_dict(self) -> dict[str, Any]:

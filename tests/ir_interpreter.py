@@ -198,7 +198,7 @@ def _pad(xs: list[Tensor], a: Attrs) -> Tensor:
 def _take(xs: list[Tensor], a: Attrs) -> Tensor:
     x, index = xs
     taken = torch.index_select(x, a["dim"], index.reshape(-1))
-    return taken.reshape(*x.shape[: a["dim"]], *index.shape, *x.shape[a["dim"] + 1 :])
+    return taken.reshape((*x.shape[: a["dim"]], *index.shape, *x.shape[a["dim"] + 1 :]))
 
 
 def _index_add(xs: list[Tensor], a: Attrs) -> Tensor:

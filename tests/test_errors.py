@@ -470,3 +470,42 @@ def test_tensors_of_another_trace() -> None:
     Call(lambda x: kept.append(x * 2))(torch.ones(3))
     text = message(Call(lambda x: x + kept[0]), torch.ones(3))
     assert "a tensor of another trace" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.complex64])
+def test_writes_of_another_kind(dtype: torch.dtype) -> None:
+    """An elementwise result that is wider than the tensor it is written to, or of another shape, is refused
+    where eager refuses it, and only there."""
+    other = {
+        "number": 3, "float": 1.5, "complex": 1j, "ints": torch.ones(2, 3, dtype=torch.int64),
+        "floats": torch.ones(2, 3), "vector": torch.ones(3), "0-d": torch.tensor(1.5), "larger": torch.ones(4, 2, 3),
+    }  # fmt: skip
+
+    def in_place(name: str) -> Any:
+        return lambda x, y: (getattr(x, name)(y), x)[1]
+
+    def out(name: str) -> Any:
+        return lambda x, y: (
+            getattr(torch, name)(x.clone() if name == "add" else x.to(torch.int64), y, out=x),
+            x,
+        )[1]
+
+    methods = ("add_", "mul_", "div_", "pow_", "maximum_", "atan2_", "remainder_", "bitwise_and_", "logical_or_", "eq_",
+               "__imul__", "__iadd__", "multiply_", "copysign_", "clamp_max_")  # fmt: skip
+    calls = {m: in_place(m) for m in methods if hasattr(torch.Tensor, m)} | {
+        "out": out("add"),
+        "out mul": out("mul"),
+    }
+    for name, call in calls.items():
+        for kind, y in other.items():
+            x = torch.ones(2, 3).to(dtype)
+            try:
+                want = call(x.clone(), y)
+            except (RuntimeError, NotImplementedError, TypeError) as error:
+                if "not implemented" in str(error):
+                    continue  # PyTorch has no kernel
+                with pytest.raises((RuntimeError, TypeError)):
+                    Call(call)(x.clone(), y)
+                continue
+            if want.shape == x.shape:  # `out=` of another shape is resized by eager
+                assert torch.equal(Call(call)(x.clone(), y), want), (name, kind)

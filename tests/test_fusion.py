@@ -87,6 +87,32 @@ def random_modules(count: int, **kwargs: bool) -> Iterator[tuple[int, ir.Module]
 # -- never
 
 
+_TWO_PRODUCTS = """
+func.func @f(%a: T, %b: T, %c: T, %p: tensor<2x2xi1>, %n: tensor<2x2xi64>) -> T {
+  %0 = "gflow.constant"() {value = dense<0> : tensor<2x2xi64>} : () -> tensor<2x2xi64>
+  %1 = "gflow.matmul"(%a, %b) : (T, T) -> T
+  %2 = "gflow.select"(%p, %1, %a) : (tensor<2x2xi1>, T, T) -> T
+  %3 = "gflow.matmul"(%b, %c) : (T, T) -> T
+  %4 = "gflow.compare"(%n, %0) {predicate = "ge"} : (tensor<2x2xi64>, tensor<2x2xi64>) -> tensor<2x2xi1>
+  %5 = "gflow.select"(%4, %3, %a) : (tensor<2x2xi1>, T, T) -> T
+  %6 = "gflow.add"(%2, %5) : (T, T) -> T
+  %7 = "gflow.matmul"(%c, %6) : (T, T) -> T
+  return %7 : T
+}
+"""
+
+
+def test_one_kernel_reads_two_products() -> None:
+    """It follows the first; a part of it that was also to follow the second is not waited for."""
+    with CONTEXT:
+        module = ir.Module.parse(_TWO_PRODUCTS.replace("T", "tensor<2x2xf64>"))
+    args = random_args(module, 1)
+    want = run_module(module, args)
+    fuse_module(module, OPTIONS["default"])
+    for got, expected in zip(run_module(module, args), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_random_programs_mean_the_same(name: str) -> None:
     for seed, module in random_modules(16):

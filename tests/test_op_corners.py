@@ -100,3 +100,46 @@ def test_memory_read_as_something_else(function: Callable[[torch.Tensor], torch.
     x = torch.randn(2, 6).t()
     got = Call(lambda x: function(x.contiguous()))(x)
     assert torch.equal(got, function(x.contiguous()))
+
+
+LINEAR_ALGEBRA: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "det": torch.det,
+    "linalg.det": lambda a: torch.linalg.det(A=a),
+    "logdet": lambda a: (a @ a.mT).logdet(),
+    "slogdet": lambda a: torch.linalg.slogdet(a)[1],
+    "solve": lambda a: torch.linalg.solve(a, a[..., :2].clone()),
+    "solve from the right": lambda a: torch.linalg.solve(a, a, left=False),
+    "solve_ex": lambda a: torch.linalg.solve_ex(a, torch.ones_like(a))[0],
+    "inv": torch.linalg.inv,
+    "cholesky": lambda a: torch.linalg.cholesky(a @ a.mT),
+    "matrix_power": lambda a: torch.linalg.matrix_power(a, -2),
+    "pinv": torch.linalg.pinv,
+    "matrix_exp": torch.linalg.matrix_exp,
+}
+
+
+@pytest.mark.parametrize("name", LINEAR_ALGEBRA)
+def test_matrices_of_any_strides(name: str) -> None:
+    """PyTorch's backward of a factorization goes by the strides of the matrix: those that it has in eager."""
+
+    def function(a: torch.Tensor) -> Any:
+        out = LINEAR_ALGEBRA[name](a)
+        return out, *torch.autograd.grad(
+            (out * torch.arange(1.0, out.numel() + 1).reshape(out.shape)).sum(), a
+        )
+
+    torch.manual_seed(0)
+    base = (
+        torch.eye(3, dtype=torch.float64)
+        + 0.2 * torch.randn(2, 3, 6, dtype=torch.float64)[..., ::2]
+    )
+    for a in (
+        base[0].contiguous(),
+        base[0].t().contiguous().t(),
+        base[1],
+        base.contiguous().mT,
+        base,
+    ):
+        want = function(a.detach().requires_grad_())
+        for got, right in zip(Call(function)(a.detach().requires_grad_()), want):
+            torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-9)

@@ -16,7 +16,8 @@ stores a value through which all the rest goes: the part follows the contraction
 No circle can arise: give every op and group a key, (level, -1) before anything is joined and (level
 of the contraction, its number) for what is joined. All that a unit reads has a lower key: a
 contraction reads lower levels, and a group is joined only if all else that it reads has a lower key
-than the contraction.
+than the contraction. Joining raises the contraction's own key, so it is left alone where a group that
+was joined to an earlier one of its level reads its result.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def join_epilogues(grouping: Grouping) -> None:
         through = [r for r in body.users[v] if body.ops[r].name == "reshape"]
         views = [(v, -1), *((body.ops[r].results[0], r) for r in dict.fromkeys(through))]
         found = [(gi, u, r) for u, r in views for gi in readers.get(u, ())]
+        key = (grouping.level_of(v), o.index)
+        joined = [g for g in (grouping.groups[gi] for gi, *_ in found) if g.root >= 0]
+        if any((g.level, g.root) < key for g in joined):
+            continue
         found.sort(key=lambda f: (grouping.groups[f[0]].level, f[0]))
         whole = ((gi, u, r) for gi, u, r in found if _fits(grouping, o, grouping.groups[gi], u))
         chosen = next(whole, None)

@@ -24,6 +24,11 @@ _DENSE = {
 _ATTENTION = "aten._scaled_dot_product_"
 #: the number of the first operand that is no tensor of queries, keys, values or their gradients
 _EXTRAS = {"attention": 3, "attention_grad": 6}
+#: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has the
+#: meaning that the trace relies on for row-major ones (`_row_major_matrix` in frontend/tracing/rewrites.py)
+_ROW_MAJOR_CALLS = frozenset(
+    {"aten._linalg_det.default", "aten._linalg_slogdet.default", "aten._linalg_solve_ex.default"}
+)
 
 #: ops that write their results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset(
@@ -50,6 +55,8 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
         bias = n >= _EXTRAS.get(o.name, n + 1)
         return _neighbours(shape, strides) or (bias and strides[-1:] == (0,))
     name, numbers = o.name, [n]
+    if name == "aten" and ir.StringAttr(o.op.attributes["overload"]).value in _ROW_MAJOR_CALLS:
+        return is_row_major(shape, strides)
     if o.name == "fused" and (root := root_of(o.op)) is not None:
         name = root.name.removeprefix("gflow.")
         numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]

@@ -53,6 +53,13 @@ def _floating(args: tuple[Any, ...]) -> str | None:
     return f"takes a floating-point tensor, got {_name(dtype)}; convert it with .float()"
 
 
+def _power(args: tuple[Any, ...]) -> str | None:
+    base, exponent = args[0].dtype, args[1]
+    if base.is_floating_point or base.is_complex or not isinstance(exponent, int) or exponent >= 0:
+        return None
+    return f"takes no negative integer power of {_name(base)}; convert the tensor with .float()"
+
+
 _Check = Callable[[tuple[Any, ...]], "str | None"]
 
 CHECKS: dict[Any, _Check] = {
@@ -70,6 +77,7 @@ CHECKS: dict[Any, _Check] = {
     aten._native_batch_norm_legit_no_training.default: _norm,
     aten.nll_loss_forward.default: _labels,
     aten.nll_loss2d_forward.default: _labels,
+    aten.pow.Tensor_Scalar: _power,
     aten._softmax.default: _floating,
     aten._log_softmax.default: _floating,
 }

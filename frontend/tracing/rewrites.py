@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import GraphTraceError
 from . import collectives
+from .in_place import write_problem
 from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
 from .windows import Windows, unfold
@@ -144,6 +145,9 @@ class Rewrites(TorchFunctionMode):
                 name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
             ):
                 self._check_target(name, args)
+            problem = write_problem(func, args, kwargs, self._size)
+            if problem is not None:
+                raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
             result = func(*args, **kwargs)
         if self.in_optimizer:
             return result
@@ -181,6 +185,10 @@ class Rewrites(TorchFunctionMode):
             if held is not None and index is not None and held.numel() > 1:
                 return tuple(held.stride()) != self.recorder.inputs[index].value.strides
         return False
+
+    def _size(self, size: Any) -> Any:
+        sizes = self.recorder.sizes
+        return size if sizes is None else sizes.concrete(size)
 
 
 def functional(fake: Tensor, like: Tensor) -> Tensor:
@@ -495,7 +503,25 @@ def _format(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return _repr(mode, func, args, kwargs)
 
 
+def _row_major_matrix(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
+    question. Operands are row-major in a program, so the trace's are too."""
+    if args:
+        return func(args[0].contiguous(), *args[1:], **kwargs)
+    name = "A" if "A" in kwargs else "input"
+    return func(**{**kwargs, name: kwargs[name].contiguous()})
+
+
+#: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
+_FACTORING = (
+    torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
+    torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
+)  # fmt: skip
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_FACTORING, _row_major_matrix),
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
     torch.instance_norm: _call(_instance_norm),

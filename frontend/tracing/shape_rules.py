@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -80,6 +81,15 @@ def _batch_norm_backward(
     return None if channels is None else [_same(args[1]), channels, channels]
 
 
+def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """A bool to the power of a bool: PyTorch's kernels give a bool, and its shape rule int64."""
+    base, exponent = args
+    if kwargs or base.dtype != torch.bool or type(exponent) is not bool:
+        return None
+    strides = compute_elementwise_output_strides(base)
+    return [(base.shape, strides, base.dtype, base.device)]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -92,6 +102,7 @@ _ELEMENTWISE = (
 
 RULES: dict[Any, tuple[type | None, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE, (None, _elementwise)),
+    aten.pow.Tensor_Scalar: (None, _power),
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
 }

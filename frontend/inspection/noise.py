@@ -1,0 +1,126 @@
+"""Eager with the rounding errors of every op made anew: how far may results be apart that are both right?
+
+Each arithmetic op's operands and results are moved by up to one unit in the last place, at random. What
+differs between such runs (by cancellation, by a comparison that tips over, by Adam's quotient of two small
+numbers) is rounding's to decide; what doesn't is not.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Tensor = torch.Tensor
+
+#: ops whose results are exact, or their operands' own elements
+_EXACT = """
+    clone copy _to_copy copy_ cat stack select slice index gather index_select embedding flip roll repeat where
+    masked_fill masked_scatter constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d zeros ones full
+    replication_pad1d replication_pad2d replication_pad3d zeros_like ones_like full_like empty empty_like
+    new_zeros new_full new_empty new_ones fill zero neg abs relu sign sgn floor ceil trunc round maximum minimum
+    fmax fmin amax amin max min argmax argmin sort argsort topk kthvalue median clamp clamp_min clamp_max eq ne
+    lt le gt ge isnan isinf isfinite logical_not logical_and logical_or logical_xor bitwise_not bitwise_and
+    bitwise_or bitwise_xor all any scatter index_copy index_fill index_put max_pool2d_with_indices
+    max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d tril triu eye arange scalar_tensor
+    lift_fresh_copy one_hot cummax cummin take copysign signbit nan_to_num detach alias isposinf isneginf real
+    imag view_as_real unfold_copy diag_embed as_strided threshold hardtanh positive searchsorted bucketize
+    _local_scalar_dense _foreach_neg _foreach_zero _foreach_copy _foreach_abs _foreach_maximum
+"""
+EXACT = frozenset(_EXACT.split())
+
+
+_CONTRACTIONS = """
+    mm bmm addmm baddbmm addbmm dot vdot mv addmv addr convolution convolution_backward linear matmul
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+    _scaled_dot_product_attention_math inner outer
+"""
+CONTRACTIONS = frozenset(_CONTRACTIONS.split())
+#: ops that are several steps, each with errors of its own
+_COMPOSED = """
+    _log_softmax _softmax _log_softmax_backward_data _softmax_backward_data logsumexp logaddexp logaddexp2 xlogy
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    native_batch_norm_backward gelu gelu_backward silu silu_backward mish softplus softplus_backward elu
+    elu_backward var std var_mean std_mean sigmoid_backward tanh_backward logit_backward huber_loss
+    smooth_l1_loss log_sigmoid_forward log_sigmoid_backward binary_cross_entropy _native_batch_norm_legit
+    native_batch_norm addcmul addcdiv lerp addmm baddbmm addmv std_mean norm linalg_vector_norm mse_loss
+    nll_loss_forward nll_loss_backward sinc _fused_rms_norm cosine_similarity
+"""
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    overloads = []
+    for name in _COMPOSED.split():
+        packet = getattr(torch.ops.aten, name, None)
+        if packet is not None:
+            overloads.append(packet)
+    return get_decompositions(overloads)
+
+
+def _base(func: Any) -> str:
+    return func._schema.name.partition("::")[2].rstrip("_")
+
+
+class Noise(TorchDispatchMode):
+    """Moves operands and results of arithmetic. units: by how many in the last place. narrow: the dtype in
+    which contractions are computed, if they are in another than their operands'."""
+
+    def __init__(self, seed: int, units: float = 1.0, narrow: str = "") -> None:
+        super().__init__()
+        self.generator, self.units = torch.Generator().manual_seed(seed), units
+        self.narrow = torch.finfo(getattr(torch, narrow)).eps if narrow else 0.0
+        self.least = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = func._schema
+        aliased = [a.alias_info for a in schema.arguments if a.alias_info is not None]
+        writes = any(a.is_write for a in aliased)
+        self.least = self.narrow if _base(func) in CONTRACTIONS else 0.0
+        if (aliased and not writes) or _base(func) in EXACT:
+            return func(*args, **kwargs)
+        decomposition = None if writes else _decompositions().get(func)
+        if decomposition is not None:
+            with self:
+                parts = decomposition(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        names = [a.name for a in schema.arguments]
+        args = tuple(a if w else self._moved(a) for a, w in zip(args, written))
+        kwargs = {k: v if written[names.index(k)] else self._moved(v) for k, v in kwargs.items()}
+        out = func(*args, **kwargs)
+        if not writes:
+            return self._moved(out)
+        places = [a for a, w in zip(args, written) if w]
+        places += [v for k, v in kwargs.items() if written[names.index(k)]]
+        for t in pytree.tree_leaves(places):
+            if isinstance(t, Tensor) and t.numel() and (t.is_floating_point() or t.is_complex()):
+                t.copy_(self._one(t))
+        return out
+
+    def _moved(self, value: Any) -> Any:
+        return pytree.tree_map_only(Tensor, self._one, value)
+
+    def _one(self, t: Tensor) -> Tensor:
+        if t.is_complex():
+            return torch.view_as_complex(
+                self._one(torch.view_as_real(t.resolve_conj().contiguous()))
+            )
+        if not t.is_floating_point() or not t.numel():
+            return t
+        eps = max(torch.finfo(t.dtype).eps, self.least) * self.units
+        u = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        moved = (t.double() * (1 + eps * u)).to(t.dtype)
+        # the strides stay: views and memory formats follow from them
+        result = (
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            if all(t.stride())
+            else torch.empty_like(t)
+        )
+        return result.copy_(moved)

@@ -1,0 +1,96 @@
+"""Random programs by gflow, beside eager and float64 (`tests/oracle`).
+
+    python scripts/fuzz_programs.py --count 20000 --seed 0 --jobs 2 --out fuzz-programs
+    python scripts/fuzz_programs.py --replay 1234 [--shrink 60]      one seed: program, verdict, minimized
+    python scripts/fuzz_programs.py --replay fuzz-programs/1234.json
+    python scripts/fuzz_programs.py --summary --out fuzz-programs
+
+Results are kept in `--out`, and a run that is started again goes on where the last ended. The exit status is
+3 when anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+for folder in (ROOT, ROOT / "tests"):
+    sys.path.insert(0, str(folder))
+os.environ.setdefault("GFLOW_CACHE", "0")
+os.environ.setdefault("GFLOW_PROGRESS", "0")
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+)
+
+
+def replay(what: str, shrink: float, out: Path | None) -> int:
+    """Show one program, its verdict, and a minimized one."""
+    from oracle.campaign import FINDS, script
+    from oracle.growth import grow
+    from oracle.judge import judge
+    from oracle.minimize import minimize
+    from oracle.program import from_json, source
+
+    program = from_json(Path(what).read_text()) if what.endswith(".json") else grow(int(what))
+    verdict = judge(program)
+    print(source(program), program.settings, verdict, sep="\n")
+    if verdict.status in FINDS and shrink:
+        program = minimize(program, lambda p: judge(p).status == verdict.status, shrink)
+        print(
+            "minimized:",
+            source(program),
+            *program.tensors,
+            *program.storages,
+            program.settings,
+            sep="\n",
+        )
+        print(judge(program))
+    if out is not None:
+        out.write_text(script(program))
+    return 3 if verdict.status in FINDS else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=1000, help="programs")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--out", type=Path, default=Path("fuzz-programs"))
+    parser.add_argument(
+        "--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't"
+    )
+    parser.add_argument("--replay", help="a seed, or a program as JSON")
+    parser.add_argument("--script", type=Path, help="with --replay: write a script of it here")
+    parser.add_argument("--summary", action="store_true", help="only print what --out holds")
+    options = parser.parse_args()
+    if options.replay:
+        return replay(options.replay, options.shrink, options.script)
+    from oracle.campaign import FINDS, Record, campaign
+
+    record = Record(options.out)
+    if not options.summary:
+        wanted = range(options.seed, options.seed + options.count)
+        seeds = [s for s in wanted if s not in record.done]
+        start, told = time.monotonic(), 0.0
+        for done, (result, program) in enumerate(
+            campaign(seeds, options.jobs, options.shrink, minutes=options.minutes), 1
+        ):
+            record.add(result, program)
+            if result.status in FINDS or time.monotonic() - told > 60:
+                told = time.monotonic()
+                rate = done / (told - start)
+                print(f"[{done}/{len(seeds)}, {rate:.2f}/s] {result.seed} {result.status} {result.signature} "
+                      f"{result.detail[:160]}", flush=True)  # fmt: skip
+    print(record.summary())
+    return 3 if any(r.status in FINDS for r in record.results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Many seeds in child processes.
+
+A child grows and judges one seed after the other and says what came of it on a pipe. The parent starts
+another where one dies or takes too long, and puts that down to the seed that it was at. Every result is a
+line of `results.jsonl`; a run that is started again goes on where the last one ended. A find is also a file:
+the program as JSON, and a script that shows it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import json
+import multiprocessing as mp
+import os
+import re
+import resource
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from .program import Program, source, to_json
+
+#: seconds that a seed may take, seeds that one child takes
+LIMIT, BATCH = 90, 500
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one seed. signature: what finds of one cause have in common."""
+
+    seed: int
+    status: str
+    detail: str = ""
+    where: str = ""
+    mode: str = ""
+    calls: int = 0
+    seconds: float = 0.0
+    signature: str = ""
+
+
+FINDS = ("mismatch", "crash", "missed", "died", "hang")
+
+
+def signature(status: str, detail: str, program: Program | None) -> str:
+    """Kind, exception or not, and the calls of a (minimized) program."""
+    what = re.sub(r"[\d.'\"\[\]()-]+", "", detail.split(":")[0])[:40]
+    if status != "mismatch":
+        what = re.sub(r"[\d'\"\[\](),-]+", "", detail)[:90]
+    if status in ("crash", "died") or program is None:
+        return f"{status} {what}"
+    return f"{status} {' '.join(sorted({c.target for c in program.calls}))}" + (
+        f" {what}" if status == "missed" else ""
+    )
+
+
+def _same_kind(program: Program, status: str, detail: str) -> bool:
+    from .judge import judge
+
+    found = judge(program)
+    if found.status != status:
+        return False
+    return status != "crash" or found.detail[:30] == detail[:30]
+
+
+def judged(seed: int, shrink: float) -> tuple[Result, Program | None]:
+    """One seed in this process; its program too where it is a find."""
+    from .growth import grow
+    from .judge import judge
+    from .minimize import minimize
+
+    start = time.monotonic()
+    program = grow(seed)
+    verdict = judge(program)
+    base = Result(
+        seed,
+        verdict.status,
+        verdict.detail,
+        verdict.where,
+        program.settings.mode,
+        len(program.calls),
+    )
+    if verdict.status not in FINDS:
+        return replace(base, seconds=round(time.monotonic() - start, 3)), None
+    if shrink:
+        program = minimize(program, lambda p: _same_kind(p, verdict.status, verdict.detail), shrink)
+        verdict = judge(program)
+    name = signature(verdict.status, verdict.detail, program)
+    seconds = round(time.monotonic() - start, 3)
+    return replace(base, detail=verdict.detail, signature=name, seconds=seconds), program
+
+
+def _child(pipe: Connection, seeds: list[int], shrink: float) -> None:
+    import torch
+
+    torch.set_num_threads(2)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    for seed in seeds:
+        pipe.send(("at", seed))
+        try:
+            result, program = judged(seed, shrink)
+        except Exception as error:  # the oracle itself: a find too, of ours
+            result, program = Result(seed, "oracle", f"{type(error).__name__}: {error}"[:400]), None
+        pipe.send(("done", result, None if program is None else to_json(program)))
+        if seed % 20 == 0:
+            gc.collect()
+    pipe.send(("end", None))
+
+
+@dataclass
+class _Worker:
+    process: Any
+    pipe: Connection
+    left: list[int]
+    at: int = -1
+    since: float = 0.0
+
+
+def _start(context: Any, seeds: list[int], shrink: float) -> _Worker:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_child, args=(theirs, seeds, shrink), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours, list(seeds), since=time.monotonic())
+
+
+def campaign(
+    seeds: Iterable[int], jobs: int, shrink: float = 20, limit: float = LIMIT, minutes: float = 1e9
+) -> Iterator[tuple[Result, str | None]]:
+    """(result, program as JSON where it is a find) of each seed, as they come."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "gflow", "oracle.judge", "oracle.growth"])
+    todo, end = iter(seeds), time.monotonic() + 60 * minutes
+    workers: list[_Worker] = []
+
+    def more(left: list[int]) -> None:
+        batch = left or [s for s, _ in zip(todo, range(BATCH))]
+        if batch:
+            workers.append(_start(context, batch, shrink))
+
+    for _ in range(jobs):
+        more([])
+    while workers:
+        if time.monotonic() > end:
+            for w in workers:
+                w.process.kill()
+            return
+        wait([w.pipe for w in workers], timeout=1)
+        for w in list(workers):
+            ended, results = _drain(w)
+            yield from results
+            late = w.at >= 0 and time.monotonic() - w.since > limit + 2 * shrink
+            if not ended and w.process.is_alive() and not late:
+                continue
+            workers.remove(w)
+            if late:
+                w.process.kill()
+            w.process.join()
+            if not ended:
+                code = w.process.exitcode
+                status = "hang" if late else "died"
+                if w.at >= 0:
+                    yield Result(w.at, status, f"exit {code}", signature=f"{status} {code}"), None
+                    w.left = [s for s in w.left if s != w.at]
+                if w.left:
+                    more(w.left)
+                    continue
+            more([])
+
+
+def _drain(w: _Worker) -> tuple[bool, list[tuple[Result, str | None]]]:
+    results: list[tuple[Result, str | None]] = []
+    try:
+        while w.pipe.poll():
+            message = w.pipe.recv()
+            if message[0] == "at":
+                w.at, w.since = message[1], time.monotonic()
+            elif message[0] == "done":
+                results.append((message[1], message[2]))
+                w.left = [s for s in w.left if s != message[1].seed]
+                w.at = -1
+            else:
+                return True, results
+    except (EOFError, OSError):
+        pass
+    return False, results
+
+
+class Record:
+    """A folder with `results.jsonl` and the finds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file = folder, folder / "results.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.results: list[Result] = []
+        if self.file.exists():
+            for line in self.file.read_text().splitlines():
+                with contextlib.suppress(ValueError, TypeError):  # a line cut off by a kill
+                    self.results.append(Result(**json.loads(line)))
+        self.done = {r.seed for r in self.results}
+
+    def add(self, result: Result, program: str | None) -> None:
+        self.results.append(result)
+        with self.file.open("a") as out:
+            out.write(json.dumps(vars(result)) + "\n")
+        if program is not None:
+            (self.folder / f"{result.seed}.json").write_text(program)
+
+    def summary(self) -> str:
+        """Counts by status, refusals by reason, finds by signature."""
+        results = self.results
+        count = collections.Counter(r.status for r in results)
+        lines = [f"{len(results)} programs, {sum(r.calls for r in results)} calls: " + ", ".join(
+            f"{n} {s}" for s, n in count.most_common())]  # fmt: skip
+        lines.append("by entry point: " + ", ".join(
+            f"{n} {m}" for m, n in collections.Counter(r.mode for r in results if r.mode).most_common()))  # fmt: skip
+        refused = collections.Counter(_reason(r.detail) for r in results if r.status == "refused")
+        if refused:
+            share = sum(refused.values()) / len(results)
+            lines += [
+                f"refused: {share:.1%}",
+                *(f"  {n} × {reason}" for reason, n in refused.most_common(25)),
+            ]
+        finds: dict[str, list[Result]] = collections.defaultdict(list)
+        for r in results:
+            if r.status in (*FINDS, "oracle"):
+                finds[r.signature or f"{r.status} {r.detail[:80]}"].append(r)
+        for name, found in sorted(finds.items(), key=lambda kv: -len(kv[1])):
+            seeds = " ".join(str(r.seed) for r in found[:6])
+            lines.append(f"{len(found)} × {name}\n      seeds {seeds}: {found[0].detail[:220]}")
+        return "\n".join(lines)
+
+
+def _reason(detail: str) -> str:
+    text = re.sub(r"\S*(<program[^>]*>|/\S+\.py):?\d*:?", "", detail)
+    return re.sub(r"'[^']*'|\d+", "…", text)[:140]
+
+
+def script(program: Program) -> str:
+    """A stand-alone script of a program: what it is, and its verdict."""
+    doc = source(program).replace('"""', "'''")
+    settings = str(program.settings)
+    return (
+        f'"""A find. Run it from a checkout: PYTHONPATH=.:tests python FILE\n\n{doc}\n{settings}\n"""\n\n'
+        "from oracle.judge import judge\nfrom oracle.program import from_json\n\n"
+        f"print(judge(from_json(r'''{to_json(program)}''')))\n"
+    )

@@ -1,0 +1,222 @@
+"""Random IR: every pipeline gives the same results, by the interpreter and by the code generators.
+
+A module is grown (`random_ir`), or is what a random program (`growth.py`) was lowered to. It runs as it stands
+by the reference interpreter (`ir_interpreter`); then a pipeline is drawn for a target, and the module runs by
+the interpreter after all passes that keep it a tensor program, and as kernels: machine code, or Triton sources
+in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from codegen_harness import copies
+from ir_interpreter import run_module
+from random_ir import LARGE, SMALL, random_args, random_module
+from triton_interpreter import run_program
+
+from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.passmanager import run_pipeline
+from gflow.compiler.pipeline import PipelineOptions, pipeline_for
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+from gflow.inspection.noise import Noise
+from gflow.lowering import lower
+from gflow.runtime import Executable
+from gflow.tracing.tracer import trace_graph
+
+from .growth import grow
+from .judge import REFUSALS, Verdict, apart, unexplained
+from .run import compiled_text
+from .settings import Settings
+from .tensors import make
+
+Tensor = torch.Tensor
+
+#: passes that code generation needs; all others are left out now and then
+NEEDED = ("gflow-fuse", "gflow-materialize", "gflow-plan-memory")
+#: the first pass after which a module is no tensor program
+_PLACES = "gflow-materialize"
+
+
+@dataclass
+class Subject:
+    """A module as text, and its arguments."""
+
+    text: str
+    args: list[Tensor]
+    kind: str
+
+
+@functools.cache
+def _context() -> ir.Context:
+    return make_context()
+
+
+def parse(text: str) -> ir.Module:
+    with _context():
+        return ir.Module.parse(text)
+
+
+def _grown(seed: int, rng: random.Random) -> Subject:
+    shapes = LARGE if rng.random() < 0.3 else SMALL
+    module = random_module(_context(), seed, rng.randint(5, 50), shapes, updates=rng.random() < 0.4)
+    return Subject(str(module), random_args(module, seed), "grown")
+
+
+def _traced(seed: int, rng: random.Random) -> Subject | None:
+    """What a random program is lowered to; None where it is refused, or raises."""
+    program = grow(seed)
+    if program.raises:
+        return None
+    program = replace(program, settings=Settings())
+    _, tensors = make(program)
+    closures = {t.name: tensors[t.name] for t in program.tensors if t.role == "closure"}
+    build = compiled_text(program, False, closures)
+    given = [tensors[t.name] for t in program.tensors if t.role != "closure"]
+    given = [t.detach() for t in given]
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = trace_graph("program", build, given, {}, {})
+            module = lower(trace)
+    except (*REFUSALS, RuntimeError, ValueError, TypeError, IndexError):
+        return None  # what a trace takes is the other fuzzer's business
+    by_value = [i.tensor for i in trace.inputs]
+    args = [
+        given[trace.input_leaves[i.value]] if t is None else t
+        for i, t in zip(trace.inputs, by_value)
+    ]
+    function = next(iter(module.body.operations))
+    if len(function.arguments) > len(args):
+        args.append(torch.tensor([1234, 5]))
+    return Subject(
+        module.operation.get_asm(enable_debug_info=True), [a.detach() for a in args], "traced"
+    )
+
+
+def random_pipeline(rng: random.Random, target: str) -> str:
+    """The target's pipeline with switches, and some of its passes left out."""
+    options = PipelineOptions(
+        straighten=rng.choice(("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu")),
+        compress_memory=rng.random() < 0.8,
+        choose_best_allocation=rng.random() < 0.2,
+        fuse_add_to_output=rng.random() < 0.7,
+        fuse_cast_scale=rng.random() < 0.7,
+        fuse_model_update_ops=rng.random() < 0.7,
+        multi_tensor_update=rng.random() < 0.3,
+    )
+    text = pipeline_for(target, options)
+    passes = text.removeprefix("builtin.module(func.func(").removesuffix("))").split(",")
+    keep = 0.75 if rng.random() < 0.7 else 0.3
+    kept = [p for p in passes if p.startswith(NEEDED) or rng.random() < keep]
+    if rng.random() < 0.2:
+        kept = [
+            "gflow-fuse{max-ops=1 epilogues=false}" if p.startswith("gflow-fuse") else p
+            for p in kept
+        ]
+    return f"builtin.module(func.func({','.join(kept)}))"
+
+
+def _tensor_passes(pipeline: str) -> str:
+    inner = pipeline.removeprefix("builtin.module(func.func(").removesuffix("))").split(",")
+    first = next(i for i, p in enumerate(inner) if p.startswith(_PLACES))
+    return f"builtin.module(func.func({','.join(inner[:first])}))"
+
+
+def judge_ir(seed: int) -> Verdict:
+    """One module, one pipeline."""
+    rng = random.Random(seed)
+    subject = _grown(seed, rng) if rng.random() < 0.4 else _traced(seed, rng)
+    if subject is None:
+        return Verdict("refused", "the program is not traced")
+    target = rng.choice(("cpu", "cpu", "cpu", "cuda:90"))
+    pipeline = random_pipeline(rng, target)
+    return judge_subject(subject, target, pipeline)
+
+
+def judge_subject(subject: Subject, target: str, pipeline: str) -> Verdict:
+    module = parse(subject.text)
+    reference = functools.partial(run_module, module)
+    with torch.no_grad():
+        want = reference(copies(subject.args))
+        wrong = _differs(subject, want, reference, _by_interpreter, pipeline, target)
+        if wrong is None:
+            run = _by_machine_code if target == "cpu" else _by_triton
+            wrong = _differs(subject, want, reference, run, pipeline, target)
+    return wrong or Verdict("ok", where=f"{subject.kind} {target}")
+
+
+def _by_interpreter(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
+    run_pipeline(module, _tensor_passes(pipeline))
+    return run_module(module, args)
+
+
+def _by_machine_code(
+    module: ir.Module, args: list[Tensor], pipeline: str, target: str
+) -> list[Tensor]:
+    program = compile_module(module, CompileOptions(target=target, pipeline=pipeline, threads=2))
+    run = Executable(program)
+    run.arena.fill_(0x7B)  # what nobody wrote is not zero
+    return run(args)
+
+
+def _by_triton(module: ir.Module, args: list[Tensor], pipeline: str, target: str) -> list[Tensor]:
+    return run_program(
+        compile_module(module, CompileOptions(target=target, pipeline=pipeline)), args
+    )
+
+
+Run = Callable[[ir.Module, "list[Tensor]", str, str], "list[Tensor]"]
+
+
+def _differs(
+    subject: Subject,
+    want: Sequence[Tensor],
+    reference: Callable[..., list[Tensor]],
+    run: Run,
+    pipeline: str,
+    target: str,
+) -> Verdict | None:
+    name = run.__name__.strip("_").replace("_", " ")
+    args = copies(subject.args)
+    try:
+        got = run(parse(subject.text), args, pipeline, target)
+    except Exception as error:
+        return Verdict(
+            "crash",
+            f"{type(error).__name__}: {' '.join(str(error).split())[:400]}",
+            f"{name} {pipeline}",
+        )
+
+    def trials(n: int) -> Callable[[int], list[Tensor]]:
+        def noisy(count: int) -> list[Tensor]:
+            found = []
+            for k in range(count):
+                with Noise(101 * k + 1, 1.0 + k % 2):
+                    found.append(reference(copies(subject.args))[n])
+            return found
+
+        return noisy
+
+    for n, (a, b) in enumerate(zip(got, want, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return Verdict(
+                "mismatch", f"result {n}: {a.dtype}{list(a.shape)}, {b.dtype}{list(b.shape)}", name
+            )
+        a, b = a.clone(), b.clone()
+        wrong = apart(a, b)
+        if wrong.any():
+            left = unexplained(wrong, a, b, None, trials(n))
+            if left is not None:
+                at = tuple(left.nonzero()[0].tolist())
+                detail = f"result {n}: {int(left.sum())} of {left.numel()} at {list(at)}"
+                return Verdict("mismatch", f"{detail} ({pipeline})", name)
+    return None

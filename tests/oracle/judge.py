@@ -1,0 +1,241 @@
+"""What is a mismatch, and what is rounding.
+
+Integers, booleans and infinities must agree; other numbers must be as near to eager's, or to float64's, as
+eager's own rounding allows. What fails that is held against eager with noise (`noise.py`): an element whose
+distance to eager is within a few times what noise makes of it, is rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gflow.errors import GraphError
+from gflow.inspection.noise import Noise
+from gflow.lowering.dtypes import LoweringError
+
+from .program import Program
+from .run import Seen, run
+
+Tensor = torch.Tensor
+
+#: how often a run with noise is made: at first, and before something is called wrong
+TRIALS, MORE_TRIALS = 5, 25
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """status: "ok"; "rounding" (differs as rounding may); "refused" (by gflow, with a reason); "both raise";
+    "more" (eager has no kernel for the dtype, gflow has); or a find: "mismatch", "crash", "missed" (eager raises),
+    and in a campaign "died" and "hang"."""
+
+    status: str
+    detail: str = ""
+    where: str = ""
+
+    @property
+    def is_find(self) -> bool:
+        return self.status in ("mismatch", "crash", "missed", "died", "hang")
+
+
+REFUSALS = (GraphError, LoweringError, NotImplementedError)
+
+
+def judge(program: Program) -> Verdict:
+    """Run the program by gflow, eagerly, and as far as needed in float64 and with noise."""
+    eager = run(program, "eager")
+    ours = run(program, "gflow")
+    if eager.error is not None:
+        if ours.error is not None:
+            return Verdict("both raise", f"{_brief(eager.error)} | {_brief(ours.error)}")
+        if "not implemented for" in str(eager.error):
+            return Verdict("more", _brief(eager.error))  # PyTorch has no kernel for the dtype
+        return Verdict("missed", f"eager raises {_brief(eager.error)}", f"call {eager.at}")
+    if ours.error is not None:
+        return _failure(ours.error, ours.at)
+    if ours.stale:
+        return Verdict("mismatch", ours.stale, "later call")
+    return compare(program, ours, eager)
+
+
+def _failure(error: BaseException, at: int) -> Verdict:
+    inner: BaseException | None = error
+    met: set[int] = set()  # chains of causes may be circles
+    while inner is not None and id(inner) not in met:
+        met.add(id(inner))
+        if isinstance(inner, REFUSALS) or "memory budget" in str(inner):
+            return Verdict("refused", _brief(inner), f"call {at}")
+        inner = inner.__cause__
+    return Verdict("crash", _brief(error), f"call {at}")
+
+
+def _brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:400]}"
+
+
+def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
+    """The verdict on two runs that raised nothing."""
+    _fill_gradients(ours, eager)
+    if set(ours.values) != set(eager.values):
+        missing = sorted(set(ours.values) ^ set(eager.values))
+        return Verdict("mismatch", f"only one has: {missing[:4]}", "names")
+    suspects: dict[str, Tensor] = {}
+    for name, a in ours.values.items():
+        b = eager.values[name]
+        if program.settings.amp and a.is_floating_point() and b.is_floating_point():
+            b = eager.values[name] = b.to(
+                a.dtype
+            )  # graphs keep the types of results, autocast doesn't
+        if a.shape != b.shape or a.dtype != b.dtype:
+            what = f"{name}: {a.dtype}{list(a.shape)}, eager {b.dtype}{list(b.shape)}"
+            return Verdict("mismatch", what, "type")
+        wrong = apart(a, b)
+        if wrong.any():
+            suspects[name] = wrong
+    if not suspects:
+        return Verdict("ok")
+    runs = _References(program, eager)
+    for name, wrong in suspects.items():
+        left = _unexplained(name, wrong, ours.values[name], eager.values[name], runs)
+        if left is not None:
+            return Verdict(
+                "mismatch",
+                _describe(name, left, ours, eager, runs),
+                name.partition(", ")[2] or name,
+            )
+    return Verdict(
+        "rounding", "; ".join(f"{n} ({int(w.sum())})" for n, w in suspects.items())[:200]
+    )
+
+
+def _fill_gradients(ours: Seen, eager: Seen) -> None:
+    """Through a compiled backward, a gradient that eager leaves at None may be zeros."""
+    for name in set(ours.values) - set(eager.values):
+        if "gradient" in name:
+            eager.values[name] = torch.zeros_like(ours.values[name])
+
+
+def _plain(t: Tensor) -> Tensor:
+    t = t.resolve_conj() if t.is_complex() else t
+    return torch.view_as_real(t.contiguous()) if t.is_complex() else t
+
+
+def _eps(t: Tensor) -> float:
+    return torch.finfo(t.dtype).eps
+
+
+def _least(t: Tensor) -> float:
+    return 4 * torch.finfo(t.dtype).smallest_normal * torch.finfo(t.dtype).eps
+
+
+def _same_special(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """Where elements differ by more than a few units in the last place."""
+    a, b = _plain(a), _plain(b)
+    if not a.is_floating_point():
+        return a != b
+    near = (a.double() - b.double()).abs() <= 4 * _eps(b) * b.double().abs() + _least(b)
+    return ~(near | _same_special(a, b))
+
+
+class _References:
+    """Runs that a suspect is held against; each is made when it is first asked for."""
+
+    def __init__(self, program: Program, eager: Seen) -> None:
+        self.program, self.eager = program, eager
+        self._noisy: list[Seen] = []
+
+    @functools.cached_property
+    def float64(self) -> Seen | None:
+        if not self.program.float64:
+            return None
+        seen = run(self.program, "eager", wider=True)
+        usable = seen.error is None and list(seen.values) == list(self.eager.values)
+        return seen if usable else None
+
+    def noisy(self, count: int) -> Sequence[Seen]:
+        while len(self._noisy) < count:
+            seed = len(self._noisy)
+            narrow = self.program.settings.amp
+            made: Callable[[], Noise] = functools.partial(
+                Noise, 7919 * seed + 1, 1.0 + seed % 2, narrow
+            )
+            seen = run(self.program, "eager", context=made)
+            self._noisy.append(seen)
+        return [s for s in self._noisy if s.error is None]
+
+
+def _unexplained(
+    name: str, wrong: Tensor, a: Tensor, b: Tensor, runs: _References
+) -> Tensor | None:
+    """Where a suspect stays wrong; None where rounding explains all of it."""
+    wide = None
+    if runs.float64 is not None and name in runs.float64.values:
+        wide = runs.float64.values[name]
+
+    def trials(count: int) -> list[Tensor]:
+        return [s.values[name] for s in runs.noisy(count) if name in s.values]
+
+    return unexplained(wrong, a, b, wide, trials)
+
+
+def unexplained(
+    wrong: Tensor, a: Tensor, b: Tensor, wide: Tensor | None, trials: Callable[[int], list[Tensor]]
+) -> Tensor | None:
+    """Where `a` is not `b` up to rounding; None where it is everywhere.
+
+    wrong: where to look. wide: the same in float64. trials: a number of runs like b's, with noise.
+    """
+    a, b = _plain(a), _plain(b)
+    wide = None if wide is None else _plain(wide)
+    wide = None if wide is None or wide.shape != b.shape else wide
+    for count in (TRIALS, MORE_TRIALS):
+        if a.is_floating_point() and wide is not None:
+            wrong = wrong & ~_as_near(a, b, wide)
+        if not wrong.any():
+            return None
+        runs = [t for t in map(_plain, trials(count)) if t.shape == b.shape]
+        if not a.is_floating_point():
+            for t in runs:
+                wrong = wrong & (t == b)
+        else:
+            spread = torch.zeros(b.shape, dtype=torch.float64)
+            for t in runs:
+                away = (t.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
+                spread = torch.maximum(spread, torch.where(_same_special(t, b), 0.0, away))
+            if wide is not None:
+                away = (wide.double() - b.double()).abs()
+                spread = torch.maximum(spread, torch.where(away.isfinite(), away, 0.0))
+            off = (a.double() - b.double()).abs().nan_to_num(torch.inf, torch.inf)
+            wrong = wrong & ~(off <= 8 * spread + 8 * _eps(b) * b.double().abs() + _least(b))
+        if not wrong.any():
+            return None
+    return wrong
+
+
+def _as_near(a: Tensor, b: Tensor, wide: Tensor) -> Tensor:
+    """Where our error to float64 is about eager's own, or less."""
+    if not wide.is_floating_point():
+        return torch.zeros(b.shape, dtype=torch.bool)
+    ours, theirs = (a.double() - wide).abs(), (b.double() - wide).abs()
+    theirs = torch.where(theirs.isfinite(), theirs, 0.0)
+    near = ours <= 2 * theirs + 4 * _eps(b) * wide.abs() + _least(b)
+    return (near & wide.isfinite()) | _same_special(a.double(), wide.double())
+
+
+def _describe(name: str, wrong: Tensor, ours: Seen, eager: Seen, runs: _References) -> str:
+    a, b = _plain(ours.values[name]), _plain(eager.values[name])
+    at = tuple(wrong.nonzero()[0].tolist())
+    text = f"{name}: {int(wrong.sum())} of {wrong.numel()} differ, at {list(at)} "
+    text += f"{a[at].item()!r}, eager {b[at].item()!r}"
+    wide = runs.float64
+    if wide is not None and name in wide.values and _plain(wide.values[name]).shape == b.shape:
+        text += f", float64 {_plain(wide.values[name])[at].item()!r}"
+    return text

@@ -1,0 +1,213 @@
+"""Shrinks a program that fails, as long as it fails in the same way (delta debugging)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from .program import Call, Program, Storage, TensorSpec, base_name, reads
+from .settings import Settings
+from .tensors import contiguous, memory, span, view
+
+Fails = Callable[[Program], bool]
+
+
+def minimize(program: Program, fails: Fails, seconds: float = 60) -> Program:
+    """The smallest program found for which `fails` holds. `fails(program)` must hold."""
+    deadline = time.monotonic() + seconds
+    before = None
+    while program != before and time.monotonic() < deadline:
+        before = program
+        for shrink in (_outputs, _calls, _settings, _tensors, _arguments):
+            program = _greedy(program, shrink, fails, deadline)
+    return program
+
+
+def _greedy(
+    program: Program, shrink: Callable[[Program], Iterator[Program]], fails: Fails, deadline: float
+) -> Program:
+    """Take the first smaller program that fails, again and again."""
+    again = True
+    while again and time.monotonic() < deadline:
+        again = False
+        for candidate in shrink(program):
+            if time.monotonic() > deadline:
+                break
+            candidate = _without_unused(candidate)
+            if candidate != program and candidate.outputs and _holds(candidate, fails):
+                program, again = candidate, True
+                break
+    return program
+
+
+def _holds(program: Program, fails: Fails) -> bool:
+    try:
+        return fails(program)
+    except Exception:  # a candidate that is no program: the judge itself can't run it
+        return False
+
+
+def _without_unused(program: Program) -> Program:
+    """Without tensors that nothing reads (they stay where they are somebody's alias)."""
+    used = {name for c in program.calls for name in reads(c)} | {
+        base_name(o) for o in program.outputs
+    }
+    sames = {t.same for t in program.tensors if t.name in used and t.same}
+    keep = tuple(t for t in program.tensors if t.name in used | sames)
+    return replace(program, tensors=keep) if keep else program
+
+
+def _outputs(program: Program) -> Iterator[Program]:
+    if len(program.outputs) > 1:
+        for o in program.outputs:
+            yield replace(program, outputs=(o,))
+        for o in program.outputs:
+            yield replace(program, outputs=tuple(p for p in program.outputs if p != o))
+
+
+def _dependents(calls: tuple[Call, ...], first: int) -> set[int]:
+    """A call and all that read its result."""
+    gone, names = {first}, {calls[first].result} - {""}
+    for i in range(first + 1, len(calls)):
+        if reads(calls[i]) & names:
+            gone.add(i)
+            names |= {calls[i].result} - {""}
+    return gone
+
+
+def _calls(program: Program) -> Iterator[Program]:
+    calls = program.calls
+    if program.raises:  # the last call is the one that raises
+        candidates = range(len(calls) - 2, -1, -1)
+    else:
+        candidates = range(len(calls) - 1, -1, -1)
+    size = len(calls) // 2
+    while size > 1:  # whole stretches first
+        for start in range(0, len(calls), size):
+            gone: set[int] = set()
+            for i in range(start, min(start + size, len(calls))):
+                gone |= _dependents(calls, i)
+            yield program.with_calls(tuple(c for j, c in enumerate(calls) if j not in gone))
+        size //= 2
+    for i in candidates:
+        gone = _dependents(calls, i)
+        yield program.with_calls(tuple(c for j, c in enumerate(calls) if j not in gone))
+    for i in candidates:  # its operand in place of a result
+        for name in sorted(reads(calls[i])):
+            if calls[i].result:
+                renamed = _renamed(calls[i + 1 :], calls[i].result, name)
+                outputs = tuple(_rename(o, calls[i].result, name) for o in program.outputs)
+                yield replace(
+                    program, calls=calls[:i] + renamed, outputs=tuple(dict.fromkeys(outputs))
+                )
+    for i, call in enumerate(calls):
+        for key in call.kwargs:
+            less = {k: v for k, v in call.kwargs.items() if k != key}
+            yield replace(program, calls=(*calls[:i], replace(call, kwargs=less), *calls[i + 1 :]))
+
+
+def _rename(reference: str, old: str, new: str) -> str:
+    return new if base_name(reference) == old else reference
+
+
+def _renamed(calls: tuple[Call, ...], old: str, new: str) -> tuple[Call, ...]:
+    def walk(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: _rename(v, old, new) if k == "r" else walk(v) for k, v in value.items()}
+        return [walk(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return tuple(
+        replace(
+            c, args=tuple(walk(a) for a in c.args), kwargs={k: walk(v) for k, v in c.kwargs.items()}
+        )
+        for c in calls
+    )
+
+
+def _settings(program: Program) -> Iterator[Program]:
+    s = program.settings
+    plain = Settings(mode=s.mode, calls=s.calls, threads=s.threads, optimizer=s.optimizer)
+    smaller = [
+        Settings(), replace(plain, calls=1, threads=1), plain, replace(s, mode="graph", schedule=None),
+        replace(s, mode="graph_grad") if s.grad else s, replace(s, calls=1), replace(s, calls=2),
+        replace(s, threads=1), replace(s, schedule=None), replace(s, checkpoint=False), replace(s, amp=""),
+        replace(s, autocast=""), replace(s, pipeline=""), replace(s, optimizer=("SGD", {"lr": 0.1})),
+    ]  # fmt: skip
+    smaller += [
+        replace(s, switches={k: v for k, v in s.switches.items() if k != name})
+        for name in s.switches
+    ]
+    for candidate in smaller:
+        if candidate != s:
+            yield replace(program, settings=candidate)
+
+
+def _tensors(program: Program) -> Iterator[Program]:
+    """Tensors that are plain inputs, dense, in memory of their own, without gradients, full of small numbers."""
+    for i, t in enumerate(program.tensors):
+        alone = sum(u.storage == t.storage for u in program.tensors) == 1
+        if t.role in ("buffer", "closure"):
+            yield _with_tensor(program, i, replace(t, role="input"))
+        if t.requires_grad and t.role == "input":
+            yield _with_tensor(program, i, replace(t, requires_grad=False))
+        storage = program.storages[t.storage]
+        dense = contiguous(t.shape)
+        if (t.strides, t.offset) != (dense, 0) or not alone:
+            own = Storage(storage.dtype, span(t.shape, dense), storage.seed, storage.fill)
+            if storage.values is not None:
+                shown = view(t, memory(storage)).contiguous().reshape(-1)
+                own = replace(own, values=tuple(_item(v) for v in shown.tolist()))
+            wider = replace(program, storages=(*program.storages, own))
+            yield _with_tensor(
+                wider,
+                i,
+                replace(t, strides=dense, offset=0, storage=len(program.storages), same=None),
+            )
+        if storage.fill not in ("normal", "small") and storage.values is None:
+            yield _with_storage(program, t.storage, replace(storage, fill="normal"))
+    sizes = sorted({n for t in program.tensors for n in t.shape if n > 1}, reverse=True)
+    for n in sizes:  # one size everywhere
+        for smaller in (1, 2, 3):
+            if smaller < n:
+                yield _resized(program, n, smaller)
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return str(value) if isinstance(value, float) and value - value != 0 else value
+
+
+def _resized(program: Program, old: int, new: int) -> Program:
+    tensors, storages = [], list(program.storages)
+    for t in program.tensors:
+        if old not in t.shape or storages[t.storage].values is not None:
+            tensors.append(t)
+            continue
+        shape = tuple(new if n == old else n for n in t.shape)
+        tensors.append(replace(t, shape=shape))
+    return replace(program, tensors=tuple(tensors))
+
+
+def _with_tensor(program: Program, i: int, tensor: TensorSpec) -> Program:
+    return replace(program, tensors=(*program.tensors[:i], tensor, *program.tensors[i + 1 :]))
+
+
+def _with_storage(program: Program, i: int, storage: Storage) -> Program:
+    return replace(program, storages=(*program.storages[:i], storage, *program.storages[i + 1 :]))
+
+
+def _arguments(program: Program) -> Iterator[Program]:
+    """Simpler dtypes: all of one kind at once."""
+    found = {s.dtype for s in program.storages}
+    for dtype in ("float16", "bfloat16", "float64"):
+        if dtype in found:
+            storages = tuple(
+                replace(s, dtype="float32") if s.dtype == dtype else s for s in program.storages
+            )
+            yield replace(program, storages=storages)
+
+
+__all__ = ["minimize"]

@@ -1,0 +1,179 @@
+"""`graph.config.check_against_eager()`: steps beside eager."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import pytest
+import torch
+
+import gflow as flow
+from gflow import nn
+from gflow.lowering import registry
+
+Tensor = torch.Tensor
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)
+        self.register_buffer("seen", torch.zeros(3, 4).t()[::2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        hidden = torch.tanh(self.norm(self.first(x)))  # the line of tanh
+        return self.last(hidden * float(os.environ.get("SCALE", "1")))  # the line of the scale
+
+
+class Training(nn.Graph):
+    def __init__(self, model: Any, optimizer: Any = None) -> None:
+        super().__init__()
+        self.model, self.bias = model, torch.zeros(())
+        self.add_optimizer(
+            optimizer or torch.optim.AdamW(model.parameters(), lr=0.01, amsgrad=True)
+        )
+
+    def build(self, x: Tensor, y: Tensor) -> Any:
+        out = self.model(x)
+        self.bias = self.bias + 1.0
+        loss = nn.functional.mse_loss(out + self.bias, y)
+        loss.backward()
+        return {"loss": loss, "out": [out]}
+
+
+def batches(count: int, dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(1)
+    return [
+        (torch.randn(8, 32, dtype=dtype).t(), torch.randn(32, 1, dtype=dtype)) for _ in range(count)
+    ]
+
+
+def line(marker: str) -> str:
+    from pathlib import Path
+
+    lines = Path(__file__).read_text().splitlines()
+    return f"{__file__}:{next(i for i, x in enumerate(lines, 1) if x.endswith(f'# {marker}'))}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(torch.float32, torch.optim.NAdam), (torch.bfloat16, torch.optim.SGD)]
+)
+def test_checked_steps_are_the_same(dtype: torch.dtype, kind: Any) -> None:
+    """A run with checks leaves the bits that one without leaves, in tensors and in Python."""
+    torch.manual_seed(0)
+    first = Network().to(dtype)
+    left = []
+    for every in (None, 1):
+        model = copy.deepcopy(first)
+        optimizer = kind(model.parameters(), lr=0.01)
+        graph = Training(model, optimizer)
+        graph.config.check_against_eager(every)
+        outs = [graph(*batch) for batch in batches(4, dtype)]
+        tensors = torch.utils._pytree.tree_leaves(
+            (outs, model.state_dict(), optimizer.state_dict(), graph.bias)
+        )
+        left.append(tensors)
+        assert all(p.grad is None for p in model.parameters())
+    for other in left[1:]:
+        for a, b in zip(left[0], other, strict=True):
+            assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
+
+
+def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = registry.RULES["aten.tanh"]
+    monkeypatch.setitem(registry.RULES, "aten.tanh", lambda em, x: right(em, x * 1.01))
+    registry._resolved.clear()
+    try:
+        graph = Training(Network())
+        first, second, _ = batches(3)
+        graph(*first)
+        graph.config.check_against_eager()
+        with pytest.raises(flow.EagerMismatch) as caught:
+            graph(*second)
+    finally:
+        registry._resolved.clear()
+    text = str(caught.value)
+    assert "aten.tanh.default" in text
+    assert line("the line of tanh") in text
+    assert "'model'" in text
+
+
+def test_a_value_of_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the first step; the step itself is made, and later ones are not disturbed."""
+    graph = Training(Network())
+    graph.config.check_against_eager(every=2, on_difference="warn")
+    data = batches(5)
+    for batch in data[:3]:
+        graph(*batch)
+    monkeypatch.setenv("SCALE", "2")  # nothing that a signature can hold
+    graph(*data[3])  # not a checked one
+    with pytest.warns(UserWarning, match="no part of the signature") as told:
+        graph(*data[4])
+    text = str(told[0].message)
+    assert line("the line of the scale") in text
+    assert "2.0) now" in text
+    assert "1.0) then" in text
+
+
+def test_a_wrong_place_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no op parts when each result is kept, it lies in how they are joined."""
+    graph = Training(Network())
+    data = batches(3)
+    graph(*data[0])
+    graph(*data[1])
+    graph.config.check_against_eager()
+    plan = graph._state.latest
+    assert plan is not None
+    run = plan.compiled.run
+
+    def spoiled(arguments: list[Tensor]) -> Any:
+        results = run(arguments)
+        results[0].add_(1)
+        return results
+
+    object.__setattr__(plan.compiled, "run", spoiled)
+    with pytest.raises(
+        flow.EagerMismatch, match="no op parts, so it lies in how ops are joined or placed"
+    ):
+        graph(*data[2])
+
+
+def test_in_place_updates_of_arguments() -> None:
+    class InPlace(nn.Graph):
+        def build(self, x: Tensor, y: Tensor) -> Tensor:
+            x.add_(1)
+            y[0] = 3.0
+            return x @ x.t()
+
+    graph = InPlace()
+    graph.config.check_against_eager()
+    for _ in range(3):
+        x, y = torch.randn(3, 4), torch.arange(4)
+        want = (x + 1) @ (x + 1).t()
+        assert torch.allclose(graph(x, y), want)
+        assert y.tolist() == [3, 1, 2, 3]
+
+
+def test_what_cannot_be_compared() -> None:
+    class Dropped(nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(x)  # the line of dropout
+
+    graph = Dropped()
+    graph.config.check_against_eager()
+    with pytest.raises(flow.GraphError, match="random numbers") as caught:
+        graph(torch.ones(3))
+    assert line("the line of dropout") in str(caught.value)
+    parts = Training(Network())
+    parts.config.set_gradient_accumulation_steps(2)
+    parts.config.check_against_eager()
+    data = batches(2)
+    with pytest.raises(flow.GraphError, match="set_gradient_accumulation_steps"):
+        parts(*data[0])
+    with pytest.raises(flow.GraphError, match="takes an int, 1 or more"):
+        graph.config.check_against_eager(0)
+    with pytest.raises(flow.GraphError, match="'raise' or 'warn'"):
+        graph.config.check_against_eager(on_difference="ignore")

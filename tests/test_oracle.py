@@ -1,0 +1,140 @@
+"""A share of the standing oracle: random programs and random IR; `scripts/fuzz_programs.py` runs many more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oracle.growth import grow
+from oracle.ir import judge_ir
+from oracle.judge import Verdict, judge
+from oracle.minimize import minimize
+from oracle.program import Call, Program, Storage, TensorSpec, from_json, source, to_json
+
+from gflow.lowering import registry
+
+FINDS = sorted((Path(__file__).parent / "oracle" / "finds").glob("*.json"))
+
+
+def test_random_programs() -> None:
+    seen: dict[str, int] = {}
+    for seed in range(9):
+        verdict = judge(grow(seed))
+        assert not verdict.is_find, f"seed {seed}: {verdict}"
+        seen[verdict.status] = seen.get(verdict.status, 0) + 1
+    assert seen.get("ok", 0) + seen.get("rounding", 0) >= 5, seen
+
+
+@pytest.mark.sweep
+def test_many_random_programs() -> None:
+    for seed in range(3_000_000, 3_000_200):
+        verdict = judge(grow(seed))
+        assert not verdict.is_find, f"seed {seed}: {verdict}"
+
+
+def test_random_ir() -> None:
+    for seed in range(10):
+        verdict = judge_ir(seed)
+        assert not verdict.is_find, f"seed {seed}: {verdict}"
+
+
+@pytest.mark.parametrize("find", FINDS, ids=lambda p: p.stem)
+def test_earlier_finds(find: Path) -> None:
+    """Programs that once showed an error, minimized."""
+    verdict = judge(from_json(find.read_text()))
+    assert verdict.status in ("ok", "rounding", "both raise"), verdict
+
+
+def test_programs_are_data() -> None:
+    """A seed gives one program, in any order, and JSON keeps it."""
+    programs = {seed: grow(seed) for seed in (5, 3, 9, 11)}
+    for seed, program in sorted(programs.items()):
+        assert to_json(grow(seed)) == to_json(program)
+        again = from_json(to_json(program))
+        assert source(again) == source(program)
+        assert to_json(again) == to_json(program)
+
+
+def _program(*calls: Call, outputs: tuple[str, ...], shape: tuple[int, ...] = (8, 4)) -> Program:
+    strides = (shape[1], 1)
+    storages = tuple(Storage("float32", shape[0] * shape[1], seed) for seed in (1, 2))
+    tensors = tuple(TensorSpec(f"x{i}", i, shape, strides) for i in (0, 1))
+    return Program(0, storages, tensors, calls, outputs)
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"r": name}
+
+
+_LONG = _program(
+    Call("v0", "torch.add", (_ref("x0"), _ref("x1"))),
+    Call("v1", "torch.tanh", (_ref("v0"),)),
+    Call("", ".mul_", (_ref("x0"), 2)),
+    Call("v2", "torch.sum", (_ref("v1"), [0])),
+    Call("v3", "torch.sigmoid", (_ref("x0"),)),
+    outputs=("v2", "v3"),
+)
+
+
+@pytest.fixture
+def wrong_tanh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Programs compute tanh a little wrong."""
+    right = registry.RULES["aten.tanh"]
+    monkeypatch.setitem(registry.RULES, "aten.tanh", lambda em, x: right(em, x) * 1.00002)
+    registry._resolved.clear()
+    yield
+    registry._resolved.clear()
+
+
+def test_an_error_is_found_and_minimized(wrong_tanh: None) -> None:
+    """Twenty parts in a million are no rounding; what is left is the one call."""
+    verdict = judge(_LONG)
+    assert verdict.status == "mismatch"
+    assert "result 0" in verdict.detail
+    small = minimize(_LONG, lambda p: judge(p).status == "mismatch", seconds=30)
+    assert [c.target for c in small.calls] == ["torch.tanh"]
+    assert small.settings.calls == 1
+    assert len(small.tensors) == 1
+
+
+def test_rounding_is_no_mismatch() -> None:
+    """A difference of large numbers, a sum in another order, a comparison that tips over."""
+    program = _program(
+        Call("v0", "torch.sum", (_ref("x0"),)),
+        Call("v1", "torch.sub", (_ref("v0"), {"py": "x0.double().sum().float()"})),
+        Call("v2", "torch.matmul", (_ref("x0"), {"py": "x1.t()"})),
+        Call("v3", "torch.softmax", (_ref("v2"), 1)),
+        outputs=("v1", "v3"),
+        shape=(64, 33),
+    )
+    assert judge(program).status in ("ok", "rounding")
+    assert judge(replace(_LONG, outputs=("v3",))) == Verdict("ok")
+
+
+def test_memory_beside_an_argument_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write into the gap between the elements of an argument is a mismatch."""
+    import gflow as flow
+
+    spec = TensorSpec("x0", 0, (3, 2), (4, 1))
+    program = Program(
+        0, (Storage("float32", 12, 1),), (spec,), (Call("v0", "torch.neg", (_ref("x0"),)),), ("v0",)
+    )
+    assert judge(program) == Verdict("ok")
+    call = flow.nn.Graph.__call__
+
+    def spoiling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(self, *args, **kwargs)
+        args[0].as_strided((1,), (1,), 3).zero_()
+        return result
+
+    monkeypatch.setattr(flow.nn.Graph, "__call__", spoiling)
+    assert "memory 0" in judge(program).detail
+
+
+def test_both_raise_or_neither() -> None:
+    call = Call("", "torch.matmul", (_ref("x0"), _ref("x1")))
+    assert judge(_program(call, outputs=("x0",))).status == "both raise"
+    assert torch.is_grad_enabled()
