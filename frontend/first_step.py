@@ -39,9 +39,8 @@ class Setup:
         seen.add(id(optimizer))
         own = vars(optimizer)
         self._dicts.append((own, dict(own)))
-        for inner in own.values():
-            if isinstance(inner, Optimizer):  # one that wraps another
-                self._add_optimizer(inner, seen)
+        for inner in _wrapped(optimizer):
+            self._add_optimizer(inner, seen)
         groups = optimizer.param_groups
         self._lists.append((groups, list(groups)))
         entries = [e for e in optimizer.state.values() if isinstance(e, dict)]
@@ -93,6 +92,23 @@ class FirstStep:
         self.done = True
 
 
+def _wrapped(optimizer: Optimizer) -> list[Optimizer]:
+    """Optimizers that this one holds, as Lookahead does."""
+    return [inner for inner in vars(optimizer).values() if isinstance(inner, Optimizer)]
+
+
+def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+    """These, and all that they hold, each once."""
+    found: dict[int, Optimizer] = {}
+    left = [*optimizers]
+    while left:
+        optimizer = left.pop()
+        if id(optimizer) not in found:
+            found[id(optimizer)] = optimizer
+            left += _wrapped(optimizer)
+    return [*found.values()]
+
+
 def _copy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
@@ -104,19 +120,32 @@ def _copy(value: Any) -> Any:
 
 
 class _Copy:
-    """One optimizer, working on copies of its parameters and state."""
+    """One optimizer, working on copies of its parameters and state.
 
-    def __init__(self, optimizer: Optimizer, copies: dict[int, torch.Tensor]) -> None:
+    shared: copies of groups and states, which optimizers may have in common, by the ids of what was copied.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, copies: dict[int, torch.Tensor], shared: dict[int, Any]
+    ) -> None:
         self.optimizer = optimizer
         self.saved = dict(vars(optimizer))
         self.real = {id(copies[id(p)]): p for g in optimizer.param_groups for p in g["params"]}
-        self.groups = [
-            {k: [copies[id(p)] for p in v] if k == "params" else _copy(v) for k, v in group.items()}
-            for group in optimizer.param_groups
-        ]
-        self.state: defaultdict[Any, Any] = defaultdict(dict)
-        for key, entry in optimizer.state.items():
-            self.state[copies.get(id(key), key)] = _copy(entry)
+        groups, state = optimizer.param_groups, optimizer.state
+        if id(groups) not in shared:
+            shared[id(groups)] = [
+                {
+                    k: [copies[id(p)] for p in v] if k == "params" else _copy(v)
+                    for k, v in group.items()
+                }
+                for group in groups
+            ]
+        if id(state) not in shared:
+            shared[id(state)] = defaultdict(
+                dict, {copies.get(id(key), key): _copy(entry) for key, entry in state.items()}
+            )
+        self.groups: list[dict[str, Any]] = shared[id(groups)]
+        self.state: defaultdict[Any, Any] = shared[id(state)]
         own = {
             k: _copy(v)
             for k, v in self.saved.items()
@@ -180,14 +209,16 @@ def on_copies(
     Returns:
         The skipped, what is to be written where, and gradients after the step by ids of parameters.
     """
-    every = {id(p): p for o in optimizers for g in o.param_groups for p in g["params"]}
+    every_optimizer = _with_wrapped(optimizers)
+    every = {id(p): p for o in every_optimizer for g in o.param_groups for p in g["params"]}
     copies = {
         i: start.get(i, p).detach().clone().requires_grad_(p.requires_grad)
         for i, p in every.items()
     }
     for p, grad in zip(parameters, grads):
         copies[id(p)].grad = grad
-    held = [_Copy(o, copies) for o in optimizers]
+    shared: dict[int, Any] = {}
+    held = [_Copy(o, copies, shared) for o in every_optimizer]
     scale = {
         k: v
         for k, v in (vars(scaler) if scaler is not None else {}).items()

@@ -21,6 +21,7 @@ from .errors import GraphTraceError
 from .executor import Compiled
 from .first_step import FirstStep, Setup, on_copies
 from .guards.state import StateGuard
+from .layout_guard import LayoutGuard, metadata
 from .memory_check import MemoryCheck
 from .micro_batches import compile_step, split_arguments
 from .python_state import PythonState
@@ -80,7 +81,7 @@ class Plan:
             if t is not None and i.role != "scalar"
         ]
         self.places = list(map(torch.Tensor.data_ptr, self.fixed))
-        self.metadata = list(map(_metadata, self.fixed))
+        self.layouts = LayoutGuard(self.fixed)
         self.memory: MemoryCheck | None = None
 
     def refresh(self) -> bool:
@@ -94,10 +95,10 @@ class Plan:
             return False
         if trace.views and not all(view.holds() for view in trace.views):
             return False
+        if not self.layouts.holds():
+            return False
         places = list(map(torch.Tensor.data_ptr, self.fixed))
         if places != self.places:
-            if list(map(_metadata, self.fixed)) != self.metadata:
-                return False
             self.places, self.memory = places, None
         return True
 
@@ -109,7 +110,7 @@ class Plan:
             position, tensor = self.positions[slot.value], slot.read()
             if tensor is self.arguments[position]:
                 continue
-            if not isinstance(tensor, torch.Tensor) or _metadata(tensor) != _metadata(
+            if not isinstance(tensor, torch.Tensor) or metadata(tensor) != metadata(
                 self.arguments[position]
             ):
                 return False
@@ -160,10 +161,6 @@ class Plan:
             leaf = self.trace.out_leaves[0]
             return results[leaf.index] if isinstance(leaf, OutputRef) else leaf
         return unflatten(self.trace, results)
-
-
-def _metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
 
 def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:

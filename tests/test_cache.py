@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gflow as flow
 from gflow.dialects.program import Program
-from gflow.runtime import Executable, cache, jit, objects, program_io
+from gflow.runtime import Executable, cache, jit, machine, objects, program_io
 
 needs_objects = pytest.mark.skipif(not objects.supported(), reason="no loader for this machine")
 
@@ -217,11 +217,11 @@ def test_programs_as_bytes() -> None:
 def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The object that LLVM made, loaded by ours, computes the same."""
     found, graph, x = program()
-    engine = jit._engine(found.kernels, found.declarations, "", dump=True)
+    engine = jit._engine(found.kernels, found.declarations, machine.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
     loaded = objects.load_object(jit._object_of(engine), jit.symbol_address)
     assert set(found.kernels) <= set(loaded.symbols)
-    ours = {name: loaded.symbols[name] for name in found.kernels}
+    ours = {(machine.limit(), name): loaded.symbols[name] for name in found.kernels}
     monkeypatch.setattr(jit, "_addresses", {**jit._addresses, **ours})
     again = Executable(found)
     plan = graph._latest()
@@ -234,7 +234,7 @@ def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_objects
 def test_damaged_objects_are_refused() -> None:
     found, _, _ = program()
-    engine = jit._engine(found.kernels, found.declarations, "", dump=True)
+    engine = jit._engine(found.kernels, found.declarations, machine.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
     data = jit._object_of(engine)
     for cut in (0, 3, 63, 64, 200, len(data) // 2, len(data) - 10):

@@ -44,7 +44,9 @@ def program(
     found = Program("p", "", [], [], [], {}, {}, 0, target="cuda:90", triton={"k": kernel})
     found.device_code = {key_of("k", c): CODE for c in range(len(blocks))}
     found.steps = [
-        LaunchStep("k", (Place("arena", 0, 64 * i), n), 0, (-(-n // blocks[0]), 1, 1), f"op {i}")
+        LaunchStep(
+            "k", (Place("arena", 0, 64 * i), n), 0, (-(-n // blocks[0]), 1, 1), f"op {i}", (4 * n,)
+        )
         for i, n in enumerate(sizes)
     ]
     return found

@@ -333,7 +333,8 @@ def test_results_are_the_callers_own() -> None:
 
 
 def test_a_program_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GFLOW_CACHE", str(tmp_path))
+    monkeypatch.setenv("GFLOW_CACHE", "1")
+    monkeypatch.setenv("GFLOW_CACHE_DIR", str(tmp_path))
     model = nn.Linear(3, 2)
     for _ in range(2):
         graph = Apply(model)

@@ -266,9 +266,9 @@ def test_what_is_left_to_dynamo() -> None:
         choose(torch.ones(2, 3))
 
 
-def test_results_of_eager_calls_may_be_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._dynamo.config.patch(recompile_limit=1)
+def test_results_of_eager_calls_may_be_updated_in_place() -> None:
     """By as many modules as one likes: all of PyTorch's own are one function to TorchDynamo."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     for slope in (0.1, 0.2):
         eager = torch.nn.LeakyReLU(slope, inplace=True)
         x = torch.arange(-3.0, 3.0, requires_grad=True)

@@ -271,6 +271,7 @@ def test_debug_of_one_process_of_several(
 ) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     assert built(lambda g: g.debug(0)) == []
     for ranks in (1, -1, [0, 1]):
         assert built(lambda g, ranks=ranks: g.debug(0, ranks=ranks))

@@ -312,7 +312,7 @@ def test_shape_rules_agree_with_pytorch(shape: tuple[int, ...], dtype: torch.dty
                 args = [x] * tensors
                 if "hardtanh" in str(func):
                     args += [0.0, 6.0]
-                elif names[-1] in ("threshold", "weight"):
+                elif names[-1] in ("threshold", "weight", "exponent"):
                     args.append(0.5)
             found = rule(tuple(args), {})
             if found is None:

@@ -102,6 +102,9 @@ def scratch_of_ops(
     """
     found: dict[int, int] = {}
     for o in list(b.body.ops):
+        if o.name == "constant":  # its elements, which text may lack, are not needed here
+            b.places[o.results[0]] = Place("constant", o.index, 0)
+            continue
         if not may_need(o):
             b.assign_if_planned(o)
             continue

@@ -292,6 +292,16 @@ def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
     fail_if(em, ~_within(given, 0.0, 1.0), "RuntimeError", message)
 
 
+@checks("aten.multinomial")
+def multinomial(em: Emitter, weights: Value, *rest: Any, **named: Any) -> None:
+    wide = weights.compute()
+    message = "probability tensor contains either `inf`, `nan` or element < 0"
+    fail_if(em, ~(wide.ge(0.0) & ~wide.eq(math.inf)), "RuntimeError", message)
+    nothing = em.reduce(wide, "max", (wide.rank - 1,)).le(0.0)
+    message = "invalid multinomial distribution (sum of probabilities <= 0)"
+    fail_if(em, nothing, "RuntimeError", message)
+
+
 @checks("aten.normal")
 def normal(em: Emitter, mean: Any, std: Any = 1.0, *rest: Any, **named: Any) -> None:
     if isinstance(std, Value):

@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer
 
 from ..errors import GraphTraceError
+from . import collectives, seeding
 from .clipping import total_norm
 from .location import user_frame
 from .threads import here_only, replaced
@@ -103,7 +104,7 @@ def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
     )
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
-        with replaced(*_replacements(), lifted):
+        with replaced(*_replacements(), *collectives.replaced(), *seeding.refused(), lifted):
             yield
     finally:
         hook.remove()

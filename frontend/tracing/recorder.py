@@ -25,7 +25,7 @@ from gflow.dialects.types import row_major_strides
 from gflow.runtime.interrupts import deliver, waiting
 
 from ..errors import GraphTraceError
-from . import collectives
+from . import collectives, seeding
 from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
@@ -106,7 +106,7 @@ class Recorder(TorchDispatchMode):
         self._constants: dict[int, FakeTensor] = {}
         #: what a real tensor's stand-in holds now, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
-        self._seeded = torch.default_generator.get_state()
+        self._seeded = torch.default_generator.initial_seed()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -242,16 +242,10 @@ class Recorder(TorchDispatchMode):
     def check_seed(self, loc: SourceLoc) -> None:
         """
         Raises:
-            GraphTraceError: `build()` has seeded PyTorch's generator, or drawn from it outside of the trace.
+            GraphTraceError: `build()` has seeded PyTorch's generator, in a way that `seeding` does not see.
         """
-        with untraced():
-            same = torch.equal(self._seeded, torch.default_generator.get_state())
-        if not same:
-            raise GraphTraceError(
-                f"{describe(loc)}: build() changes the state of PyTorch's random generator (torch.manual_seed, "
-                "set_rng_state, fork_rng), which would happen once, while the graph is traced, and not at each "
-                "call. Seed before the call."
-            )
+        if torch.default_generator.initial_seed() != self._seeded:
+            raise seeding.problem(describe(loc))
 
     # dispatch
 

@@ -14,8 +14,8 @@ REFUSING = frozenset({
     "aten.embedding", "aten.index_select", "aten.gather", "aten.take", "aten.index_add", "aten.index_fill",
     "aten.index.Tensor", "aten.index_put", "aten.nll_loss_forward", "aten.nll_loss2d_forward",
     "aten.binary_cross_entropy", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode",
-    "aten.div.Scalar_mode", "aten.bernoulli", "aten.normal", "aten._assert_async", "aten._linalg_check_errors",
-    "gflow.fail_if",
+    "aten.div.Scalar_mode", "aten.bernoulli", "aten.multinomial", "aten.normal", "aten._assert_async",
+    "aten._linalg_check_errors", "gflow.fail_if",
 })  # fmt: skip
 
 _names: dict[Any, str | None] = {}

@@ -83,8 +83,10 @@ def _batch_norm_backward(
 
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
     """A bool to the power of a bool: PyTorch's kernels give a bool, and its shape rule int64."""
+    if len(args) != 2 or kwargs:
+        return None
     base, exponent = args
-    if kwargs or base.dtype != torch.bool or type(exponent) is not bool:
+    if base.dtype != torch.bool or type(exponent) is not bool:
         return None
     strides = compute_elementwise_output_strides(base)
     return [(base.shape, strides, base.dtype, base.device)]

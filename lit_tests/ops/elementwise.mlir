@@ -441,3 +441,11 @@ func.func @sigmoid(%arg0: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "gflow.sigmoid"(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// CHECK-LABEL: func.func @fma(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.fma"(%arg0, %arg1, %arg2) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   return %[[v0]] : tensor<4xf32>
+func.func @fma(%arg0: tensor<4xf32>, %arg1: tensor<4xf32>, %arg2: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "gflow.fma"(%arg0, %arg1, %arg2) : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
