@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gflow.dialects.constants import ConstantError
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
@@ -219,7 +220,7 @@ def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
     except Exception as error:
         if debugging():
             raise
-        if isinstance(error, CompileError):
+        if isinstance(error, CompileError | ConstantError):
             found = [at_operation(blamed(error, module.operation), "error", str(error))]
         else:
             found = [internal_error(error, CODE_GENERATION, module.operation)]

@@ -332,5 +332,6 @@ def _torch_optimizer() -> list[Case]:
 TOLERANCE = {
     "": 1e-10,
     "it computes in float32": 1e-5,
-    "its orthogonalization is in bfloat16": 1e-2,
+    # five steps of an iteration that amplifies rounding; with it in float64, 3e-14 (muon, nadamuon)
+    "its orthogonalization is in bfloat16": 3e-2,
 }

@@ -41,7 +41,7 @@ def program(
 ) -> Program:
     configs = tuple(TritonConfig({"BLOCK": b}, 4, 2) for b in blocks)
     kernel = TritonKernel("k", "text", {"x": "*fp32", "n": "i32"}, {}, ("x",), configs, GRID)
-    found = Program("p", "", [], [], [], {}, {}, 0, target="cuda:90", triton={"k": kernel})
+    found = Program("p", "", [], [], [], {}, {}, 1 << 16, target="cuda:90", triton={"k": kernel})
     found.device_code = {key_of("k", c): CODE for c in range(len(blocks))}
     found.steps = [
         LaunchStep(

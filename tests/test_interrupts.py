@@ -8,7 +8,18 @@ from typing import Any
 import interrupts
 import pytest
 import torch
-from interrupts import KINDS, Stop, Train, by_line, by_signal, prepared, same, snapshot
+from interrupts import (
+    KINDS,
+    Stop,
+    Train,
+    at_line,
+    by_line,
+    by_signal,
+    call_path,
+    prepared,
+    same,
+    snapshot,
+)
 from torch import Tensor, nn
 
 import gflow as flow
@@ -75,8 +86,11 @@ def test_the_harness_finds_torn_states(monkeypatch: pytest.MonkeyPatch) -> None:
     from gflow.calls import Call
 
     monkeypatch.setattr(Call, "settle", lambda self, error: None)
-    ways = (by_line(n) for n in range(901, 100_000, 7))
-    assert False in list(interrupts.later_calls("adam", ways))
+    graph, x = prepared("adam", 2)
+    with at_line(0, call_path) as seen:
+        graph(x)
+    last = (by_line(seen[0] - n) for n in range(5, 125, 30))  # lines after the run
+    assert False in [next(interrupts.later_calls("adam", [way])) for way in last]
 
 
 @pytest.mark.parametrize("kind", ["adam", "gradients", "scaled"])

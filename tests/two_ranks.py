@@ -305,7 +305,7 @@ def refusals(rank: int) -> None:
 
     sharded = fully_shard(nn.Linear(8, 2))
     refused(lambda: _trained(sharded, False)(x), "DTensor")
-    refused(lambda: Call(lambda x: sharded(x))(x), "FSDPLinear")
+    refused(lambda: Call(lambda x: sharded(x))(x), "DTensor", "fully_shard")
 
 
 def main() -> None:
