@@ -161,8 +161,10 @@ def fuzz(seconds: float, seed: int, most: int = 50) -> tuple[int, list[Find]]:
 
 def _child(seed: int, case: Path, end: float) -> tuple[int, Find | None]:
     command = [sys.executable, __file__, "--child", str(seed), str(case)]
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+        )
         assert process.stdout is not None
         count, told = 0, ""
         for line in process.stdout:
