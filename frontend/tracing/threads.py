@@ -19,6 +19,8 @@ def here_only(original: Callable[..., Any], other: Callable[..., Any]) -> Callab
     def call(*args: Any, **kwargs: Any) -> Any:
         return (other if thread() == owner else original)(*args, **kwargs)
 
+    # TorchDynamo, which runs in other threads, reads this for a function to look into in place of the wrapper
+    call._torchdynamo_inline = original  # type: ignore[attr-defined]
     return call
 
 
