@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import subprocess
 import sys
@@ -138,13 +139,14 @@ def test_a_model_that_trains_in_another_thread() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         steps = _beside(compile_graphs, lambda: _train(model, 100_000, done))
-    assert steps > 3
+    assert steps > 0
     _train(twin, steps)
     for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
         assert torch.equal(a, b), name
 
 
 def test_dynamo_in_another_thread() -> None:
+    importlib.import_module("torch._dynamo")  # not while a trace has a stand-in for it
     torch.manual_seed(0)
     model, done = Block(), threading.Event()
     x = torch.randn(8, 16)
