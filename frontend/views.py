@@ -8,7 +8,6 @@ inside of it are views as well, however one gets at them.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -100,26 +99,8 @@ class ModuleView(View):
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self._held == unwrapped(other))
-
     def __hash__(self) -> int:
         return hash(self._held)
-
-    def __repr__(self) -> str:
-        return repr(self._held)
-
-    def __dir__(self) -> list[str]:
-        return dir(self._held)
-
-    def __copy__(self) -> Any:
-        return copy.copy(self._held)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self._held, memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return unwrapped, (self._held,)
 
 
 #: methods that give modules
@@ -203,26 +184,6 @@ class ContainerView(View):
     def __iadd__(self, other: Any) -> Any:
         self._held += unwrapped(other)
         return self._held
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self._held == unwrapped(other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._held)
-
-    def __dir__(self) -> list[str]:
-        return dir(self._held)
-
-    def __copy__(self) -> Any:
-        return copy.copy(self._held)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self._held, memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return unwrapped, (self._held,)
 
 
 def view(module: torch.nn.Module, path: str) -> Any:

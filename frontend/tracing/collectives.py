@@ -8,7 +8,6 @@ for.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from gflow.dialects.collectives import is_collective as is_collective_name
 
 from ..errors import GraphTraceError
 from .location import user_frame
+from .threads import here_only
 from .trace import TraceOp
 
 Tensor = torch.Tensor
@@ -290,19 +290,10 @@ def replaced() -> list[tuple[Any, str, Any]]:
     runs; in other threads they are the originals."""
     if not dist.is_available() or not dist.is_initialized():
         return []
-    owner = threading.get_ident()
     found = []
     for name, function in _FUNCTIONS.items():
         for module in (dist, dist.distributed_c10d):
             original = vars(module).get(name)
             if original is not None:
-                found.append((module, name, _for_thread(owner, function, original)))
+                found.append((module, name, here_only(original, function)))
     return found
-
-
-def _for_thread(owner: int, function: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        mine = threading.get_ident() == owner
-        return (function if mine else original)(*args, **kwargs)
-
-    return call
