@@ -2,7 +2,7 @@
 
     python -m benchmarks amp [--models NAME,…] [--rounds 5] [--curves] [--json FILE]
 
-Bytes and roofline times are those of `gflow.compiler.cost`. "arena" is the planned memory of all values
+Bytes and roofline times are those of `gflow.compiler.ir.cost`. "arena" is the planned memory of all values
 that are no arguments or results; halves of the weights are among them. Step times are of this
 machine's CPU, which has no arithmetic in halves: products are made in float32 (docs/mixed_precision.md).
 `--curves`: 50 steps beside an eager loop under `torch.autocast`, and beside float32.
@@ -58,7 +58,7 @@ def graph_of(name: str, dtype: torch.dtype | None, quick: bool) -> tuple[Any, tu
 
 def measure_text(text: str) -> dict[str, Any]:
     """What a planned module moves and needs."""
-    from gflow.compiler.cost import cost_of, seconds
+    from gflow.compiler.ir.cost import cost_of, seconds
     from gflow.compiler.targets import DEVICES
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 import gflow as flow
 from benchmarks import machine
 from benchmarks.models import Decoder
-from gflow.compiler.cost import cost_of, seconds
+from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.dialect import make_context
@@ -88,10 +88,10 @@ def make(args: argparse.Namespace, marked: bool, budget: int) -> tuple[Training,
 
 def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str, Any]) -> int:
     """The smallest budget, to 2 %, that is predicted to take no longer than the marked program."""
-    from gflow.compiler.checkpointing.choose import choose
-    from gflow.compiler.checkpointing.problem import read_problem
-    from gflow.compiler.passmanager import run_pipeline
-    from gflow.compiler.pipeline import PipelineOptions, pipeline_for
+    from gflow.compiler.driver.pass_manager import run_pipeline
+    from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+    from gflow.compiler.passes.recomputation.choose import choose
+    from gflow.compiler.passes.recomputation.problem import read_problem
 
     graph, _, _ = args.plain
     pipeline = pipeline_for("cpu", PipelineOptions()).partition(",gflow-materialize")[0] + "))"

@@ -58,8 +58,8 @@ def programs(
     model: Model, architectures: tuple[int, ...]
 ) -> Iterator[tuple[Any, dict[str, float]]]:
     """The program of a training step with machine code, for each architecture, and its seconds by phase."""
-    from gflow.executor import program_of
-    from gflow.targets import add_code
+    from gflow.execution.device import add_code
+    from gflow.execution.executor import program_of
 
     graph, inputs = model.graph(), model.inputs()
     start = time.perf_counter()

@@ -2,7 +2,7 @@
 
     python -m benchmarks fusion [--models NAME,…] [--rounds 15] [--json FILE]
 
-Bytes are those of `gflow.compiler.cost`: each kernel loads its operands and stores its results once.
+Bytes are those of `gflow.compiler.ir.cost`: each kernel loads its operands and stores its results once.
 "before" is the simplified program in front of `gflow-fuse`, one kernel an op. Times are medians, the
 variants measured in turn.
 """
@@ -43,7 +43,7 @@ class Work:
 
 def measure_text(text: str) -> Work:
     """Kernels and bytes of a module; `launches` counts what runs side by side as one."""
-    from gflow.compiler.cost import cost_of
+    from gflow.compiler.ir.cost import cost_of
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 
@@ -64,7 +64,7 @@ def measure_text(text: str) -> Work:
 
 
 def pipeline(variant: dict[str, bool]) -> str | None:
-    from gflow.compiler.pipeline import DEFAULT_PIPELINES
+    from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
 
     text = DEFAULT_PIPELINES["cpu"]
     if variant.get("epilogues") is False:

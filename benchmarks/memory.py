@@ -60,8 +60,8 @@ def eager(work: Work) -> dict[str, int]:
 
 def planned(text: str, passes: Any, repeats: int = 1) -> dict[str, Any]:
     """What a traced module is planned to need with these switches; times are the best of several."""
-    from gflow.compiler.passmanager import run_pipeline
-    from gflow.compiler.pipeline import pipeline_for
+    from gflow.compiler.driver.pass_manager import run_pipeline
+    from gflow.compiler.driver.pipelines import pipeline_for
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 
@@ -94,7 +94,7 @@ def planned(text: str, passes: Any, repeats: int = 1) -> dict[str, Any]:
 
 def measure(name: str, quick: bool) -> dict[str, Any]:
     """One model: eager's peaks, plans under each order and switch, allocations of ATen calls."""
-    from gflow.compiler.pipeline import PipelineOptions
+    from gflow.compiler.driver.pipelines import PipelineOptions
 
     row: dict[str, Any] = {"model": name, "description": MODELS[name][0]}
     row["eager"] = eager(make_work(name, quick))

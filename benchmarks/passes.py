@@ -78,7 +78,7 @@ def first_call(graph: str, units: int) -> Any:
 def run(text: str, pipeline: str | None) -> dict[str, float]:
     """Seconds by pass of one run of the pipeline (and of code generation) on a fresh module."""
     from gflow.compiler import CompileOptions, compile_module
-    from gflow.compiler.passmanager import run_pipeline
+    from gflow.compiler.driver.pass_manager import run_pipeline
     from gflow.dialects.dialect import make_context
     from gflow.dialects.mlir import ir
 

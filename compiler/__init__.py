@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .compile import CompileOptions, compile_module, resolve
+from .driver.compile import CompileOptions, compile_module, resolve
 
 __all__ = ["CompileOptions", "compile_module", "resolve"]

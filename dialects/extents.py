@@ -12,7 +12,7 @@ written as its value at a stand-in, a large prime that the argument states:
 Integers made of sizes by sums and products are polynomials in n with small coefficients, and one value at
 a large enough prime says which (Kronecker's substitution): so integer arithmetic on shapes, strides and
 offsets is exact for every n without knowing of it. What is not a polynomial shows: computed at another
-stand-in it is not the same polynomial's value (`gflow.compiler.sizes`).
+stand-in it is not the same polynomial's value (`gflow.compiler.ir.dynamic_sizes`).
 """
 
 from __future__ import annotations

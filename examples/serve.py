@@ -28,8 +28,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gflow.runtime.artifact import LoadedGraph, TensorInfo, load_graph
-from gflow.runtime.trust import read_key
+from gflow.runtime.stored.artifact import LoadedGraph, TensorInfo, load_graph
+from gflow.runtime.stored.trust import read_key
 
 HEADER = "inference-header-content-length"
 DATATYPES = {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from gflow.runtime.artifact import LoadedGraph, TensorInfo, load_graph
+from gflow.runtime.stored.artifact import LoadedGraph, TensorInfo, load_graph
 
 TYPES = {
     torch.bool: "TYPE_BOOL", torch.uint8: "TYPE_UINT8", torch.uint16: "TYPE_UINT16",
@@ -39,7 +39,7 @@ from pathlib import Path
 import triton_python_backend_utils as pb_utils
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
-from gflow.runtime.artifact import load_graph
+from gflow.runtime.stored.artifact import load_graph
 
 
 class TritonPythonModel:

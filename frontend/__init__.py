@@ -15,15 +15,15 @@ from ._passthrough import install
 install(__name__, "torch", own=("compiler", "dialects", "runtime"))
 
 _OWN = {
-    "CheckpointError": "saving",
+    "CheckpointError": "saved.saving",
     "EagerMismatch": "errors",
     "GraphError": "errors",
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
-    "compile": "compiled",
-    "dynamic_dim": "dynamic",
-    "load": "saving",
-    "save": "saving",
+    "compile": "functions.compiled",
+    "dynamic_dim": "execution.dynamic_dim",
+    "load": "saved.saving",
+    "save": "saved.saving",
 }
 
 

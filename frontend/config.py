@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .errors import GraphError
-from .older import warn_older
-from .tracing.location import user_frame
-from .tracing.ranks import world_size
+from .oneflow.deprecated_spellings import warn_older
+from .tracing.context.location import user_frame
+from .tracing.context.ranks import world_size
 
 if TYPE_CHECKING:
-    from gflow.compiler import CompileOptions
-
+    from .compiler import CompileOptions
     from .inspection.against_eager import EagerCheck
 
 _log = logging.getLogger("gflow")
@@ -75,7 +74,7 @@ class GraphConfig:
 
     def resolved(self) -> CompileOptions:
         """The compiler's options, with the switches."""
-        from gflow.compiler import CompileOptions
+        from .compiler import CompileOptions
 
         options = self.compile_options or CompileOptions()
         if "outputs_buffer_size" in self._own:

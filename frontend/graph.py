@@ -13,39 +13,38 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
-from gflow.runtime.seeds import Seeds
-
-from .blocks import changes, check_settings, is_checkpointed
-from .building import building, is_building, one_at_a_time
-from .call_record import record_call
-from .calls import Call
+from .call.call_record import record_call
+from .call.expected import describe_call, difference, full_message
+from .call.first_step import FirstStep, Setup
+from .call.gradients import keeps, read_gradient
+from .call.plan import Plan, StepSkipped, compile_plan
+from .call.plans import PlanCache
+from .call.sharing import Sharing
+from .call.signature import flatten_call
+from .call.transaction import Call
+from .call.watchers import building, is_building, one_at_a_time
 from .config import GraphConfig, check_zero
-from .debug import DebugSettings
-from .dynamic import DynamicCalls
 from .errors import EagerMismatch, GraphError, GraphInputError
-from .expected import describe_call, difference, full_message
-from .first_step import FirstStep, Setup
-from .gradients import keeps, read_gradient
+from .execution.device import tf32_kinds
+from .execution.dynamic_dim import DynamicCalls
 from .guards.build import Reading
 from .inspection import Inspection
-from .older import warn_older
-from .plan import Plan, StepSkipped, compile_plan
-from .plans import PlanCache
-from .printing import Calls
-from .schedules import learning_rates, schedule_problem
-from .sharing import Sharing
-from .signature import flatten_call
-from .state_dict import load_state_dict, state_dict
-from .targets import tf32_kinds
-from .tracing.clipping import clip_problem
-from .tracing.location import optimizer_added, user_frame
-from .tracing.modules import ModuleTable, collect_modules
-from .tracing.sizes import Dynamic
-from .tracing.step_hooks import check_hooks, has_hooks, run_hooks
-from .tracing.wrappers import check_optimizer
-from .unread_keys import unread_problem
-from .unwrapped import unwrapped
-from .views import view_of
+from .oneflow.deprecated_spellings import warn_older
+from .oneflow.views import view_of
+from .report.debug import DebugSettings
+from .report.printing import Calls
+from .runtime.seeds import Seeds
+from .saved.schedules import learning_rates, schedule_problem
+from .saved.state_dict import load_state_dict, state_dict
+from .tracing.context.location import optimizer_added, user_frame
+from .tracing.context.wrappers import check_optimizer
+from .tracing.data.sizes import Dynamic
+from .tracing.dispatch.clipping import clip_problem
+from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
+from .tracing.optimizers.unread_keys import unread_problem
+from .tracing.program.module_config import changes, check_settings, is_checkpointed
+from .tracing.program.modules import ModuleTable, collect_modules
+from .tracing.program.unwrapped import unwrapped
 
 _names: Counter[str] = Counter()
 _log = logging.getLogger("gflow")

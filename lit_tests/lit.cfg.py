@@ -31,7 +31,7 @@ config.test_exec_root = os.environ.get(  # noqa: F821
 config.environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")  # noqa: F821
 config.environment["PYTHONDONTWRITEBYTECODE"] = ""  # noqa: F821
 config.substitutions += [  # noqa: F821
-    ("%gflow-opt", f"{sys.executable} -m gflow.compiler.opt"),
+    ("%gflow-opt", f"{sys.executable} -m gflow.compiler.tools.opt"),
     ("FileCheck", find_filecheck()),
     ("%python", sys.executable),
 ]

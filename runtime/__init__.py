@@ -5,7 +5,7 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
 
 from __future__ import annotations
 
-from .executable import Executable
+from .cpu.executable import Executable
 from .loading import load_program
 
 __all__ = ["Executable", "load_program"]

@@ -10,7 +10,7 @@ import torch
 from gflow.dialects.program import Program
 
 from .arena import Arena
-from .executable import Executable
+from .cpu.executable import Executable
 
 #: names a stand-in for the GPU: "interpreter"
 DEVICE = "GFLOW_CUDA_DEVICE"

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import atomic
-from .artifact import ArtifactError, LoadedGraph, load_graph
-from .trust import read_key
+from .stored import atomic
+from .stored.artifact import ArtifactError, LoadedGraph, load_graph
+from .stored.trust import read_key
 
 
 class UsageError(Exception):

@@ -60,7 +60,7 @@ def update(path: Path) -> None:
     run = _RUN.search("\n".join(lines))
     if run is None:
         raise SystemExit(f"{path}: no RUN line of the form `%gflow-opt %s FLAGS | FileCheck %s`")
-    tool = f"{sys.executable} -m gflow.compiler.opt"
+    tool = f"{sys.executable} -m gflow.compiler.tools.opt"
     command = f"{tool} {path} {run.group(1).replace('%gflow-opt', tool)}"
     done = subprocess.run(command, shell=True, text=True, capture_output=True, check=False)
     if done.returncode:

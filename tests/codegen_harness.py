@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 import torch
 from ir_interpreter import DTYPES, run_module
 
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
 from gflow.dialects.types import TensorType
-from gflow.runtime import Executable, jit
+from gflow.runtime import Executable
+from gflow.runtime.cpu import jit
 
 PIPELINE = "builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-plan-memory))"
 

@@ -190,7 +190,8 @@ def _make(folder: Path) -> None:
     import torch
 
     import gflow as flow
-    from gflow.runtime import load_program, program_io
+    from gflow.runtime import load_program
+    from gflow.runtime.stored import program_io
 
     for name, graph, args, target in _graphs():
         graph(*args)
@@ -274,7 +275,8 @@ def _nothing(path: tuple[Any, ...], tree: Any) -> bool:
 def _try_entry(folder: Path, name: str, place: Path, rng: random.Random, resealed: bool) -> str:
     import torch
 
-    from gflow.runtime import cache, load_program, program_io
+    from gflow.runtime import load_program
+    from gflow.runtime.stored import cache, program_io
 
     data = (folder / name).read_bytes()
     length = int.from_bytes(data[:8], "little")
@@ -323,8 +325,8 @@ def _reseal(tree: Any, constants: bytes | None, raw: list[bytes] | None = None) 
 def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, resealed: bool) -> str:
     import torch
 
-    from gflow.runtime import bundle
-    from gflow.runtime.checkpoint import CheckpointError
+    from gflow.runtime.stored import bundle
+    from gflow.runtime.stored.checkpoint import CheckpointError
 
     path = place / "graph"
     shutil.copytree(folder / name, path)
@@ -369,7 +371,7 @@ def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, reseale
 
 def _reseal_saved(path: Path, file: str, tree: Any) -> None:
     from gflow.dialects import program_form
-    from gflow.runtime import artifact, checkpoint, device_files
+    from gflow.runtime.stored import artifact, checkpoint, device_files
 
     number = int(Path(file).stem)
     try:

@@ -65,7 +65,7 @@ class Find:
 
 def flags(rng: random.Random) -> list[str]:
     """Passes and options for one run."""
-    from gflow.compiler.passmanager import our_passes
+    from gflow.compiler.driver.pass_manager import our_passes
 
     ours = [f"--{name}" for name in our_passes()]
     upstream = ["--cse", "--canonicalize", "--symbol-dce", "--inline", "--sccp", "--trivial-dce"]
@@ -100,7 +100,7 @@ PLANNED_CUDA = ["--emit=triton", "--emit=launches", "--emit=plan"]
 
 def work(seed: int, case: Path) -> int:
     """Try inputs for ever; prints a line after each. Returns 3 at the first bug, told on stdout."""
-    from gflow.compiler import opt
+    from gflow.compiler.tools import opt
 
     os.environ["GFLOW_DEBUG"] = "1"  # unexpected exceptions as they are
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -119,7 +119,7 @@ def work(seed: int, case: Path) -> int:
 
 def attempt(data: bytes, chosen: list[str], case: Path) -> str:
     """Run one input; returns what is wrong, "" if nothing."""
-    from gflow.compiler import opt
+    from gflow.compiler.tools import opt
 
     case.write_bytes(data)
     case.with_suffix(".flags").write_text(" ".join(chosen))

@@ -14,8 +14,8 @@ from torch import nn
 
 import gflow
 from benchmarks.amp_models import Training, batches, compiled_curve, eager_curve, make, optimizer_of
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import PipelineOptions, pipeline_for
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.dialects import amp, builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
@@ -185,7 +185,7 @@ def test_every_op_has_a_class() -> None:
 
 
 def test_an_unknown_type_is_an_error() -> None:
-    from gflow.compiler.passmanager import PipelineError
+    from gflow.compiler.driver.pass_manager import PipelineError
 
     with make_context() as context:
         module = smooth_module(context, 0)

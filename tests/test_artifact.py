@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedules
 
 import gflow as flow
-from gflow.runtime import bundle, jit, machine, objects
-from gflow.runtime.artifact import ArtifactError, LoadedGraph
+from gflow.runtime.cpu import jit, machine, objects
 from gflow.runtime.run import main
+from gflow.runtime.stored import bundle
+from gflow.runtime.stored.artifact import ArtifactError, LoadedGraph
 
 
 class Eval(flow.nn.Graph):
@@ -105,8 +106,8 @@ def test_a_process_without_the_code(saved: tuple[Path, dict[str, Any]]) -> None:
         assert np.array_equal(np.load(folder / f"{name}.npy"), found[name]["logits"].numpy())
     assert found["other"]["more"] == [None, "name"]
     modules = found["other"]["modules"]
-    assert "gflow.runtime.artifact" in modules
-    banned = ("gflow.tracing", "gflow.graph", "gflow.lowering", "gflow.compiler", "gflow.plan")
+    assert "gflow.runtime.stored.artifact" in modules
+    banned = ("gflow.tracing", "gflow.graph", "gflow.lowering", "gflow.compiler", "gflow.call.plan")
     if objects.supported():
         banned += ("torch_mlir",)
     assert not [m for m in modules if m.startswith(banned)]

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from ir_interpreter import run_module
 
 import gflow
-from gflow.compiler.compile import compile_module
+from gflow.compiler.driver.compile import compile_module
 from gflow.dialects.program import AtenStep
 from gflow.lowering import escaped, lower
-from gflow.tracing.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.data.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor

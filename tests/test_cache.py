@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 import gflow as flow
 from gflow.dialects.program import Program
-from gflow.runtime import Executable, cache, jit, machine, objects, program_io
+from gflow.runtime import Executable
+from gflow.runtime.cpu import jit, machine, objects
+from gflow.runtime.stored import cache, program_io
 
 needs_objects = pytest.mark.skipif(not objects.supported(), reason="no loader for this machine")
 

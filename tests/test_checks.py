@@ -12,11 +12,11 @@ import torch.nn.functional as F
 import gflow
 from gflow import nn
 from gflow.compiler import CompileOptions
-from gflow.compiler.codegen.triton.accesses import accesses
+from gflow.compiler.emit.triton.accesses import accesses
+from gflow.execution.device import programs_for
 from gflow.runtime.cuda.fake import dry_run
 from gflow.runtime.failures import where
 from gflow.runtime.run import main as gflow_run
-from gflow.targets import programs_for
 
 
 class Net(torch.nn.Module):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from codegen_harness import Arg, b, compile_case, make, reduce, spread
 
-from gflow.compiler.codegen.cpu.render import render
-from gflow.compiler.codegen.cpu.signature import Plan, plan, structure
-from gflow.compiler.codegen.kernel import Access, Kernel, Node, simplify
+from gflow.compiler.emit.cpu.language.parameters import Plan, plan, structure
+from gflow.compiler.emit.cpu.region.render import render
+from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelStep
 from gflow.dialects.types import row_major_strides

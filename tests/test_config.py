@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import gflow
-from gflow import older
-from gflow.blocks import settings_of
 from gflow.compiler import resolve
 from gflow.config import GraphConfig
+from gflow.oneflow import deprecated_spellings
+from gflow.tracing.program.module_config import settings_of
 
 DOCS = Path(__file__).parents[1] / "docs" / "config.md"
 
@@ -108,7 +108,7 @@ def test_wrong_values(name: str, value: Any, message: str) -> None:
 
 
 def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older, "_warned", set())
+    monkeypatch.setattr(deprecated_spellings, "_warned", set())
     config = GraphConfig()
     with caplog.at_level(logging.INFO, "gflow"):
         config.enable_zero(stage=3, shard_min_size=64)
@@ -185,7 +185,7 @@ def test_outputs_buffer_size(size: int) -> None:
 
 
 def test_older_spellings_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(older, "_warned", set())
+    monkeypatch.setattr(deprecated_spellings, "_warned", set())
     graph, optimizer = Doubled(), torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     with warnings.catch_warnings(record=True) as seen:

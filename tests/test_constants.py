@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gflow.compiler.opt import main
-from gflow.compiler.passmanager import PipelineError, run_pipeline
+from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
+from gflow.compiler.tools.opt import main
 from gflow.dialects import builder
 from gflow.dialects.constants import ConstantError, element_bytes, externalize
 from gflow.dialects.dialect import make_context

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gflow as flow
-from gflow.runtime import jit, machine
+from gflow.runtime.cpu import jit, machine
 
 LEVELS = [level for level, needed in machine.LEVELS.items() if needed <= machine.features()]
 

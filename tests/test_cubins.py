@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks import cubins
 from benchmarks.cuda_models import MODELS, trace_of
-from gflow.compiler.codegen.triton.accesses import accesses
-from gflow.compiler.codegen.triton.device_code import add_device_code
+from gflow.compiler.emit.triton.accesses import accesses
+from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 from gflow.dialects.program import AtenStep, LaunchStep, Program
-from gflow.executor import program_of
+from gflow.execution.executor import program_of
 from gflow.runtime.cuda.fake import dry_run
 
 pytest.importorskip("triton")

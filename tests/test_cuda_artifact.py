@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import gflow
-from gflow.runtime.artifact import ArtifactError, load_graph
 from gflow.runtime.run import main as gflow_run
+from gflow.runtime.stored.artifact import ArtifactError, load_graph
 
 pytest.importorskip("triton")
 
@@ -88,7 +88,7 @@ def test_it_runs_without_the_compiler_and_from_the_command_line(tmp_path, monkey
     code = (
         "import sys, torch\n"
         "from pathlib import Path\n"
-        "from gflow.runtime.artifact import load_graph\n"
+        "from gflow.runtime.stored.artifact import load_graph\n"
         "load_graph(Path(sys.argv[1]))\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('triton', 'torch_mlir')\n"
         "       or m.startswith(('gflow.compiler', 'gflow.tracing', 'gflow.graph'))]\n"

@@ -6,22 +6,16 @@ import sys
 
 import pytest
 
-from gflow.compiler.codegen.triton.compile import (
-    KernelError,
-    compile_kernels,
-    key_of,
+from gflow.compiler.emit.triton.toolchain.compile import KernelError, compile_kernels, key_of
+from gflow.compiler.emit.triton.toolchain.device_code import (
+    FEW,
+    MORE,
+    add_device_code,
+    avoid_spills,
 )
-from gflow.compiler.codegen.triton.device_code import FEW, MORE, add_device_code, avoid_spills
-from gflow.compiler.codegen.triton.pool import shared_pool
-from gflow.compiler.codegen.triton.worker import _check_entry
-from gflow.dialects.program import (
-    DeviceCode,
-    LaunchStep,
-    Program,
-    Race,
-    TritonConfig,
-    TritonKernel,
-)
+from gflow.compiler.emit.triton.toolchain.process_pool import shared_pool
+from gflow.compiler.emit.triton.toolchain.worker import _check_entry
+from gflow.dialects.program import DeviceCode, LaunchStep, Program, Race, TritonConfig, TritonKernel
 
 pytest.importorskip("triton")
 
@@ -94,7 +88,7 @@ def test_errors_of_many_kernels_are_short():
 
 
 def test_without_triton_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("gflow.compiler.codegen.triton.compile.triton_version", lambda: "")
+    monkeypatch.setattr("gflow.compiler.emit.triton.toolchain.compile.triton_version", lambda: "")
     with pytest.raises(KernelError, match=r"install gflow\[gpu\]"):
         compile_kernels([(kernel(), 0)], 80)
 
@@ -193,7 +187,7 @@ def test_where_the_first_config_spills_another_runs():
 
 def test_workers_do_not_outlive_their_process():
     code = (
-        "from gflow.compiler.codegen.triton.pool import shared_pool\n"
+        "from gflow.compiler.emit.triton.toolchain.process_pool import shared_pool\n"
         "p = shared_pool(); p.start(1); print(p._idle[0].process.pid)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

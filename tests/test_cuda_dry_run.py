@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 import gflow
-from gflow.compiler.codegen.triton.accesses import accesses
+from gflow.compiler.emit.triton.accesses import accesses
 from gflow.dialects.accesses import Access, Accesses, Unit
 from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, TensorRef
 from gflow.dialects.types import TensorType
+from gflow.execution.device import programs_for
 from gflow.runtime.cuda import CudaExecutable, DeviceError
 from gflow.runtime.cuda.fake import FakeDevice, dry_run
 from gflow.runtime.tensors import DTYPES
-from gflow.targets import programs_for
 
 
 class Net(nn.Module):

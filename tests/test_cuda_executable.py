@@ -470,7 +470,7 @@ def test_without_a_gpu_it_says_so(monkeypatch):
 
 def test_running_needs_neither_triton_nor_mlir():
     code = (
-        "import sys, gflow.runtime, gflow.runtime.cuda.gpu, gflow.runtime.artifact\n"
+        "import sys, gflow.runtime, gflow.runtime.cuda.gpu, gflow.runtime.stored.artifact\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('triton', 'torch_mlir', 'mlir')\n"
         "       or m.startswith(('gflow.compiler', 'gflow.tracing', 'gflow.graph'))]\n"
         "assert not bad, bad"

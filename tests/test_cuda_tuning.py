@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import gflow
-from gflow.compiler.codegen.triton.compile import key_of
-from gflow.compiler.codegen.triton.library_calls import Instead, library_calls
-from gflow.compiler.codegen.triton.tune import SPILLED, contenders, tune
+from gflow.compiler.emit.triton.library_calls import Instead, library_calls
+from gflow.compiler.emit.triton.toolchain.autotune import SPILLED, contenders, tune
+from gflow.compiler.emit.triton.toolchain.compile import key_of
 from gflow.dialects.program import (
     AtenStep,
     DeviceCode,
@@ -25,13 +25,13 @@ from gflow.dialects.program import (
     TritonKernel,
 )
 from gflow.dialects.program_form import seal
+from gflow.execution.device import programs_for, tuned
 from gflow.runtime.aten_step import AtenCall
 from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
-from gflow.runtime.program_io import from_bytes, to_bytes
+from gflow.runtime.stored.program_io import from_bytes, to_bytes
 from gflow.runtime.tensors import DTYPES
-from gflow.targets import programs_for, tuned
 
 CODE = DeviceCode("", "k", 0, 4)
 GRID = ("cdiv(n, BLOCK)",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from call_count import calls
 
-from gflow.compiler import docs as pass_docs
-from gflow.compiler.diagnostics import collect
+from gflow.compiler.ir.diagnostics import collect
+from gflow.compiler.tools import docs as pass_docs
 from gflow.dialects import builder
 from gflow.dialects import docs as op_docs
 from gflow.dialects.dialect import make_context
@@ -22,7 +22,7 @@ def context() -> ir.Context:
 
 def test_documents_are_current() -> None:
     """After a change of ops or passes: python -m gflow.dialects.docs --write, and
-    python -m gflow.compiler.docs --write."""
+    python -m gflow.compiler.tools.docs --write."""
     assert op_docs.main(["--check"]) == 0
     assert pass_docs.main(["--check"]) == 0
 

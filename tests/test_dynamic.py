@@ -127,7 +127,7 @@ def test_convolutions_and_batch_statistics() -> None:
 
 def test_convolutions_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of patches, and of what follows a product, that are empty for small sizes."""
-    from gflow.compiler.codegen.cpu import convolution, epilogue
+    from gflow.compiler.emit.cpu.product import convolution, epilogue
 
     monkeypatch.setattr(convolution, "_PIECE", 1 << 14)
     for name, value in (("_PIECE", 1 << 12), ("_LARGE", 0), ("_SCRATCH", 1 << 12)):

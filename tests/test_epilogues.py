@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflow as flow
-from gflow.compiler.codegen.cpu import convolution, epilogue
+from gflow.compiler.emit.cpu.product import convolution, epilogue
 
 
 @pytest.fixture(params=["as is", "small pieces"])

@@ -18,7 +18,7 @@ from gflow import nn
 
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gflow.executor.compile_trace", interpret)
+    monkeypatch.setattr("gflow.execution.executor.compile_trace", interpret)
 
 
 class Call(nn.Graph):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import gflow as flow
 from gflow.compiler import CompileOptions
-from gflow.compiler.cost import cost_of
-from gflow.compiler.pipeline import PipelineOptions
+from gflow.compiler.driver.pipelines import PipelineOptions
+from gflow.compiler.ir.cost import cost_of
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

@@ -10,13 +10,13 @@ import torch
 from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
 
-from gflow.compiler.codegen.kernel import describe
-from gflow.compiler.fusion.dataflow import Dataflow
-from gflow.compiler.fusion.groups import FuseOptions, Grouping
-from gflow.compiler.fusion.grow import grow, merge_siblings
-from gflow.compiler.fusion.recompute import recompute
-from gflow.compiler.passes import fuse
-from gflow.compiler.ssa import Body, read_body
+from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.kernel.description import describe
+from gflow.compiler.passes.fusion import fuse
+from gflow.compiler.passes.fusion.dataflow import Dataflow
+from gflow.compiler.passes.fusion.groups import FuseOptions, Grouping
+from gflow.compiler.passes.fusion.grow import grow, merge_siblings
+from gflow.compiler.passes.fusion.recompute import recompute
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import row_major_strides, type_of

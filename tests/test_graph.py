@@ -249,12 +249,12 @@ def test_batch_norm_training_matches_eager() -> None:
 
 
 def test_a_hot_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gflow import executor
+    from gflow.execution import executor
 
     def nothing(trace: Any, options: Any) -> executor.Compiled:
         return executor.Compiled(lambda args: [args[0]], False)
 
-    monkeypatch.setattr("gflow.executor.compile_trace", nothing)
+    monkeypatch.setattr("gflow.execution.executor.compile_trace", nothing)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(20)])
     graph = Call(lambda x: model(x), model)
     x = torch.randn(2, 4)

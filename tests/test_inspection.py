@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import gflow as flow
-from gflow.compiler.passmanager import Pipeline
-from gflow.compiler.pipeline import PipelineOptions, pipeline_for
-from gflow.compiler.stages import STAGES, stages_of
+from gflow.compiler.driver.pass_manager import Pipeline
+from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+from gflow.compiler.driver.stages import STAGES, stages_of
 
 
 class Net(nn.Module):

@@ -83,7 +83,7 @@ def test_signals(kind: str) -> None:
 
 
 def test_the_harness_finds_torn_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gflow.calls import Call
+    from gflow.call.transaction import Call
 
     monkeypatch.setattr(Call, "settle", lambda self, error: None)
     graph, x = prepared("adam", 2)
@@ -105,7 +105,7 @@ def test_a_compilation_that_fails(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("gflow.plan.compile_step", fail)
+        patch.setattr("gflow.call.plan.compile_step", fail)
         with pytest.raises(error):
             graph(x)
     assert same(snapshot(graph), before)

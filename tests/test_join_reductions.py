@@ -15,10 +15,10 @@ from triton_interpreter import run_program
 
 import gflow
 from gflow.compiler import CompileOptions
-from gflow.compiler.codegen.triton.compile import compile_kernels
-from gflow.compiler.compile import compile_module
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.driver.compile import compile_module
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import type_of

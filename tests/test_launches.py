@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.codegen.triton.launches import COPIES, LaunchReport, launch_report
-from gflow.compiler.compile import entry_function
-from gflow.compiler.opt import main
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.driver.compile import entry_function
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.reports.launches import COPIES, LaunchReport, launch_report
 from gflow.compiler.targets import DEVICES, Target
+from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gflow.compiler.passmanager import our_passes
+from gflow.compiler.driver.pass_manager import our_passes
 from gflow.dialects.ops import OPS
 
 LIT_TESTS = Path(__file__).resolve().parent.parent / "lit_tests"

@@ -16,7 +16,7 @@ from ir_interpreter import philox, random_numbers, run_module
 from gflow.dialects import aten
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
-from gflow.tracing.trace import Trace
+from gflow.tracing.data.trace import Trace
 from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor

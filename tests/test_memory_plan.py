@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
 
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.memory.choose import choose
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.ir.ssa import Body, aliases, read_body
+from gflow.compiler.ir.views import Layout, is_view, layouts
 from gflow.compiler.memory.in_place import reads_where_it_writes
 from gflow.compiler.memory.liveness import ALIGN, Buffer, aligned, lower_bound
-from gflow.compiler.memory.strategies import STRATEGIES, Offsets
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.ssa import Body, aliases, read_body
-from gflow.compiler.views import Layout, is_view, layouts
+from gflow.compiler.passes.memory.search import choose
+from gflow.compiler.passes.memory.strategies import STRATEGIES, Offsets
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program

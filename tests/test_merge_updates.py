@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
-from gflow.compiler.ssa import aliases, read_body
+from gflow.compiler.ir.ssa import aliases, read_body
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

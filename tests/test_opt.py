@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.opt import main
+from gflow.compiler.tools.opt import main
 
 GOOD = """func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "gflow.exp"(%x) : (tensor<4xf32>) -> tensor<4xf32>
@@ -199,8 +199,8 @@ def test_verify_diagnostics(tool: Tool) -> None:
 
 
 def test_a_pass_that_breaks_the_ir_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gflow.compiler import passmanager
-    from gflow.compiler.errors import PassError
+    from gflow.compiler.driver import pass_manager
+    from gflow.compiler.ir.errors import PassError
     from gflow.compiler.passes.base import Pass
     from gflow.dialects.mlir import ir
 
@@ -213,11 +213,11 @@ def test_a_pass_that_breaks_the_ir_is_named(tool: Tool, monkeypatch: pytest.Monk
         op.operation.results[0].set_type(ir.RankedTensorType.get([5], ir.F32Type.get()))
 
     passes = {
-        **passmanager.our_passes(),
+        **pass_manager.our_passes(),
         "x-fail": Pass("x-fail", run),
         "x-break": Pass("x-break", break_it),
     }
-    monkeypatch.setattr(passmanager, "our_passes", lambda: passes)
+    monkeypatch.setattr(pass_manager, "our_passes", lambda: passes)
     result = tool("--pass-pipeline=builtin.module(func.func(x-fail))", stdin=GOOD)
     assert result.code == 1
     assert '<stdin>:2:8: error: cannot do this here\n  %0 = "gflow.exp"' in result.err
@@ -244,7 +244,7 @@ def test_information(tool: Tool) -> None:
 
 
 def test_upstream_names_are_passes() -> None:
-    from gflow.compiler.upstream_passes import UPSTREAM_PASSES
+    from gflow.compiler.driver.upstream_passes import UPSTREAM_PASSES
     from gflow.dialects.mlir import PassManager, ir
 
     unknown = []
@@ -276,9 +276,7 @@ def test_elides_large_constants(tool: Tool) -> None:
 
 
 def test_starts_without_torch() -> None:
-    code = (
-        "import sys; from gflow.compiler.opt import main; main([]); print('torch' in sys.modules)"
-    )
+    code = "import sys; from gflow.compiler.tools.opt import main; main([]); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], input=GOOD, text=True, capture_output=True, check=True
     )
@@ -286,6 +284,6 @@ def test_starts_without_torch() -> None:
 
 
 def test_a_closed_pipe_is_no_error_message() -> None:
-    command = f"{sys.executable} -m gflow.compiler.opt --help | head -1"
+    command = f"{sys.executable} -m gflow.compiler.tools.opt --help | head -1"
     done = subprocess.run(command, shell=True, text=True, capture_output=True, check=False)
     assert done.stderr == ""

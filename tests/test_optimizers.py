@@ -157,7 +157,7 @@ def traces(graph: Any) -> int:
 def test_matches_eager(name: str, scheduled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled with a schedule; without, the trace itself, op by op."""
     if not scheduled:
-        monkeypatch.setattr("gflow.executor.compile_trace", interpret)
+        monkeypatch.setattr("gflow.execution.executor.compile_trace", interpret)
     # Muon orthogonalizes in bfloat16, where fused kernels round less often than eager ops.
     tolerance = {"rtol": 1e-2, "atol": 1e-3} if name == "muon" else {"rtol": 1e-4, "atol": 1e-6}
     model = make_model()

@@ -11,13 +11,13 @@ import torch
 from benchmarks.cuda_models import MODELS, Model, trace_of
 from benchmarks.items import adamw
 from benchmarks.models import Decoder
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.pipeline import PipelineOptions
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.compiler.targets import CUDA_ARCHS
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Program
-from gflow.executor import program_of
+from gflow.execution.executor import program_of
 
 #: m, n, k: one whose operand is copied to be read in whole vectors on sm_90, one whose terms are split
 PRODUCTS = {"padded copy": (8192, 50257, 768), "split-K": (256, 320, 65536)}

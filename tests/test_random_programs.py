@@ -9,8 +9,8 @@ from random_ir import LARGE, SMALL, random_args, random_module
 from random_strides import arguments_in, close, expected, memory_for, strided_module
 from triton_interpreter import run_program
 
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.pipeline import DEFAULT_PIPELINES, PipelineOptions
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES, PipelineOptions
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.runtime import Executable

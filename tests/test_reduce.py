@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from random_ir import random_module
 
-from gflow.compiler import passmanager
-from gflow.compiler.errors import PassError
+from gflow.compiler.driver import pass_manager
+from gflow.compiler.ir.errors import PassError
 from gflow.compiler.passes.base import Pass
 from gflow.compiler.tools import reduce
 from gflow.compiler.tools.shrink import REDUCTIONS
@@ -77,8 +77,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         "x-refuses": _refuses, "x-breaks": _breaks, "x-crashes": _crashes, "x-hangs": _hangs,
         "x-region": _region,
     }  # fmt: skip
-    found = {**passmanager.our_passes(), **{n: Pass(n, run) for n, run in extra.items()}}
-    monkeypatch.setattr(passmanager, "our_passes", lambda: found)
+    found = {**pass_manager.our_passes(), **{n: Pass(n, run) for n, run in extra.items()}}
+    monkeypatch.setattr(pass_manager, "our_passes", lambda: found)
     monkeypatch.delenv("GFLOW_DEBUG", raising=False)
 
 
@@ -138,7 +138,7 @@ def test_regions_shrink(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     text = program(12).replace('"gflow.tanh"', '"gflow.sqrt"')
     with make_context():
         module = ir.Module.parse(text)
-        passmanager.run_pipeline(module, "builtin.module(func.func(gflow-fuse))")
+        pass_manager.run_pipeline(module, "builtin.module(func.func(gflow-fuse))")
         fused = str(module)
     assert fused.count('"gflow.fused"') >= 1
     source, target = tmp_path / "in.mlir", tmp_path / "out.mlir"
@@ -204,7 +204,7 @@ def test_reductions_keep_modules_valid(reduction, pipeline: str) -> None:  # typ
     changed = 0
     for seed in range(6):
         module = random_module(make_context(), seed)
-        passmanager.run_pipeline(module, f"builtin.module(func.func({pipeline}))")
+        pass_manager.run_pipeline(module, f"builtin.module(func.func({pipeline}))")
         text = str(module)
         count = reduce._count(text, reduction)
         for numbers in (range(count), range(count // 2), range(count // 3, count // 2)):

@@ -15,13 +15,13 @@ from random_ir import LARGE, random_args, random_module
 from test_checkpointing import Attention, Block, ConvBlock, Training, sequence, train
 
 import gflow as flow
-from gflow.compiler.checkpointing.choose import choose
-from gflow.compiler.checkpointing.problem import read_problem
-from gflow.compiler.checkpointing.replay import replay
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
+from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.compiler.memory.liveness import lives_of
-from gflow.compiler.passmanager import PipelineError, run_pipeline
-from gflow.compiler.pipeline import PipelineOptions
+from gflow.compiler.passes.recomputation.choose import choose
+from gflow.compiler.passes.recomputation.problem import read_problem
+from gflow.compiler.passes.recomputation.replay import replay
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.opt import main
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
-from gflow.compiler.report import measure, report
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.reports.costs import measure, report
 from gflow.compiler.targets import DEVICES
+from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler import CompileOptions, compile_module, passmanager
-from gflow.compiler.errors import PassError
-from gflow.compiler.opt import main
+from gflow.compiler import CompileOptions, compile_module
+from gflow.compiler.driver import pass_manager
+from gflow.compiler.driver.pass_manager import PipelineError
+from gflow.compiler.driver.reproducer import ReproducerError, read
+from gflow.compiler.ir.errors import PassError
 from gflow.compiler.passes.base import Pass
-from gflow.compiler.passmanager import PipelineError
-from gflow.compiler.reproducer import ReproducerError, read
+from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -46,10 +47,10 @@ def _invalid(function, options) -> None:  # type: ignore[no-untyped-def]
 def passes(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"x-fail": _fail, "x-broken": _broken, "x-invalid": _invalid}
     found = {
-        **passmanager.our_passes(),
+        **pass_manager.our_passes(),
         **{name: Pass(name, run, doc=name) for name, run in extra.items()},
     }
-    monkeypatch.setattr(passmanager, "our_passes", lambda: found)
+    monkeypatch.setattr(pass_manager, "our_passes", lambda: found)
     monkeypatch.delenv("GFLOW_DEBUG", raising=False)
     monkeypatch.delenv("GFLOW_REPRODUCER_DIR", raising=False)
 
@@ -100,7 +101,7 @@ def test_a_crash_of_the_process_leaves_a_reproducer(tmp_path: Path) -> None:
     code = f"""
 import ctypes
 from gflow.compiler import passmanager
-from gflow.compiler.opt import main
+from gflow.compiler.tools.opt import main
 from gflow.compiler.passes.base import Pass
 found = dict(passmanager.our_passes())
 found["x-crash"] = Pass("x-crash", lambda f, o: ctypes.string_at(0), doc="")
@@ -144,7 +145,7 @@ def test_compiling_from_python_leaves_a_reproducer(
 def test_broken_code_generation_leaves_a_reproducer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gflow.compiler.codegen.cpu import build
+    from gflow.compiler.emit.cpu import build
 
     def broken(function, **options):  # type: ignore[no-untyped-def]
         raise KeyError("lost")
@@ -180,7 +181,7 @@ def test_where_a_reproducer_cannot_be_written(
 
 
 def test_quoting_of_pipelines() -> None:
-    from gflow.compiler.reproducer import _quoted
+    from gflow.compiler.driver.reproducer import _quoted
 
     for pipeline in ('any(a{x="1 2" y=\\})', "builtin.module(func.func(cse))", "any(ä)"):
         text = f"{{-# external_resources: {{ mlir_reproducer: {{ pipeline: {_quoted(pipeline)} }} }} #-}}"

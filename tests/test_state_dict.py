@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
-from gflow.runtime.bundle import Bundle, read_bundle, write_bundle
+from gflow.runtime.stored.bundle import Bundle, read_bundle, write_bundle
 
 RUN = """
 import hashlib, json, sys, torch
@@ -280,7 +280,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 def test_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("gflow.runtime.checkpoint.VERSION", 7)
+        patch.setattr("gflow.runtime.stored.checkpoint.VERSION", 7)
         flow.save({"a": torch.ones(1)}, tmp_path / "x")
     with pytest.raises(
         flow.CheckpointError, match="has format version 7; this gflow reads up to 1"
@@ -291,7 +291,7 @@ def test_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 KILLED = """
 import os, sys, torch, gflow
 from pathlib import Path
-from gflow.runtime.bundle import Bundle, write_bundle
+from gflow.runtime.stored.bundle import Bundle, write_bundle
 torch.set_num_threads(1)  # a forked process has no threads
 value = torch.zeros(300_000)
 gflow.save(value, sys.argv[1] + ".first")  # imports what it needs

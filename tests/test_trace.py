@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gflow.tracing.interpreter import apply_aliases, run_trace
-from gflow.tracing.trace import Trace, values_in
+from gflow.tracing.data.trace import Trace, values_in
+from gflow.tracing.program.interpreter import apply_aliases, run_trace
 from gflow.tracing.tracer import trace_graph
 
 
@@ -290,7 +290,7 @@ def test_text() -> None:
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 3, 5), (2, 3, 4, 5), (0, 3), (1, 1, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_shape_rules_agree_with_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from gflow.tracing.shape_rules import RULES
+    from gflow.tracing.dispatch.shape_rules import RULES
 
     aten = torch.ops.aten
     x = torch.rand(shape).to(dtype)

@@ -12,7 +12,7 @@ from ir_interpreter import DTYPES
 from triton_harness import compile_case, run_cases
 
 from benchmarks.machine_code import Traffic, traffic_of
-from gflow.compiler.codegen.triton.compile import compile_kernels
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 

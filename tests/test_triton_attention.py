@@ -8,9 +8,9 @@ import pytest
 import torch
 from ir_interpreter import DTYPES, run_module
 
-from gflow.compiler.codegen.triton.attention_configs import configs
-from gflow.compiler.codegen.triton.device_code import add_device_code
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.ops.attention_configs import configs
+from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 from gflow.compiler.targets import CUDA_ARCHS, Target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context

@@ -11,8 +11,8 @@ from test_triton_convolution import FORWARD, INPUT, WEIGHT, Conv
 from test_triton_matmul import gelu, linear, product
 from triton_harness import PIPELINE_FOR_CUDA
 
-from gflow.compiler.codegen.triton.compile import compile_kernels
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects.program import TritonKernel
 
 ONE = (1, 1)

@@ -14,7 +14,7 @@ from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, 
 from tolerance import tolerances
 from triton_harness import compile_case, run_cases
 
-from gflow.compiler.codegen.triton import split, tiling
+from gflow.compiler.emit.triton.region import split_reductions, tiling
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 
@@ -23,9 +23,9 @@ from gflow.dialects.mlir import ir
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are long, and reductions worth sharing, at sizes that the interpreter can do."""
     monkeypatch.setattr(tiling, "MOST_PERSISTENT", 64)
-    monkeypatch.setattr(split, "_LEAST", 64)
-    monkeypatch.setattr(split, "_PIECE", 64)
-    monkeypatch.setattr(split, "_STEPS", 0)
+    monkeypatch.setattr(split_reductions, "_LEAST", 64)
+    monkeypatch.setattr(split_reductions, "_PIECE", 64)
+    monkeypatch.setattr(split_reductions, "_STEPS", 0)
 
 
 def kernels(case: Case) -> int:

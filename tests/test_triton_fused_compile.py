@@ -11,7 +11,7 @@ from codegen_harness import Arg, Case, b, full, make, reduce, spread
 from ir_interpreter import DTYPES
 from triton_harness import compile_case
 
-from gflow.compiler.codegen.triton.compile import compile_kernels
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from ir_interpreter import DTYPES, run_module
 
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
@@ -121,7 +121,7 @@ def test_embedding_gradient() -> None:
 
 def test_many_indices_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By PyTorch, where comparing each with each takes longer."""
-    monkeypatch.setattr("gflow.compiler.codegen.triton.indexing._COMPARED", 16)
+    monkeypatch.setattr("gflow.compiler.emit.triton.ops.indexing._COMPARED", 16)
     args = [torch.randn(7, 5), torch.randint(7, (40,)), torch.randn(40, 5)]
     types = ["7x5xf32", "40xi64", "40x5xf32"]
     check(types, op("index_add", dim=0), args, native=False)

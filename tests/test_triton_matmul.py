@@ -14,11 +14,11 @@ from ir_interpreter import DTYPES
 from triton_harness import PIPELINE_FOR_CUDA, compile_case, run_cases
 from triton_interpreter import run_program
 
-from gflow import targets
-from gflow.compiler.codegen.triton.grid import grid_of
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.language.grid import grid_of
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, LaunchStep, Program
+from gflow.execution import device
 
 #: what rounding to each element type, and a few sums of float32, may do to a number of size 1
 PRECISION = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
@@ -294,12 +294,12 @@ def test_switches_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are part of the module, for a GPU."""
     switches = {"matmul": "ieee", "convolution": "tf32"}
     monkeypatch.setattr(
-        targets, "tf32_kinds", lambda: tuple(k for k, v in switches.items() if v == "tf32")
+        device, "tf32_kinds", lambda: tuple(k for k, v in switches.items() if v == "tf32")
     )
     case = product(64, 64, 64)
-    targets.allow_tf32(case.module, CompileOptions(target="cpu"))
+    device.allow_tf32(case.module, CompileOptions(target="cpu"))
     assert "gflow.tf32" not in str(case.module)
-    targets.allow_tf32(case.module, CompileOptions(target="cuda:90"))
+    device.allow_tf32(case.module, CompileOptions(target="cuda:90"))
     assert 'gflow.tf32 = ["convolution"]' in str(case.module)
     (kernel,) = compile_case(case).triton.values()
     assert 'input_precision="ieee"' in kernel.source

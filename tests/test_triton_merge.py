@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.pipeline import PipelineOptions
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.dialects.program import LaunchStep, Program
 from gflow.lowering import lower
 from gflow.runtime.cuda.executable import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
-from gflow.tracing.trace import Trace
+from gflow.tracing.data.trace import Trace
 from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor

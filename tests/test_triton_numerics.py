@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.lowering import lower
 from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice

@@ -12,8 +12,8 @@ from test_triton_indexing import check, op
 from torch.nn import functional as F
 
 from gflow import nn
-from gflow.compiler.codegen.triton.compile import compile_kernels
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function

@@ -10,8 +10,8 @@ from ir_interpreter import DTYPES
 from test_triton_indexing import check
 from test_triton_rows import compiled
 
-from gflow.compiler.codegen.triton.compile import compile_kernels
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
@@ -63,8 +63,8 @@ def test_rows(shape: tuple[int, ...], dim: int, dtype: str) -> None:
 
 def test_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared by programs; a row of a view; rows longer than a tile."""
-    monkeypatch.setattr("gflow.compiler.codegen.triton.positions._SHARE", 64)
-    monkeypatch.setattr("gflow.compiler.codegen.triton.positions._TILE", 32)
+    monkeypatch.setattr("gflow.compiler.emit.triton.ops.argmax._SHARE", 64)
+    monkeypatch.setattr("gflow.compiler.emit.triton.ops.argmax._TILE", 32)
     x = numbers((3, 1001), "f32")
     check(["3x1001xf32"], both(1), [x])
     turned = lambda args: both(0)([builder.transpose(args[0], (1, 0))])  # noqa: E731

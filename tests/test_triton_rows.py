@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 from gflow.lowering import lower
 from gflow.runtime.cuda.executable import CudaExecutable

@@ -34,8 +34,10 @@ from gflow.dialects.program import (
 )
 from gflow.dialects.program_form import ProgramError, check_value, decode, encode, seal
 from gflow.dialects.types import TensorType
-from gflow.runtime import artifact, atomic, bundle, cache, numbers, objects, program_io, trust
-from gflow.runtime.program_check import check_program
+from gflow.runtime import numbers
+from gflow.runtime.cpu import objects
+from gflow.runtime.stored import artifact, atomic, bundle, cache, program_io, trust
+from gflow.runtime.stored.program_check import check_program
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="modes and owners")
 KEY = b"sixteen bytes or more"

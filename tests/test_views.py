@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from browser import needs_browser, run
 
-from gflow.compiler.opt import main
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
-from gflow.compiler.planned import NotPlanned, read_plan
-from gflow.compiler.visual.dataflow import nodes_of
-from gflow.compiler.visual.dot import dot
-from gflow.compiler.visual.graph import graph_page, graph_picture, levels
-from gflow.compiler.visual.layered import layered
-from gflow.compiler.visual.memory import memory_page
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.memory.planned import NotPlanned, read_plan
+from gflow.compiler.reports.visual.dataflow import nodes_of
+from gflow.compiler.reports.visual.dot import dot
+from gflow.compiler.reports.visual.graph import graph_page, graph_picture, levels
+from gflow.compiler.reports.visual.layered import layered
+from gflow.compiler.reports.visual.memory import memory_page
+from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

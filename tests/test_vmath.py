@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from gflow.compiler.codegen.cpu import vmath
-from gflow.compiler.codegen.cpu.emitter import Emitter
+from gflow.compiler.emit.cpu.language import vmath
+from gflow.compiler.emit.cpu.language.ssa_text import Emitter
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 
 PIPELINE = (

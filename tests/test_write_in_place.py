@@ -12,15 +12,15 @@ from torch import nn
 from triton_interpreter import run_program
 
 import gflow as flow
-from gflow.compiler.codegen.triton.accesses import accesses
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.memory.check import problems
-from gflow.compiler.passmanager import PipelineError, run_pipeline
-from gflow.compiler.pipeline import DEFAULT_PIPELINES
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
+from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.emit.triton.accesses import accesses
+from gflow.compiler.memory.plan_check import problems
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
+from gflow.execution.device import programs_for
 from gflow.runtime.cuda.fake import dry_run
-from gflow.targets import programs_for
 
 HALVES = (
     (Path(__file__).parents[1] / "lit_tests/write-in-place/parts.mlir")

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from gflow import executor
-from gflow.tracing.interpreter import apply_aliases, run_trace
-from gflow.tracing.trace import Trace
+from gflow.execution import executor
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.program.interpreter import apply_aliases, run_trace
 
 
 def interpret(trace: Trace, options: Any = None) -> executor.Compiled:
-    """Stands in for `gflow.executor.compile_trace`."""
+    """Stands in for `gflow.execution.executor.compile_trace`."""
 
     def run(arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         results = run_trace(trace, arguments)

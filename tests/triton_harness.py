@@ -9,7 +9,7 @@ from codegen_harness import PIPELINE, Case, copies, difference
 from ir_interpreter import run_module
 from triton_interpreter import run_program
 
-from gflow.compiler.compile import CompileOptions, compile_module
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 
 TARGET = "cuda:90"

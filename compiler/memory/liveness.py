@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from gflow.dialects.mlir import func
 
-from ..ssa import Body, Op, aliases, read_body
-from ..views import Layout, is_view, layouts
+from ..ir.ssa import Body, Op, aliases, read_body
+from ..ir.views import Layout, is_view, layouts
 from .in_place import reads_where_it_writes
 from .results import in_order, owners
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gflow.dialects.types import is_row_major
 
-from ..ssa import Body
-from ..views import Layout, is_view
+from ..ir.ssa import Body
+from ..ir.views import Layout, is_view
 
 
 def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:

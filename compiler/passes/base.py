@@ -1,7 +1,7 @@
 """What a pass is: a name, a function over one `func.func`, and its options as a dataclass.
 
 A pass lives in a file of its own in this folder, with a docstring that shows IR before and after,
-and exports `PASS`. `compiler/passmanager.py` finds it there; nothing else needs to be touched.
+and exports `PASS`. `compiler/driver/pass_manager.py` finds it there; nothing else needs to be touched.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from gflow.dialects.mlir import func
 
-from ..errors import PassError
+from ..ir.errors import PassError
 from ..targets import Target, parse_target
 
 

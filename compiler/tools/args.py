@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..passmanager import is_pass, pass_names
-from ..pipeline_text import nearest
+from ..driver.pass_manager import is_pass, pass_names
+from ..driver.pipeline_text import nearest
 
 
 class UsageError(Exception):

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 
-from ..errors import CompileError
-from ..pipeline_text import nearest
-from ..planned import NotPlanned, PlanReading, read_plan
-from ..visual.dot import dot
+from ..driver.pipeline_text import nearest
+from ..ir.errors import CompileError
+from ..memory.planned import NotPlanned, PlanReading, read_plan
+from ..reports.visual.dot import dot
 
 
 class EmitError(ValueError):
@@ -76,7 +76,7 @@ def functions(module: ir.Operation) -> list[func.FuncOp]:
 
 
 def _cpu_programs(module: ir.Operation) -> list[Program]:
-    from ..codegen.cpu.build import build_program
+    from ..emit.cpu.build import build_program
 
     found = []
     for function in functions(module):
@@ -174,7 +174,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
 
 def launches(module: ir.Operation, options: EmitOptions) -> str:
     """What the launches of Triton kernels move and compute, and the floor of the time for it."""
-    from ..codegen.triton.launches import launch_report
+    from ..reports.launches import launch_report
     from ..targets import parse_target
 
     target = parse_target(options.target if options.target.startswith("cuda") else "cuda")

@@ -17,7 +17,7 @@ def programs(functions: list[func.FuncOp], target: Target) -> list[Program]:
     Raises:
         CannotLower: an op has no code.
     """
-    from ..codegen.triton.build import build_program
+    from ..emit.triton.build import build_program
 
     return [build_program(f, target) for f in functions]
 

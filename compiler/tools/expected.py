@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..diagnostics import Diagnostic
+from ..ir.diagnostics import Diagnostic
 
 _COMMENT = re.compile(
     r"expected-(error|note|remark|warning)(-re)? *"

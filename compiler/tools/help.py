@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from textwrap import wrap
 
+from ..driver.pass_manager import our_passes
+from ..driver.pipeline_text import parse_pipeline
+from ..driver.pipelines import DEFAULT_PIPELINES
+from ..driver.upstream_passes import UPSTREAM_PASSES
 from ..passes.base import Pass
-from ..passmanager import our_passes
-from ..pipeline import DEFAULT_PIPELINES
-from ..pipeline_text import parse_pipeline
-from ..upstream_passes import UPSTREAM_PASSES
 from .args import GROUPS, flags
 
 _WIDTH = 100

@@ -33,15 +33,15 @@ from pathlib import Path
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
-from ..diagnostics import Diagnostic, collect
-from ..passmanager import Pipeline, PipelineError
-from ..pipeline import pipeline_for
-from ..pipeline_text import PipelineSyntaxError
-from ..reproducer import ReproducerError
-from ..reproducer import read as read_reproducer
-from .inputs import InputError, check_writable, parse, read_file
+from ..driver.inputs import InputError, check_writable, parse, read_file
+from ..driver.pass_manager import Pipeline, PipelineError
+from ..driver.pipeline_text import PipelineSyntaxError
+from ..driver.pipelines import pipeline_for
+from ..driver.reproducer import ReproducerError
+from ..driver.reproducer import read as read_reproducer
+from ..driver.stack import with_room
+from ..ir.diagnostics import Diagnostic, collect
 from .shrink import REDUCTIONS, Reduction, smaller_sizes
-from .stack import with_room
 
 #: whether a module's text still shows what is looked for
 Interesting = Callable[[str], bool]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gflow.dialects.mlir import ir
 
-from ..diagnostics import Diagnostic
-from ..errors import PassError
-from ..internal import debugging, internal_error
+from ..driver.internal import debugging, internal_error
+from ..ir.diagnostics import Diagnostic
+from ..ir.errors import PassError
 from .args import Options
 
 
@@ -34,7 +34,7 @@ class Results:
             except EmitError as error:
                 raise ResultsError(str(error)) from None
         if options.gflow_report is not None:
-            from ..report import device_named
+            from ..reports.costs import device_named
 
             try:
                 device_named(options.gflow_report)
@@ -50,7 +50,7 @@ class Results:
     def before(self, root: ir.Operation) -> None:
         """The module as it was read."""
         if self.options.gflow_report is not None:
-            from ..report import measure
+            from ..reports.costs import measure
 
             self._measured = self._guarded(root, lambda: measure(root, self._device()))
 
@@ -84,7 +84,7 @@ class Results:
     def _after(self, root: ir.Operation, seconds: dict[str, float]) -> str | None:
         options = self.options
         if options.gflow_report is not None:
-            from ..report import report
+            from ..reports.costs import report
 
             print(report(self._measured, root, self._device()), file=sys.stderr)
         if options.view_memory or options.view_graph:
@@ -99,9 +99,9 @@ class Results:
             raise ResultsError(str(error)) from None
 
     def _draw(self, root: ir.Operation) -> None:
-        from ..planned import NotPlanned, read_plan
-        from ..visual.graph import graph_page, graph_picture
-        from ..visual.memory import memory_page
+        from ..memory.planned import NotPlanned, read_plan
+        from ..reports.visual.graph import graph_page, graph_picture
+        from ..reports.visual.memory import memory_page
         from .emit import EmitError, functions
 
         try:

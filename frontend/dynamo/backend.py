@@ -12,12 +12,12 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from gflow.call.plans import use_arena
+from gflow.execution.executor import compile_trace
+from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
+from gflow.tracing.dispatch.windows import written_through
 
-from ..executor import compile_trace
-from ..lowering.dtypes import LoweringError, Unsupported
-from ..plans import use_arena
-from ..tracing.windows import written_through
 from .program import FxProgram, boxed
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx

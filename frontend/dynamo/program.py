@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
 
-from ..executor import Compiled
 from .trace_fx import FxTrace, Given, Lying, Taken
 
 

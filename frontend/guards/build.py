@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from ..blocks import changes, is_checkpointed
-from ..tracing.location import is_user_code, user_frame
-from ..tracing.modules import ModuleTable, Reached
-from ..tracing.trace import Trace
-from ..tracing.tracer import OUTSIDE
+from gflow.tracing.context.location import is_user_code, user_frame
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.program.module_config import changes, is_checkpointed
+from gflow.tracing.program.modules import ModuleTable, Reached
+from gflow.tracing.tracer import OUTSIDE
+
 from .changes import warn_of_changes
 from .frames import FrameRecorder
 from .reads import Reads, roots_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..tracing.trace import TraceOp
-from ..tracing.watch import Infos, Watcher
+from gflow.tracing.context.watch import Infos, Watcher
+from gflow.tracing.data.trace import TraceOp
 
 
 class FrameRecorder(Watcher):

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from ..tracing.location import is_user_code
+from gflow.tracing.context.location import is_user_code
 
 
 @dataclass(frozen=True)

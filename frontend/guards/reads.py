@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..unwrapped import unwrapped
+from gflow.tracing.program.unwrapped import unwrapped
+
 from .names import is_installed, is_library, names_of, read_names
 
 _PLAIN = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..debug import debug_settings
-from ..errors import GraphError
-from ..printing import graph_text
-from ..tracing.location import user_frame
+from gflow.errors import GraphError
+from gflow.report.debug import debug_settings
+from gflow.report.printing import graph_text
+from gflow.tracing.context.location import user_frame
 
 if TYPE_CHECKING:
-    from ..plan import Plan
+    from gflow.call.plan import Plan
+
     from .explain import Explanation
     from .kernels import KernelInfo
     from .memory import MemorySummary
@@ -81,7 +82,7 @@ class Inspection:
         plan = self._latest("ir")
         if stage == "planned":
             return plan.compiled.ir
-        from gflow.compiler import stages
+        from gflow.compiler.driver import stages
 
         from .stage import ir_at
 

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..errors import EagerMismatch, GraphError
-from ..plan import Plan
-from ..tracing.interpreter import run_trace
-from ..tracing.recorder import describe
-from ..tracing.trace import OutputRef, Trace, TraceOp, TraceOutput, TraceValue
-from ..tracing.tracer import trace_graph
+from gflow.call.plan import Plan
+from gflow.errors import EagerMismatch, GraphError
+from gflow.tracing.data.trace import OutputRef, Trace, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.dispatch.recorder import describe
+from gflow.tracing.program.interpreter import run_trace
+from gflow.tracing.tracer import trace_graph
+
 from .noise import Noise
 
 Tensor = torch.Tensor
@@ -415,7 +416,7 @@ def _first_op(
     plan: Plan, before: _Memory, arguments: Sequence[Tensor]
 ) -> tuple[TraceOp, str] | None:
     """The first op whose result parts, when a program with the same options gives all results."""
-    from ..executor import compile_trace
+    from gflow.execution.executor import compile_trace
 
     values = [r for op in plan.trace.ops for r in op.results if r is not None and not r.is_number]
     if not values:

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gflow.call.plan import Plan
 from gflow.compiler import resolve
-from gflow.compiler.attribution import members, ops_of_steps, sources_of
-from gflow.compiler.passmanager import Pipeline
-from gflow.compiler.planned import label
-from gflow.compiler.report import Report, measure, report
-from gflow.compiler.sources import Source, source_of
-from gflow.compiler.ssa import Op, fused_kind, read_body
-from gflow.compiler.stages import run_to, stages_of
-from gflow.compiler.tables import table
+from gflow.compiler.driver.pass_manager import Pipeline
+from gflow.compiler.driver.stages import run_to, stages_of
+from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.ir.locations import Source, source_of
+from gflow.compiler.ir.ssa import Op, fused_kind, read_body
+from gflow.compiler.ir.tables import table
+from gflow.compiler.memory.planned import label
+from gflow.compiler.reports.costs import Report, measure, report
+from gflow.compiler.reports.visual.page import byte_text
 from gflow.compiler.targets import parse_target
-from gflow.compiler.visual.page import byte_text
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
+from gflow.lowering import lower
 
-from ..lowering import lower
-from ..plan import Plan
 from .spills import Spill, spills_of, text_of
 from .stage import planned
 

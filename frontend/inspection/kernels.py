@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.compiler.attribution import members, ops_of_steps, sources_of
-from gflow.compiler.planned import label
-from gflow.compiler.sources import Source
+from gflow.call.plan import Plan
+from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.ir.locations import Source
+from gflow.compiler.memory.planned import label
 from gflow.dialects.program import KernelStep, LaunchStep, Program
+from gflow.execution.device import programs_for
 
-from ..plan import Plan
-from ..targets import programs_for
 from .stage import planned_program
 
 

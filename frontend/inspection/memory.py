@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gflow.compiler.planned import PlannedValue, PlanReading, read_plan
-from gflow.compiler.tables import ratio, table
-from gflow.compiler.visual.memory import memory_page
-from gflow.compiler.visual.page import byte_text
+from gflow.call.plan import Plan
+from gflow.compiler.ir.tables import ratio, table
+from gflow.compiler.memory.planned import PlannedValue, PlanReading, read_plan
+from gflow.compiler.reports.visual.memory import memory_page
+from gflow.compiler.reports.visual.page import byte_text
 from gflow.runtime.sizes import fixed_type
 
-from ..plan import Plan
 from .stage import planned
 
 _SHOWN = 12

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from gflow.compiler.attribution import members, ops_of_steps, sources_of
-from gflow.compiler.planned import label
-from gflow.compiler.sources import Source
-from gflow.compiler.tables import ratio, table, time_text
+from gflow.call.plan import Plan
+from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
+from gflow.compiler.ir.locations import Source
+from gflow.compiler.ir.tables import ratio, table, time_text
+from gflow.compiler.memory.planned import label
 from gflow.dialects.program import AtenStep
+from gflow.errors import GraphError
 
-from ..errors import GraphError
-from ..plan import Plan
 from .stage import planned
 
 _SHOWN = 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.compiler.tables import table
+from gflow.compiler.ir.tables import table
 from gflow.dialects.program import LaunchStep, Program
 
 _SHOWN = 20

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gflow.call.plan import Plan
 from gflow.compiler import resolve
-from gflow.compiler.stages import run_to
+from gflow.compiler.driver.stages import run_to
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
-
-from ..lowering import lower
-from ..plan import Plan
+from gflow.lowering import lower
 
 
 def module_at(plan: Plan, stage: str) -> ir.Module:
@@ -36,7 +35,7 @@ def planned(plan: Plan) -> tuple[ir.Module, Any]:
 
 def planned_program(program: Any) -> tuple[ir.Module, Any]:
     """The same of a program."""
-    from gflow.compiler.compile import entry_function
+    from gflow.compiler.driver.compile import entry_function
 
     context = make_context()
     with context:

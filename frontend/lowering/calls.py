@@ -9,8 +9,8 @@ import torch
 
 from gflow.dialects import extents
 from gflow.dialects.opdef import VerifyError
+from gflow.tracing.data.trace import TraceValue
 
-from ..tracing.trace import TraceValue
 from .checks import find_check
 from .decompose import decompose
 from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex

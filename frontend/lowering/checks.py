@@ -16,12 +16,12 @@ from gflow.dialects import extents
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import type_of
+from gflow.tracing.dispatch.refusals import REFUSING, name_if_refusing
 
-from ..tracing.refusals import REFUSING, name_if_refusing
 from .dtypes import is_float
 from .emitter import Emitter, Value, broadcast_shapes
 from .registry import lowers
-from .shape import wrap
+from .rules.shape import wrap
 
 #: (emitter, *args, **kwargs) of a call: emits what must hold for it
 Rule = Callable[..., None]

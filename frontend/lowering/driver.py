@@ -12,11 +12,11 @@ from gflow.dialects.extents import STAND_INS, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
+from gflow.tracing.data.sizes import with_size
+from gflow.tracing.data.trace import Trace, TraceInput, TraceOp, TraceValue
+from gflow.tracing.dispatch.refusals import name_if_refusing
+from gflow.tracing.program.collectives import is_collective
 
-from ..tracing.collectives import is_collective
-from ..tracing.refusals import name_if_refusing
-from ..tracing.sizes import with_size
-from ..tracing.trace import Trace, TraceInput, TraceOp, TraceValue
 from .calls import lower_call
 from .dtypes import TO_MLIR, LoweringError, Unsupported
 from .emitter import Emitter, Value
@@ -28,7 +28,7 @@ _FAMILIES = (
     "randomness", "foreach", "pooling", "attention", "recurrent",
 )  # fmt: skip
 for _family in _FAMILIES:
-    importlib.import_module(f"{__name__.rpartition('.')[0]}.{_family}")
+    importlib.import_module(f"{__name__.rpartition('.')[0]}.rules.{_family}")
 
 _NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
 

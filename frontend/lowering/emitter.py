@@ -22,8 +22,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
+from gflow.tracing.data.trace import SourceLoc, Trace, TraceOp
 
-from ..tracing.trace import SourceLoc, Trace, TraceOp
 from .dtypes import Unsupported, is_complex, opmath
 
 Number = bool | int | float

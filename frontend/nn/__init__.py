@@ -10,7 +10,7 @@ import torch.nn
 
 def __getattr__(name: str) -> Any:
     if name == "Graph":
-        from ..graph import Graph
+        from gflow.graph import Graph
 
         globals()[name] = Graph
         return Graph

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..blocks import BlockConfig, GraphModule
-from ..config import GraphConfig
-from ..graph import Graph
+from gflow.config import GraphConfig
+from gflow.graph import Graph
+from gflow.tracing.program.module_config import BlockConfig, GraphModule
 
 __all__ = ["BlockConfig", "Graph", "GraphConfig", "GraphModule"]

@@ -18,27 +18,14 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from ..blocks import is_checkpointed
-from ..errors import GraphError, GraphTraceError
-from ..pytrees import learn, opened
-from .collectives import is_collective
-from .dynamo_stub import light_dynamo
-from .gradients import divide, gradient_buffer
-from .library import traceable_library
-from .location import Locator, user_line
-from .modules import Reached, Slot, collect_modules, is_traced, kept_real
-from .optimizer import NewState, trace_step
-from .places import OptimizerTrace
-from .recorder import Recorder, describe
-from .refusals import name_if_refusing
-from .rewrites import Rewrites, StandIn, functional, unwrap
-from .scaler import LossScale, prepare
-from .shared import Shared, base_of, conflicts, storage_of, view_in
-from .sizes import Dynamic
-from .sparse import SparseStep, run_step
-from .state import prepare_state, state_to_devices
-from .threads import here_only
-from .trace import (
+from gflow.errors import GraphError, GraphTraceError
+
+from .context.location import Locator, user_line
+from .context.threads import here_only
+from .data.places import OptimizerTrace
+from .data.pytrees import learn, opened
+from .data.sizes import Dynamic
+from .data.trace import (
     OutputRef,
     Trace,
     TraceInput,
@@ -48,8 +35,22 @@ from .trace import (
     View,
     values_in,
 )
-from .updates import check_update
-from .windows import WindowsWritten
+from .data.updates import check_update
+from .dispatch.dynamo_stub import light_dynamo
+from .dispatch.library import traceable_library
+from .dispatch.recorder import Recorder, describe
+from .dispatch.refusals import name_if_refusing
+from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
+from .dispatch.windows import WindowsWritten
+from .optimizers.gradients import divide, gradient_buffer
+from .optimizers.optimizer import NewState, trace_step
+from .optimizers.scaler import LossScale, prepare
+from .optimizers.sparse import SparseStep, run_step
+from .optimizers.state import prepare_state, state_to_devices
+from .program.collectives import is_collective
+from .program.module_config import is_checkpointed
+from .program.modules import Reached, Slot, collect_modules, is_traced, kept_real
+from .program.shared import Shared, base_of, conflicts, storage_of, view_in
 
 FirstStep = Callable[[Trace, list[torch.Tensor]], None]
 """Runs `trace`, whose last outputs are the gradients of the given parameters, for real and
@@ -165,7 +166,9 @@ class _Session:
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         if self.dynamic is not None:
-            from .size_env import SizeEnv  # only here: it loads all of PyTorch's symbolic shapes
+            from .dispatch.size_env import (
+                SizeEnv,  # only here: it loads all of PyTorch's symbolic shapes
+            )
 
             where = partial(_describe_here, self.locator)
             self.recorder.add_size(SizeEnv("n", self.dynamic.sizes, where))

@@ -14,7 +14,7 @@ import torch
 
 from gflow.dialects.program import LaunchStep, Place, Program
 
-from ..table import FixedAddress
+from ..cpu.table import FixedAddress
 from .device import Device, DeviceError, Launch
 
 _FORMATS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from .blocks import ROOT
 
 _MAINS = {
-    "gflow-opt": "gflow.compiler.opt",
+    "gflow-opt": "gflow.compiler.tools.opt",
     "gflow-reduce": "gflow.compiler.tools.reduce",
     "gflow-run": "gflow.runtime.run",
 }

@@ -20,9 +20,9 @@ from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
 from triton_interpreter import run_program
 
-from gflow.compiler.compile import CompileOptions, compile_module
-from gflow.compiler.passmanager import run_pipeline
-from gflow.compiler.pipeline import PipelineOptions, pipeline_for
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.inspection.noise import Noise

@@ -1,0 +1,1 @@
+"""Runs pipelines: from a module in the dialect to a program, with reproducers where a pass fails."""

@@ -1,0 +1,243 @@
+"""From a module in the dialect to a program that the runtime can run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gflow.dialects.constants import ConstantError
+from gflow.dialects.dialect import make_context
+from gflow.dialects.extents import size_of_program
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import Program
+from gflow.dialects.program_form import seal
+
+from ..ir.diagnostics import Diagnostic, at_operation
+from ..ir.dynamic_sizes import join, symbol_of
+from ..ir.errors import CompileError
+from ..memory.plan_check import problems
+from ..passes.base import PassError
+from ..targets import parse_target
+from .inputs import parse
+from .internal import blamed, debugging, internal_error
+from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
+from .pipelines import PipelineOptions, build_pipeline
+from .reproducer import Writer, writer_for
+
+#: what every compilation ends its passes with
+VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
+
+
+@dataclass
+class CompileOptions:
+    """target: "cpu", "cuda:90". passes: switches that shape the target's pipeline. pipeline: the passes to run,
+    as text, instead of the target's.
+
+    threads: the most threads that kernels may use; all cores if 0.
+    blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
+    timing: seconds by phase and pass are added here.
+    kept_results: how many buffers of one result the runtime keeps, to use them again.
+    reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
+    tune: choose among ways to run a kernel by measuring them on the device, where it can be had.
+    on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
+    """
+
+    target: str = "cpu"
+    passes: PipelineOptions = field(default_factory=PipelineOptions)
+    pipeline: str | None = None
+    threads: int = 0
+    blas: bool | None = None
+    timing: dict[str, float] = field(default_factory=dict)
+    kept_results: int = 4
+    reproducer_dir: str = ""
+    tune: bool = False
+    on_phase: Callable[[str, str], None] | None = None
+
+
+class Resolved(NamedTuple):
+    """What options come to: all that a program depends on besides its module."""
+
+    target: str
+    pipeline: str
+    threads: int
+    blas: bool
+
+
+def resolve(options: CompileOptions) -> Resolved:
+    """Fill in what the options leave open.
+
+    Raises:
+        ValueError: the target isn't known.
+    """
+    target = parse_target(options.target)
+    pipeline = options.pipeline or build_pipeline(options.passes, target)
+    threads = options.threads or os.cpu_count() or 1
+    blas = host_blas() if options.blas is None else options.blas
+    return Resolved(str(target), pipeline, threads, blas)
+
+
+@cache
+def host_blas() -> bool:
+    """Whether the PyTorch of this process carries a BLAS with Fortran names and 32-bit integers."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.__file__ is None:
+        return False
+    for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "sgemm_") and hasattr(library, "dgemm_"):
+            return True
+    return False
+
+
+def compile_module(
+    module: ir.Module, options: CompileOptions | None = None, twin: ir.Module | None = None
+) -> Program:
+    """Run the target's pipeline on `module` (in place), and generate code for its function.
+
+    twin: where the module has a size, the same module with another stand-in for it.
+
+    Raises:
+        PipelineError: a pass or code generation failed.
+        CompileError: the module has no function, or code cannot follow its size.
+        ValueError: the target isn't known.
+    """
+    symbol = symbol_of(module.operation)
+    if symbol is None:
+        return _compile(module, options)
+    other = None if twin is None else symbol_of(twin.operation)
+    if twin is None or other is None:
+        raise CompileError(f"the module has a size, {symbol}, so it is compiled with a twin")
+    options = options or CompileOptions()
+    if parse_target(options.target).kind != "cpu":
+        raise CompileError(
+            f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
+            "static so far"
+        )
+    program = _compile(module, options)
+    quiet = replace(options, reproducer_dir="", on_phase=None)
+    check = _compile(twin, quiet, verify=False)  # the same passes have just done well
+    joined = join(program, check, (symbol, other))
+    joined.seal = seal(joined)
+    return joined
+
+
+def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Program:
+    options = options or CompileOptions()
+    resolved = resolve(options)
+    entry = entry_function(module)
+    name = ir.StringAttr(entry.attributes["sym_name"]).value
+    writer = writer_for(name, options.reproducer_dir)
+    tell = options.on_phase or (lambda name, detail: None)
+
+    def instrument(when: str, name: str, root: ir.Operation) -> None:
+        if when == "before":
+            tell("passes", name)
+
+    run_pipeline(
+        module,
+        resolved.pipeline,
+        verify=verify,
+        timing=options.timing,
+        reproducer=writer,
+        instrument=instrument,
+    )
+    # whatever the pipeline was, no code is made of a plan that is not sound
+    run_pipeline(module, VERIFIED, verify=False, timing=options.timing, reproducer=writer)
+    tell("codegen", "")
+    start = time.perf_counter()
+    symbol = symbol_of(module.operation)
+    with module.context, size_of_program(symbol), _reproducible(module, writer):
+        program = _generate(entry, resolved)
+    program.ir = module.operation.get_asm(enable_debug_info=True)
+    program.seal = seal(program)
+    options.timing["codegen"] = time.perf_counter() - start
+    return program
+
+
+def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
+    """The target's code for a planned function."""
+    target = parse_target(resolved.target)
+    if target.kind == "cuda":
+        from ..emit.triton import build as triton
+
+        return triton.build_program(entry, target)
+    from ..emit.cpu import build as cpu
+
+    return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
+
+
+def generate_planned(text: str, target: str, threads: int) -> Program:
+    """The program of a planned module, as text: checked, with no pass run on it.
+
+    Raises:
+        ValueError: the text is beyond the limits, not valid, not planned soundly, or has no code.
+    """
+    diagnostics: list[Diagnostic] = []
+    context = make_context()
+    root = parse(text, "the IR", context, diagnostics)
+    if root is None:
+        raise ValueError(diagnostics[0].message if diagnostics else "the IR is not valid")
+    options = CompileOptions(target=target, threads=threads)
+    with context, size_of_program(symbol_of(root)):
+        function = next(
+            (
+                o.operation.opview
+                for region in root.regions
+                for block in region
+                for o in block.operations
+                if isinstance(o.operation.opview, func.FuncOp)
+            ),
+            None,
+        )
+        if function is None:
+            raise ValueError("the IR has no function")
+        try:
+            for problem, op in problems(function):
+                raise ValueError(f"its memory plan is not sound: {problem} ('{op.name}')")
+            program = _generate(function, resolve(options))
+        except PassError as error:
+            raise ValueError(str(error)) from None
+    program.ir = text
+    program.seal = seal(program)
+    return program
+
+
+@contextmanager
+def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
+    """Code generation: what fails becomes a diagnostic, and leaves a reproducer."""
+    if writer is not None:
+        writer.before(module.operation, "builtin.module()", False)
+    try:
+        yield
+    except Exception as error:
+        if debugging():
+            raise
+        if isinstance(error, CompileError | ConstantError):
+            found = [at_operation(blamed(error, module.operation), "error", str(error))]
+        else:
+            found = [internal_error(error, CODE_GENERATION, module.operation)]
+        if writer is not None:
+            found.append(kept(writer.path))
+        raise PipelineError(CODE_GENERATION, found) from None
+    if writer is not None:
+        writer.succeeded()
+
+
+def entry_function(module: ir.Module) -> func.FuncOp:
+    """The first function of a module, which is the program.
+
+    Raises:
+        CompileError: there is none.
+    """
+    for op in module.body.operations:
+        if isinstance(op.operation.opview, func.FuncOp):
+            return op.operation.opview
+    raise CompileError("the module has no function")

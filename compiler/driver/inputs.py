@@ -1,0 +1,143 @@
+"""Reading files, and MLIR text of any kind into a module or diagnostics."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+
+from gflow.dialects import limits, marks
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+
+from ..ir.diagnostics import Diagnostic, at_operation, collect
+
+_SINGLE_OP = "source must contain a single top-level operation"
+#: the parser tells of resources that it hands to nobody; reproducers are read by us
+_REPRODUCER_UNREAD = "ignoring unknown external resources for 'mlir_reproducer'"
+
+
+class InputError(Exception):
+    """The input or output cannot be used at all; the message is what the user sees."""
+
+
+def read_file(name: str) -> str:
+    """The text of a file, or of the standard input for "-".
+
+    Raises:
+        InputError: there is no such file, or it holds no text.
+    """
+    try:
+        with (
+            contextlib.nullcontext(sys.stdin.buffer)
+            if name == "-"
+            else Path(name).open("rb") as file
+        ):
+            data = file.read(limits.MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot open input file '{name}': {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"cannot open input file {name!r}: {error}") from None
+    if len(data) > limits.MAX_BYTES:
+        raise InputError(f"'{name}' has more than {limits.MAX_BYTES:,} bytes; no more is read")
+    if data.startswith(b"ML\xefR"):
+        raise InputError(f"'{name}' holds MLIR bytecode; only MLIR text is read")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        shown = "<stdin>" if name == "-" else name
+        raise InputError(
+            f"{shown}:{line}:{column}: error: the input is not UTF-8 text: "
+            f"byte 0x{data[error.start]:02x}"
+        ) from None
+
+
+def check_writable(name: str) -> None:
+    """See that an output file can be written, before the work is done.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if name == "-":
+        return
+    path = Path(name)
+    reason = ""
+    if path.is_dir():
+        reason = "Is a directory"
+    elif not path.parent.is_dir():
+        reason = "No such file or directory"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "Permission denied"
+    if reason:
+        raise InputError(f"cannot open output file '{name}': {reason}")
+
+
+def parse(
+    text: str, name: str, context: ir.Context, diagnostics: list[Diagnostic], implicit: bool = True
+) -> ir.Operation | None:
+    """The top-level op of a text; None (and diagnostics) where it is not valid.
+
+    Args:
+        name: of the file, for diagnostics.
+        implicit: wrap what is no module in one.
+    """
+    beyond = limits.problem(text)
+    if beyond is not None:
+        message, line, column = beyond
+        diagnostics.append(Diagnostic("error", message, name, line, column))
+        return None
+    if not text.endswith("\n"):
+        text += "\n"  # the lexer reads beyond a string that has no end and no line after it
+    root, found = _parse(text, name, context, implicit)
+    diagnostics += [d for d in found if d.message != _REPRODUCER_UNREAD]
+    if root is None:
+        return None
+    with context:
+        wrong = [at_operation(op, "error", message) for message, op in marks.problems(root)]
+    diagnostics += wrong
+    return None if wrong else root
+
+
+def _parse(
+    text: str, name: str, context: ir.Context, implicit: bool
+) -> tuple[ir.Operation | None, list[Diagnostic]]:
+    with context:
+        with collect(context) as found:
+            try:
+                op = ir.Operation.parse(text, source_name=name)
+            except ir.MLIRError:
+                op = None
+        if op is not None:
+            if not implicit or op.operation.name == "builtin.module":
+                return op.operation, found
+            module = ir.Module.create(loc=ir.Location.file(name, 1, 1))
+            module.body.append(op)
+            return module.operation, found
+        if not found:
+            found.append(_silent_failure(text, name))
+        errors = [d for d in found if d.severity == "error"]
+        several = len(errors) == 1 and errors[0].message.startswith(_SINGLE_OP)
+        if not several or not implicit:
+            return None, found
+        # Several operations (or none): the implicit module. Places then read "-".
+        with collect(context) as found:
+            try:
+                return ir.Module.parse(text).operation, found
+            except ir.MLIRError:
+                return None, found
+
+
+def _silent_failure(text: str, name: str) -> Diagnostic:
+    """What to say where the parser fails and says nothing, as for `gflow.add %x, %y`."""
+    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
+        token = match.group()
+        if token.startswith("gflow.") and token[6:] in OPS:
+            start = match.start()
+            line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+            message = f"'{token}' has only the generic form: write \"{token}\"(%x) {{...}} : ..."
+            return Diagnostic("error", message, name, line, column)
+    return Diagnostic("error", "the input is not valid MLIR", name, 1, 1)

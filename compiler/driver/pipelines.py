@@ -1,0 +1,136 @@
+"""The pass pipelines that the compile path runs, by target, and the switches that shape them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..targets import KINDS, Target, parse_target
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """What an author may switch; every field acts through passes and their options.
+
+    amp: element type of mixed precision, "f16" or "bf16"; "" without.
+    memory_budget: bytes of arena to stay under, by computing again; 0 without. memory_fraction: the
+        same as a share of what the program needs without computing anything again.
+    straighten: the order of ops, as `gflow-schedule{algorithm=…}` names it.
+    compress_memory: reuse memory of dead values. choose_best_allocation: try every allocation
+        strategy, and a local search, rather than the three quickest.
+    fuse_add_to_output: an addition after a contraction may become part of it.
+    fuse_cast_scale: casts and scaling by constants may become part of other kernels.
+    fuse_model_update_ops: the ops of one parameter's update may become one kernel.
+    multi_tensor_update: all parameter updates become few kernels.
+    fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
+    """
+
+    amp: str = ""
+    memory_budget: int = 0
+    memory_fraction: float = 0.0
+    straighten: str = "SpeedFirst"
+    compress_memory: bool = True
+    choose_best_allocation: bool = False
+    fuse_add_to_output: bool = True
+    fuse_cast_scale: bool = True
+    fuse_model_update_ops: bool = True
+    multi_tensor_update: bool = False
+    fold_batch_norm: bool = False
+
+
+def build_pipeline(options: PipelineOptions, target: Target) -> str:
+    """The passes for kernels of a target, which decides the scratch that memory is planned with."""
+    kind = target.kind
+    passes = ["gflow-checkpoint"]
+    passes += ["gflow-simplify", "cse"]
+    if options.amp:
+        passes.append(f"gflow-amp{{dtype={options.amp}}}")
+    if options.fold_batch_norm:
+        passes.append("gflow-fold-batch-norm")
+    passes.append("gflow-assign-layout")
+    if kind == "cuda":
+        passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
+    passes += ["gflow-simplify", "cse"]
+    passes += [_fuse(options, kind)]
+    if kind == "cuda":
+        programs = _RUNS * target.device.multiprocessors
+        passes.append(f"gflow-join-reductions{{programs={programs}}}")
+    passes += [_schedule(options, target)]
+    counted = f"scratch={target}{_times(target)}"
+    if options.memory_budget:
+        passes.append(f"gflow-rematerialize{{budget={options.memory_budget} {counted}}}")
+    elif options.memory_fraction:
+        passes.append(f"gflow-rematerialize{{fraction={options.memory_fraction} {counted}}}")
+    passes.append("gflow-materialize")
+    if options.compress_memory:
+        passes.append("gflow-repeat-copies")
+    if options.multi_tensor_update:
+        passes.append("gflow-merge-updates")
+    if kind == "cuda":
+        passes += ["gflow-hoist", "gflow-write-in-place"]
+    passes += [_plan_memory(options, target)]
+    return f"builtin.module(func.func({','.join(passes)}))"
+
+
+#: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory
+_CUDA_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
+
+
+#: runs of rows for each multiprocessor, whose sums of columns are kept in registers
+_RUNS = 4
+
+
+def _fuse(options: PipelineOptions, kind: str) -> str:
+    return _with_options(
+        "gflow-fuse",
+        {
+            "add-to-output": options.fuse_add_to_output,
+            "cast-scale": options.fuse_cast_scale,
+            "update-ops": options.fuse_model_update_ops,
+            "update-in-contraction": options.fuse_model_update_ops
+            and not options.multi_tensor_update,
+        },
+        _CUDA_FUSION if kind == "cuda" else {},
+    )
+
+
+def _schedule(options: PipelineOptions, target: Target) -> str:
+    if options.straighten == "SpeedFirst":
+        return "gflow-schedule"
+    more = f" scratch={target}" if options.straighten == "MemoryFirst" else ""
+    if options.straighten in ("OverlapCpuGpu", "DelayShortGpu"):
+        more = _times(target)
+    return f"gflow-schedule{{algorithm={options.straighten}{more}}}"
+
+
+def _times(target: Target) -> str:
+    """The option that says whose times a pass reads, where these aren't the CPU's."""
+    return "" if target.kind == "cpu" else f" device={target.device.name}"
+
+
+def _plan_memory(options: PipelineOptions, target: Target) -> str:
+    settings = f"scratch={target}"
+    if not options.compress_memory:
+        settings += " compress=false"
+    elif options.choose_best_allocation:
+        settings += " strategies=all improve=2000"
+    return f"gflow-plan-memory{{{settings}}}"
+
+
+def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) -> str:
+    """A pass with the switches that are off, and with more options."""
+    given = [f"{option}={value}" for option, value in more.items()]
+    given += [f"{switch}=false" for switch, on in switches.items() if not on]
+    return f"{name}{{{' '.join(given)}}}" if given else name
+
+
+def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
+    """The passes for a target by its name: `cpu`, `cuda:90`; what runs when nothing is switched by default.
+
+    Raises:
+        ValueError: the target is unknown.
+    """
+    return build_pipeline(options or PipelineOptions(), parse_target(target))
+
+
+#: by kind of target what runs when nothing is switched; of `cuda` for the architecture that a target without one has
+DEFAULT_PIPELINES = {kind: pipeline_for(kind) for kind in KINDS}

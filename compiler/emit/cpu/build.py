@@ -1,0 +1,157 @@
+"""A planned function to a `Program`: kernels as text, steps in order.
+
+Each op becomes one or a few steps: a generated kernel, a BLAS call, or a call into PyTorch for
+what has no kernel yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import groupby
+
+from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.description import describe
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.program import KernelGroup, KernelStep, Program
+
+from .. import aten_ops, aten_pooling, steps
+from ..placement import arguments, results
+from . import checks, movement
+from .language import vmath
+from .product import convolution, halves
+from .product.epilogue import Epilogue, split
+from .program_builder import Builder
+
+_RUNTIME_FUNCTIONS = {
+    "omp_get_thread_num": "  llvm.func @omp_get_thread_num() -> i32",
+    "omp_get_num_threads": "  llvm.func @omp_get_num_threads() -> i32",
+    "GOMP_barrier": "  llvm.func @GOMP_barrier()",
+}
+
+
+def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program:
+    """Generate code for a planned function.
+
+    Args:
+        threads: the most threads that its kernels will run on.
+        blas: whether the runtime finds BLAS functions to call from generated code.
+
+    Raises:
+        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
+    """
+    b = Builder(function, threads, blas)
+    for launch, ops in groupby(b.body.ops, key=_launch):
+        first = len(b.steps)
+        for o in ops:
+            add_op(b, o)
+        if launch is not None:
+            _merge(b, first)
+    return Program(
+        name=ir.StringAttr(function.attributes["sym_name"]).value,
+        ir="",
+        arguments=arguments(b),
+        results=results(b),
+        steps=b.steps,
+        kernels=b.kernels,
+        declarations=_declarations(b),
+        arena_bytes=b.arena + b.scratch_bytes,
+        constants=b.constants,
+        checks=b.checks,
+        max_threads=threads,
+        first_write=len(b.steps) if b.first_write is None else b.first_write,
+    )
+
+
+# -- ops
+
+
+def _launch(o: Op) -> int | None:
+    """The launch that an op shares with its neighbours, if it does."""
+    if "gflow.launch" not in o.op.attributes:
+        return None
+    return ir.IntegerAttr(o.op.attributes["gflow.launch"]).value
+
+
+def _merge(b: Builder, first: int) -> None:
+    """Make one step of those from `first` on."""
+    members = [s for s in b.steps[first:] if isinstance(s, KernelStep)]
+    if len(members) > 1 and len(members) == len(b.steps) - first:
+        label = f"{len(members)} kernels, first {members[0].label}"
+        b.steps[first:] = [KernelGroup(tuple(members), label)]
+        if b.first_write is not None:
+            b.first_write = min(b.first_write, first)
+
+
+def add_op(b: Builder, o: Op) -> None:
+    """Add the steps of an op."""
+    steps.add_op(b, o, _STEPS, "CPU")
+
+
+def _fused(b: Builder, o: Op) -> None:
+    root = root_of(o.op)
+    if root is not None:
+        op, epilogue = split(b, o, root)
+        _CONTRACTIONS[op.name](b, op, epilogue)
+        return
+    k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
+    b.launch(k, [b.place(v) for v in o.operands], [b.place(v) for v in o.results], b.label(o))
+
+
+def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    if convolution.native(b, o, epilogue):
+        return
+    if epilogue is None:
+        aten_ops.convolution(b, o)
+        return
+    (r,) = o.results
+    scratch = b.scratch(b.body.types[r].nbytes, epilogue.place is None)
+    b.places[r] = epilogue.target(0, scratch)
+    aten_ops.convolution(b, o)
+    epilogue.run(0, epilogue.rows, b.places[r])
+
+
+_Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
+    return lambda b, o: add(b, o, None)
+
+
+_CONTRACTIONS: Mapping[str, _Contraction] = {
+    "matmul": halves.matmul_in_pieces,
+    "convolution": halves.widening(_convolution, halves.HALVES),
+    "convolution_input_grad": halves.widening(_convolution, halves.HALVES),
+    "convolution_weight_grad": halves.widening(_convolution, halves.HALVES),
+}
+
+_STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
+    "fused": _fused,
+    **{name: _without_epilogue(add) for name, add in _CONTRACTIONS.items()},
+    "iota": movement.iota,
+    "pad": movement.pad,
+    "concatenate": movement.concatenate,
+    "reverse": movement.reverse,
+    CHECK: checks.check,
+    "aten": halves.widening_call(aten_ops.call),
+    "attention": halves.widening_call(aten_ops.attention),
+    "attention_grad": halves.widening_call(aten_ops.attention_grad),
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
+    "reduce": aten_ops.position,
+    "gather": aten_ops.gather,
+    "take": aten_ops.take,
+    "index_add": aten_ops.index_add,
+}
+
+
+# -- what the function says
+
+
+def _declarations(b: Builder) -> dict[str, str]:
+    """What the kernels call: name to `llvm.func` text."""
+    runtime = sorted(b.externals & set(_RUNTIME_FUNCTIONS))
+    libm = [name for name in b.externals if name not in _RUNTIME_FUNCTIONS]
+    declared = {name: _RUNTIME_FUNCTIONS[name] for name in runtime} | b.declared
+    texts = vmath.declarations(libm)
+    return declared | {text[text.index("@") + 1 : text.index("(")]: text for text in texts}

@@ -1,0 +1,1 @@
+"""Writing MLIR text: SSA names, loops, loads and stores, elementwise ops, random numbers."""

@@ -1,0 +1,109 @@
+"""Values of the expression DAG at the writer's current position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gflow.compiler.kernel.description import Node
+from gflow.dialects.types import FLOATS
+
+from . import memory, philox, row_cache
+from . import scalars as sc
+from .parameters import is_plain
+from .writer import Writer
+
+
+def value(w: Writer, i: int, lanes: int) -> str:
+    """Node `i`, as a scalar (lanes 0) or a vector."""
+    node = w.k.nodes[i]
+    own = lanes if i in w.varying else 0
+    position = w.position if own else -1
+    name = w.env.get((i, own, position))
+    if name is None:
+        name = _compute(w, i, node, own)
+        w.env[i, own, position] = name
+    if own == lanes:
+        return name
+    wide = w.env.get((i, lanes, -1))
+    if wide is None:
+        ty = sc.register_dtype(node.dtype)
+        if node.op == "const" and is_plain(node.attrs["value"], node.dtype):
+            wide = w.e.const(node.attrs["value"], f"vector<{lanes}x{ty}>")
+        else:
+            wide = w.e(f"vector.broadcast {name} : {ty} to vector<{lanes}x{ty}>")
+        w.env[i, lanes, -1] = wide
+    return wide
+
+
+def _compute(w: Writer, i: int, node: Node, lanes: int) -> str:
+    if lanes and i in w.p.cached:
+        first = w.p.cached[i]
+        if w.phase > first:
+            return row_cache.load(w, i)
+        name = _evaluate(w, i, node, lanes)
+        if w.phase == first:
+            row_cache.store(w, i, name)
+        return name
+    return _evaluate(w, i, node, lanes)
+
+
+def _evaluate(w: Writer, i: int, node: Node, lanes: int) -> str:
+    e = w.e
+    match node.op:
+        case "load":
+            return memory.load(w, node.slot, lanes)
+        case "const":
+            if not is_plain(node.attrs["value"], node.dtype):
+                return _constant_word(w, i, node)
+            return e.const(node.attrs["value"], sc.register_type(node.dtype, lanes))
+        case "index":
+            return _index(w, node.slot, lanes)
+        case "random":
+            args = [value(w, a, lanes if n == 0 else 0) for n, a in enumerate(node.args)]
+            return philox.emit(e, node.attrs["kind"], node.attrs["stream"], args, node.dtype, lanes)
+        case "reduce":
+            raise AssertionError("a reduction is computed by its loop")
+    args = [value(w, a, lanes) for a in node.args]
+    dtypes = [w.k.nodes[a].dtype for a in node.args]
+    return sc.elementwise(e, node.op, args, dtypes, node.dtype, node.attrs, lanes)
+
+
+def _constant_word(w: Writer, i: int, node: Node) -> str:
+    e, raw = w.e, w.word("const", i)
+    reg = sc.register_dtype(node.dtype)
+    if node.dtype in FLOATS:
+        if reg == "f64":
+            return raw
+        number = e(f"arith.truncf {raw} : f64 to f32")
+        return sc.round_half(e, number, node.dtype, 0) if node.dtype in sc.HALVES else number
+    return raw if reg == "i64" else e(f"arith.trunci {raw} : i64 to {reg}")
+
+
+def _index(w: Writer, slot: int, lanes: int) -> str:
+    e, strides = w.e, w.k.indices[slot]
+    base = w.linear("istride", slot, strides) or w.i64(0)
+    if not lanes:
+        return base
+    i64 = f"vector<{lanes}xi64>"
+    if strides[w.p.vector] == 1:
+        steps = e.steps(lanes, "i64")
+    else:
+        steps = memory.lane_offsets(w, w.word("istride", slot, w.p.vector))
+    return e(f"arith.addi {e(f'vector.broadcast {base} : i64 to {i64}')}, {steps} : {i64}")
+
+
+def hoist(w: Writer, depth: int, available: set[int], lanes: int = 0) -> None:
+    """Compute here what does not vary in the loops to come: nodes over `available` dimensions with at most `depth`
+    reductions below. With `lanes`, the vectors among them (at the current unroll position), else the scalars."""
+    for i, node in enumerate(w.k.nodes):
+        ready = node.depth <= depth and node.op not in ("const", "reduce")
+        if ready and node.dims <= available and (i in w.varying) == bool(lanes):
+            value(w, i, lanes)
+
+
+def write_stores(w: Writer, stores: Iterable[int], lanes: int) -> None:
+    """Write these stores. All values are computed before the first is written: a result may take the place of
+    an operand."""
+    values = [(i, value(w, w.k.stores[i].node, lanes)) for i in stores]
+    for i, name in values:
+        memory.store(w, i, name, lanes)

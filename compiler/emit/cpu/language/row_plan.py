@@ -1,0 +1,61 @@
+"""Which values of a row are worth keeping between the passes over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.compiler.kernel.description import Kernel
+from gflow.dialects.ops import OPS
+
+from .scalars import register_dtype
+
+#: a value that costs less than this (an add is 1) is computed again
+_WORTH = 8
+
+#: rows of more elements than this would not stay in a core's own caches
+_LONGEST = 32768
+
+_TYPES = ("f32", "f64", "i32", "i64")
+
+
+def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) -> dict[int, int]:
+    """Nodes to keep, and the pass that computes each first.
+
+    Args:
+        phases: (node, pass) for everything that a pass over the row needs.
+        row: elements in a row.
+    """
+    if row > _LONGEST:
+        return {}
+    needed: dict[int, set[int]] = {}
+    for node, phase in phases:
+        needed.setdefault(node, set()).add(phase)
+    found: dict[int, int] = {}
+    for i in range(len(k.nodes) - 1, -1, -1):
+        value, when = k.nodes[i], needed.get(i, set())
+        if not when or value.op == "reduce" or vector not in value.dims:
+            continue
+        if (
+            len(when) > 1
+            and _cost(k, i, vector) >= _WORTH
+            and register_dtype(value.dtype) in _TYPES
+        ):
+            found[i] = min(when)
+            when = {min(when)}
+        for a in value.args:
+            needed.setdefault(a, set()).update(when)
+    return found
+
+
+def _cost(k: Kernel, i: int, vector: int) -> int:
+    node = k.nodes[i]
+    if node.op == "load":
+        return 1 if k.loads[node.slot].strides[vector] == 1 else 2 * _WORTH
+    if node.op == "random":
+        return 32
+    return OPS[node.op].cost if node.op in OPS else 0
+
+
+def width(row: int, lanes: int) -> int:
+    """64-bit cells set aside for a row of values: whole cache lines, with room for a last vector."""
+    return -(-(row + lanes) // 8) * 8

@@ -1,0 +1,1 @@
+"""Contractions and convolutions for the CPU, and the epilogues that follow them."""

@@ -1,0 +1,218 @@
+"""Depthwise convolutions of channels-last f32 data, one output channel for each input channel.
+
+They are bound by memory, so they are computed where the data lies. Vectors run along the channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..language.template import LANES, Template
+from .conv_geometry import GEOMETRY
+
+
+def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:
+    """Cover the channels: whole tiles of `width` vectors, then masked single vectors."""
+    tile = width * LANES
+    whole = t.sub(t["c"], t.binary("remui", t["c"], t.i64(tile)))
+
+    def unrolled(c: str, _: list[str]) -> list[str]:
+        body(c, width, None)
+        return []
+
+    def single(c: str, _: list[str]) -> list[str]:
+        body(c, 1, t.mask(t.sub(t["c"], c)))
+        return []
+
+    t.loop(0, whole, tile, [], unrolled)
+    t.loop(whole, t["c"], LANES, [], single)
+
+
+def _products(
+    t: Template, a: tuple[str, str], b: tuple[str, str], sums: list[str], mask: str | None
+) -> list[str]:
+    """Vectors of sums with a product added to each. a, b: word and position of the first factor."""
+    return [
+        t.fma(
+            t.load(t[a[0]], t.add(a[1], u * LANES), mask),
+            t.load(t[b[0]], t.add(b[1], u * LANES), mask),
+            s,
+        )
+        for u, s in enumerate(sums)
+    ]
+
+
+def _store(t: Template, vectors: list[str], word: str, start: str, mask: str | None) -> None:
+    """Store vectors one after the other, from position `start` of `word` on."""
+    for u, vector in enumerate(vectors):
+        t.store(vector, t[word], t.add(start, u * LANES), mask)
+
+
+def forward() -> Template:
+    """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c]. Words: x, k, y (target)."""
+    t = Template(("x", "k", "y", *GEOMETRY), ("x", "k", "y"))
+    low, high = t.share(t.mul(t["n"], t["ho"]))
+
+    def row(r: str, _: list[str]) -> list[str]:
+        n, ho = t.split(r, t["ho"])
+        h0 = t.sub(t.mul(ho, t["sh"]), t["ph"])
+        kh_low, kh_high = _taps_inside(t, h0, "h", "kh", "dh")
+
+        def column(wo: str, _: list[str]) -> list[str]:
+            w0 = t.sub(t.mul(wo, t["sw"]), t["pw"])
+            kw_low, kw_high = _taps_inside(t, w0, "w", "kw", "dw")
+            target = t.mul(t.add(t.mul(r, t["wo"]), wo), t["c"])
+
+            def tile(c: str, width: int, mask: str | None) -> None:
+                def tap_row(kh: str, sums: list[str]) -> list[str]:
+                    line = t.mul(t.add(t.mul(n, t["h"]), h0, t.mul(kh, t["dh"])), t["w"])
+
+                    def tap(kw: str, sums: list[str]) -> list[str]:
+                        at = t.add(t.mul(t.add(line, w0, t.mul(kw, t["dw"])), t["c"]), c)
+                        weight = t.add(t.mul(t.add(t.mul(kh, t["kw"]), kw), t["c"]), c)
+                        return _products(t, ("x", at), ("k", weight), sums, mask)
+
+                    return t.loop(kw_low, kw_high, 1, sums, tap)
+
+                sums = t.loop(kh_low, kh_high, 1, [t.zero()] * width, tap_row)
+                _store(t, sums, "y", t.add(target, c), mask)
+
+            _channel_tiles(t, 4, tile)
+            return []
+
+        t.loop(0, t["wo"], 1, [], column)
+        return []
+
+    t.loop(low, high, 1, [], row)
+    return t
+
+
+def _taps_inside(t: Template, start: str, size: str, taps: str, dilation: str) -> tuple[str, str]:
+    """The taps k with 0 <= start + k dilation < size."""
+    zero = t.i64(0)
+    low = t.binary("ceildivsi", t.at_least(t.sub(zero, start), 0), t[dilation])
+    high = t.at_most(
+        t.binary("ceildivsi", t.at_least(t.sub(t[size], start), 0), t[dilation]), t[taps]
+    )
+    return low, t.at_least(high, low)
+
+
+def input_grad() -> Template:
+    """x[n, h, w, c] = sum over outputs that read it of y k; dilation 1. Words: x (target), k, y."""
+    t = Template(("x", "k", "y", *GEOMETRY), ("x", "k", "y"))
+    low, high = t.share(t.mul(t["n"], t["h"]))
+
+    def readers(position: str, taps: str, stride: str, outputs: str) -> tuple[str, str]:
+        """The outputs o with 0 <= position - o stride < taps."""
+        first = t.at_least(t.binary("ceildivsi", t.sub(t.add(position, 1), t[taps]), t[stride]), 0)
+        last = t.at_most(t.add(t.binary("floordivsi", position, t[stride]), 1), t[outputs])
+        return first, t.at_least(last, first)
+
+    def row(r: str, _: list[str]) -> list[str]:
+        n, h = t.split(r, t["h"])
+        hp = t.add(h, t["ph"])
+        ho_low, ho_high = readers(hp, "kh", "sh", "ho")
+
+        def column(w: str, _: list[str]) -> list[str]:
+            wp = t.add(w, t["pw"])
+            wo_low, wo_high = readers(wp, "kw", "sw", "wo")
+            target = t.mul(t.add(t.mul(r, t["w"]), w), t["c"])
+
+            def tile(c: str, width: int, mask: str | None) -> None:
+                def out_row(ho: str, sums: list[str]) -> list[str]:
+                    line = t.mul(t.add(t.mul(n, t["ho"]), ho), t["wo"])
+                    kh = t.mul(t.sub(hp, t.mul(ho, t["sh"])), t["kw"])
+
+                    def out(wo: str, sums: list[str]) -> list[str]:
+                        at = t.add(t.mul(t.add(line, wo), t["c"]), c)
+                        weight = t.add(t.mul(t.add(kh, t.sub(wp, t.mul(wo, t["sw"]))), t["c"]), c)
+                        return _products(t, ("y", at), ("k", weight), sums, mask)
+
+                    return t.loop(wo_low, wo_high, 1, sums, out)
+
+                sums = t.loop(ho_low, ho_high, 1, [t.zero()] * width, out_row)
+                _store(t, sums, "x", t.add(target, c), mask)
+
+            _channel_tiles(t, 4, tile)
+            return []
+
+        t.loop(0, t["w"], 1, [], column)
+        return []
+
+    t.loop(low, high, 1, [], row)
+    return t
+
+
+def weight_grad() -> Template:
+    """k[kh, kw, c] = sum over (n, ho, wo) of y x.
+
+    Threads share the batch. Words: x, y, k (target), partial (one k for each thread).
+    """
+    t = Template(("x", "y", "k", "partial", *GEOMETRY), ("x", "y", "k", "partial"))
+    low, high = t.share(t["n"])
+    tid, count = t.thread_number("thread_num"), t.thread_number("num_threads")
+    taps = t.mul(t["kh"], t["kw"])
+    size = t.mul(taps, t["c"])
+    mine = t.mul(tid, size)
+
+    def clear(c: str, _: list[str]) -> list[str]:
+        t.store(t.zero(), t["partial"], t.add(mine, c), t.mask(t.sub(size, c)))
+        return []
+
+    t.loop(0, size, LANES, [], clear)
+
+    def outputs(shift: str, stride: str, inputs: str, total: str) -> tuple[str, str]:
+        """The outputs o with 0 <= o stride + shift < inputs."""
+        first = t.binary("ceildivsi", t.at_least(t.sub(t.i64(0), shift), 0), t[stride])
+        last = t.binary("ceildivsi", t.at_least(t.sub(t[inputs], shift), 0), t[stride])
+        return t.at_most(first, t[total]), t.at_most(last, t[total])
+
+    def image(n: str, _: list[str]) -> list[str]:
+        def tap(k: str, _: list[str]) -> list[str]:
+            kh, kw = t.split(k, t["kw"])
+            sh, sw = t.sub(t.mul(kh, t["dh"]), t["ph"]), t.sub(t.mul(kw, t["dw"]), t["pw"])
+            ho_low, ho_high = outputs(sh, "sh", "h", "ho")
+            wo_low, wo_high = outputs(sw, "sw", "w", "wo")
+
+            def tile(c: str, width: int, mask: str | None) -> None:
+                cell = t.add(mine, t.mul(k, t["c"]), c)
+
+                def out_row(ho: str, sums: list[str]) -> list[str]:
+                    y_line = t.mul(t.add(t.mul(n, t["ho"]), ho), t["wo"])
+                    x_line = t.add(
+                        t.mul(t.add(t.mul(n, t["h"]), t.mul(ho, t["sh"]), sh), t["w"]), sw
+                    )
+
+                    def out(wo: str, sums: list[str]) -> list[str]:
+                        y = t.add(t.mul(t.add(y_line, wo), t["c"]), c)
+                        x = t.add(t.mul(t.add(x_line, t.mul(wo, t["sw"])), t["c"]), c)
+                        return _products(t, ("y", y), ("x", x), sums, mask)
+
+                    return t.loop(wo_low, wo_high, 1, sums, out)
+
+                old = [t.load(t["partial"], t.add(cell, u * LANES), mask) for u in range(width)]
+                _store(t, t.loop(ho_low, ho_high, 1, old, out_row), "partial", cell, mask)
+
+            _channel_tiles(t, 4, tile)
+            return []
+
+        t.loop(0, taps, 1, [], tap)
+        return []
+
+    t.loop(low, high, 1, [], image)
+    t.barrier()
+    start, end = t.share(t.binary("ceildivsi", size, t.i64(LANES)))
+
+    def combine(block: str, _: list[str]) -> list[str]:
+        at = t.mul(block, LANES)
+        mask = t.mask(t.sub(size, at))
+
+        def add(thread: str, sums: list[str]) -> list[str]:
+            return [t.plus(sums[0], t.load(t["partial"], t.add(t.mul(thread, size), at), mask))]
+
+        (total,) = t.loop(0, count, 1, [t.zero()], add)
+        t.store(total, t["k"], at, mask)
+        return []
+
+    t.loop(start, end, 1, [], combine)
+    return t

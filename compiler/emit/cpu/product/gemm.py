@@ -1,0 +1,194 @@
+"""Matrix products by the BLAS that PyTorch carries, called from generated code.
+
+Words: addresses of A, B and C; for A and B the letter of BLAS's transposition; M, N, K; the three leading dimensions;
+batch count and the three batch strides in bytes; whether to add to C. Matrices are row-major, BLAS's are
+column-major: C' = B' A'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from gflow.compiler.ir.errors import CannotLower
+from gflow.dialects.extents import Count, Piece, varies
+from gflow.dialects.program import Place
+from gflow.dialects.types import TensorType
+
+_FUNCTIONS = {"f32": "sgemm_", "f64": "dgemm_"}
+
+#: where each word stands
+_WORDS = (
+    *("a", "b", "c", "ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"),
+    *("batch", "sa", "sb", "sc", "add"),
+)
+
+DTYPES = tuple(_FUNCTIONS)
+
+#: so that the steps of one op stay few, whatever its size
+_MOST_RUNS = 4096
+
+
+class ManyRuns(ValueError):
+    """The batches of a product lie in too many runs for calls of their own."""
+
+
+def declaration(dtype: str) -> tuple[str, str]:
+    """The BLAS function for `dtype` and its declaration."""
+    name = _FUNCTIONS[dtype]
+    pointers = ", ".join(["!llvm.ptr"] * 13)
+    return name, f"  llvm.func @{name}({pointers})"
+
+
+def function(dtype: str, name: str) -> str:
+    """The kernel function: a loop over this thread's share of the batch."""
+    lines = [f"  llvm.func @{name}(%w: !llvm.ptr) {{", "    %one = arith.constant 1 : i64"]
+    for i, word in enumerate(_WORDS):
+        ty = "!llvm.ptr" if word in ("a", "b", "c") else "i64"
+        lines.append(f"    %w_{word} = llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        least = "_given" if word in ("lda", "ldb", "ldc") else ""
+        lines.append(f"    %{word}{least} = llvm.load %w_{word} : !llvm.ptr -> {ty}")
+        if least:  # a size that varies may be 0, and BLAS wants 1 of a matrix without elements
+            lines.append(f"    %{word} = arith.maxsi %{word}_given, %one : i64")
+    for word in ("ta", "tb", "m", "n", "k", "lda", "ldb", "ldc"):
+        lines.append(f"    %p_{word} = llvm.alloca %one x i64 : (i64) -> !llvm.ptr")
+        lines.append(f"    llvm.store %{word}, %p_{word} : i64, !llvm.ptr")
+    lines += [
+        f"    %alpha = arith.constant 1.0 : {dtype}",
+        f"    %beta = arith.sitofp %add : i64 to {dtype}",
+    ]
+    for number in ("alpha", "beta"):
+        lines.append(f"    %p_{number} = llvm.alloca %one x {dtype} : (i64) -> !llvm.ptr")
+        lines.append(f"    llvm.store %{number}, %p_{number} : {dtype}, !llvm.ptr")
+    arguments = (
+        "%p_tb, %p_ta, %p_n, %p_m, %p_k, %p_alpha, %bi, %p_ldb, %ai, %p_lda, %p_beta, %ci, %p_ldc"
+    )
+    lines += [
+        "    %tid32 = llvm.call @omp_get_thread_num() : () -> i32",
+        "    %count32 = llvm.call @omp_get_num_threads() : () -> i32",
+        "    %tid = arith.extsi %tid32 : i32 to i64",
+        "    %count = arith.extsi %count32 : i32 to i64",
+        "    scf.for %i = %tid to %batch step %count : i64 {",
+    ]
+    for matrix in ("a", "b", "c"):
+        lines.append(f"      %o{matrix} = arith.muli %i, %s{matrix} : i64")
+        lines.append(f"      %{matrix}i = llvm.getelementptr %{matrix}[%o{matrix}]")
+        lines.append("          : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+    types = ", ".join(["!llvm.ptr"] * 13)
+    lines += [
+        f"      llvm.call @{_FUNCTIONS[dtype]}({arguments}) : ({types}) -> ()",
+        "    }",
+        "    llvm.return",
+        "  }",
+    ]
+    return "\n".join(lines)
+
+
+def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:
+    """BLAS's letter and leading dimension of the matrix in the last two dimensions.
+
+    It must be one that BLAS can read (see `gemm_ready` of compiler/memory/layouts.py).
+    """
+    (rows, cols), (row, col) = shape[-2:], strides[-2:]
+    if (cols == 1 or col == 1) and (rows == 1 or row >= cols):
+        return "N", max(row if rows > 1 else cols, cols, 1)
+    return "T", max(col if cols > 1 else rows, rows, 1)
+
+
+def batch_steps(
+    shape: Sequence[int], strides: Sequence[Sequence[int]]
+) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """The batch dimensions as runs that one loop can walk: (count, strides, offsets) of each.
+
+    The innermost run is as long as the strides allow; the dimensions outside it are unrolled, those that
+    vary from call to call inside it.
+
+    Args:
+        shape: of the batch dimensions.
+        strides: of the batch dimensions, for each matrix, in elements.
+
+    Raises:
+        ManyRuns: they are too many to be unrolled.
+    """
+    inner = _together(shape, strides)
+    if any(varies(size) for size in shape[:inner]):
+        order = sorted(range(len(shape)), key=lambda d: varies(shape[d]))
+        shape, strides = [shape[d] for d in order], [[s[d] for d in order] for s in strides]
+        inner = _together(shape, strides)
+        if any(varies(size) for size in shape[:inner]):
+            raise CannotLower(
+                f"a product of matrices has too many batches that vary: {list(shape)}"
+            )
+    walked = [d for d in range(inner, len(shape)) if shape[d] != 1]
+    count = prod(shape[d] for d in walked)
+    steps = tuple(s[walked[-1]] if walked else 0 for s in strides)
+    if prod(shape[:inner]) > _MOST_RUNS:
+        raise ManyRuns(f"a product of matrices has {prod(shape[:inner]):,} runs of batches")
+    runs = [(0,) * len(strides)]
+    for d in range(inner):
+        runs = [
+            tuple(r + i * s[d] for r, s in zip(run, strides))
+            for run in runs
+            for i in range(shape[d])
+        ]
+    return [(count, steps, run) for run in runs]
+
+
+def _together(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """The first of the innermost dimensions that one loop can walk."""
+    count, steps = 1, tuple(0 for _ in strides)
+    inner = len(shape)
+    while inner > 0:
+        d = inner - 1
+        these = tuple(s[d] for s in strides)
+        if shape[d] != 1:
+            if count == 1:
+                steps = these
+            elif any(t != s * count for t, s in zip(these, steps)):
+                break
+            count *= shape[d]
+        inner = d
+    return inner
+
+
+def words(
+    places: Sequence[Place],
+    types: Sequence[TensorType],
+    strides: Sequence[Sequence[int]],
+    rows: Piece | None = None,
+) -> list[tuple[tuple[int | Piece | Place, ...], bool]]:
+    """The words of each call for C = A B, and whether threads should share its batch.
+
+    Args: for A, B and C; strides in elements. rows: of A and C, if these vary from call to call.
+    """
+    item = types[0].itemsize
+    (ta, lda), (tb, ldb) = (_operand(t.shape, s) for t, s in zip(types[:2], strides[:2]))
+    m, n = types[2].shape[-2:]
+    k = types[0].shape[-1]
+    ldc = max(strides[2][-2] if m > 1 else n, n, 1)
+    calls: list[tuple[tuple[int | Piece | Place, ...], bool]] = []
+    for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
+        at = [Place(p.space, p.index, p.offset + o * item) for p, o in zip(places, offsets)]
+        sizes = (rows or m, n, k, lda, ldb, ldc, count)
+        numbers = (ord(ta), ord(tb), *sizes, *(s * item for s in steps), 0)
+        calls.append(((*at, *numbers), count > 1))
+    return calls
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A row-major matrix in memory; `transposed` if it is read with rows and columns exchanged."""
+
+    place: Place
+    leading: int
+    transposed: bool = False
+
+
+def product(
+    a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
+) -> tuple[int | Piece | Place, ...]:
+    """The words of one product C[m, n] = A[m, k] B[k, n], added to C if `add`."""
+    letters = (ord("T" if x.transposed else "N") for x in (a, b))
+    leading = (max(x.leading, 1) for x in (a, b, c))
+    return (a.place, b.place, c.place, *letters, m, n, k, *leading, 1, 0, 0, 0, int(add))

@@ -1,0 +1,170 @@
+"""Contractions in halves by way of float32: the operands are widened into scratch, the product is made
+there, and rounded once into its place. That is what accumulating in float32 means, and it uses the same
+BLAS calls and convolution kernels. Where PyTorch's own half kernels are as fast, they are called instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from gflow.compiler.emit.placement import shifted
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.ir.views import Layout
+from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.dialects.amp import amp_of
+from gflow.dialects.extents import varies
+from gflow.dialects.program import Place
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ..program_builder import Builder
+from .epilogue import MOST_PIECES, Epilogue
+from .matmul import matmul, product
+
+HALVES = ("f16", "bf16")
+
+#: bytes of widened rows at a time, and rows at the least: each piece packs the other matrix again
+_PIECE, _LEAST_ROWS = 4 << 20, 128
+
+Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def widening(steps: Contraction, dtypes: tuple[str, ...]) -> Contraction:
+    """`steps`, by way of float32 for element types `dtypes`."""
+
+    def run(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+        (r,) = o.results
+        ty = b.body.types[r]
+        if ty.dtype not in dtypes or ty.numel == 0:
+            steps(b, o, epilogue)
+            return
+        if epilogue is None:
+            _widened(b, o, lambda: steps(b, o, None))
+            return
+        with _scratch(b) as take:
+            scratch = take(ty.nbytes) if epilogue.place is None else Place("arena", 0, b.arena)
+            b.places[r] = epilogue.target(0, scratch)
+            _widened(b, o, lambda: steps(b, o, None))
+            epilogue.run(0, epilogue.rows, b.places[r])
+
+    return run
+
+
+def widening_call(steps: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
+    """The same for calls into PyTorch that take float16, which it computes slowly."""
+
+    def run(b: Builder, o: Op) -> None:
+        if amp_of(o.op).kind == "allow" and any(
+            b.body.types[v].dtype == "f16" for v in (*o.operands, *o.results)
+        ):
+            _widened(b, o, lambda: steps(b, o))
+        else:
+            steps(b, o)
+
+    return run
+
+
+def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
+    """A product of float32 values as `matmul` makes it, or of halves, some rows at a time."""
+    x, y, z = (*o.operands, *o.results)
+    types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
+    (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+    batched = types[2].numel != rows * columns
+    if types[2].dtype not in HALVES or not types[2].numel or not inner or batched or not b.blas:
+        widening(matmul, HALVES)(b, o, epilogue)
+        return
+    strides = [b.strides(v)[-2:] for v in (x, y, z)]
+    with _scratch(b) as take:
+        if epilogue is None:
+            result = b.place(z)
+        else:
+            own = epilogue.place is None
+            scratch = take(types[2].nbytes) if own else Place("arena", 0, b.arena)
+            result = epilogue.target(0, scratch)
+            strides[2] = (columns, 1)
+        piece = rows
+        if not varies(rows):
+            cached = _PIECE // (4 * (inner + columns))
+            piece = min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
+        wide = [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
+        at = [take(ty.nbytes) for ty in wide]
+        whole = TensorType(wide[1].shape, types[1].dtype)
+        _convert(b, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)
+        for first in range(0, rows, piece):
+            count = min(piece, rows - first)
+            a = TensorType((count, inner), types[0].dtype)
+            c = TensorType((count, columns), types[2].dtype)
+            a32, c32 = TensorType(a.shape, "f32"), TensorType(c.shape, "f32")
+            source = shifted(b.place(x), first * strides[0][0], a)
+            _convert(b, (source, a, strides[0]), (at[0], a32, (inner, 1)), label)
+            dense = [(inner, 1), (columns, 1), (columns, 1)]
+            product(b, at, [a32, wide[1], c32], dense, label)
+            target = shifted(result, first * strides[2][0], c)
+            _convert(b, (at[2], c32, (columns, 1)), (target, c, strides[2]), label)
+        if epilogue is not None:
+            epilogue.run(0, epilogue.rows, result)
+
+
+def _widened(b: Builder, o: Op, run: Callable[[], None]) -> None:
+    """Run `run` with all halves that `o` reads and makes as float32 values in scratch."""
+    types, label = b.body.types, b.label(o)
+    values = [v for v in dict.fromkeys((*o.operands, *o.results)) if types[v].dtype in HALVES]
+    saved = {v: (types[v], b.place(v), b.at[v], b.places.get(v)) for v in values}
+    with _scratch(b) as take:
+        for v in values:
+            ty, place, layout, _ = saved[v]
+            wide = TensorType(ty.shape, "f32")
+            types[v], b.places[v] = wide, take(wide.nbytes)
+            b.at[v] = Layout(v, 0, row_major_strides(ty.shape))
+            if v not in o.results:
+                _convert(b, (place, ty, layout.strides), v, label)
+        run()
+        for v in o.results:
+            if v in saved:
+                ty, place, layout, _ = saved[v]
+                _convert(b, v, (place, ty, layout.strides), label)
+    for v, (ty, _, layout, own) in saved.items():
+        types[v], b.at[v] = ty, layout
+        del b.places[v]
+        if own is not None:
+            b.places[v] = own
+
+
+Memory = tuple[Place, TensorType, tuple[int, ...]]
+
+
+def _convert(b: Builder, source: Memory | int, target: Memory | int, label: str) -> None:
+    """Copy between element types."""
+    (at, ty, own), (to, wanted, strides) = (
+        (b.place(x), b.body.types[x], b.strides(x)) if isinstance(x, int) else x
+        for x in (source, target)
+    )
+    nodes = [
+        Node("load", ty.dtype, slot=0),
+        Node("convert", wanted.dtype, (0,), {"dtype": wanted.dtype}),
+    ]
+    loads, stores = [Access(0, ty.dtype, own)], [Access(0, wanted.dtype, strides, 1)]
+    k = Kernel(ty.shape, frozenset(), nodes, loads, [], stores)
+    b.launch(simplify(k), [at], [to], label)
+
+
+@contextmanager
+def _scratch(b: Builder) -> Iterator[Callable[[int], Place]]:
+    """Scratch of its own for several steps: theirs begins behind it."""
+    start, before = b.arena, b.scratch_bytes
+    b.scratch_bytes = 0
+    taken = 0
+
+    def take(size: int) -> Place:
+        nonlocal taken
+        place = Place("arena", 0, b.arena)
+        length = -(-size // 64) * 64
+        taken += length
+        b.arena += length
+        return place
+
+    try:
+        yield take
+    finally:
+        b.arena = start
+        b.scratch_bytes = max(before, taken + b.scratch_bytes)

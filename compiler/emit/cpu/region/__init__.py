@@ -1,0 +1,1 @@
+"""Kernels of fused regions for the CPU: pointwise, row and column loops."""

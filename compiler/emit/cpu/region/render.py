@@ -1,0 +1,36 @@
+"""A kernel description as an MLIR function over `scf`, `arith`, `vector` and `llvm`.
+
+Four loop structures, by how vectors lie to the reduced dimensions:
+
+    scalar      no loops
+    pointwise   outer dimensions (threads) · vectors
+    row         outer dimensions (threads) · for each level of reductions a pass over the row · a last one that stores
+    column      outer dimensions and tiles of vectors (threads) · the same, with accumulators in registers
+
+The tail of a vector loop is one masked vector.
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.kernel.description import Kernel
+
+from ..language.parameters import Plan
+from ..language.writer import Writer
+from .column import write_column
+from .pointwise import write_pointwise, write_scalar
+from .row import write_row
+
+_MODES = {
+    "scalar": write_scalar,
+    "pointwise": write_pointwise,
+    "row": write_row,
+    "column": write_column,
+}
+
+
+def render(k: Kernel, p: Plan, name: str) -> tuple[str, set[str]]:
+    """The function `name` as MLIR text, and the external functions that it calls."""
+    w = Writer(k, p)
+    _MODES[p.mode](w)
+    text = f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.e.text()}\n    llvm.return\n  }}"
+    return text, w.e.externals

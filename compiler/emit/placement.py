@@ -1,0 +1,160 @@
+"""Where a planned function's values live, and the steps that a program gets: what every code
+generator starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.program import Argument, AtenStep, Check, Place, Result, Step, TensorRef
+from gflow.dialects.types import TensorType
+
+from ..ir.errors import CompileError
+from ..ir.ssa import Body, Op, aliases, read_body
+from ..ir.views import Layout, argument_strides, layouts
+from ..memory.places import places_of
+
+
+class Placement:
+    """A planned function with the places of its values, and a program's steps so far.
+
+    places: value → its address, for values that aren't views.
+    at: value → its layout in memory.
+    arena: bytes of the planned arena; scratch that steps share lies behind it.
+    """
+
+    def __init__(self, function: func.FuncOp) -> None:
+        self.function = function
+        self.body: Body = read_body(function)
+        self.at: list[Layout] = layouts(function, self.body)
+        self.argument_strides = argument_strides(function, self.body)
+        self.places: dict[int, Place] = {
+            v: Place("arg", i, 0) for i, v in enumerate(self.body.arguments)
+        }
+        self.constants: list[bytes] = []
+        self.checks: list[Check] = []
+        self.steps: list[Step] = []
+        self.first_write: int | None = None  # the step from which on arguments are written
+        self.scratch_bytes = 0
+        self.arena = ir.IntegerAttr(function.operation.attributes["gflow.arena_size"]).value
+
+    def place(self, value: int) -> Place:
+        """The address of a value's first element."""
+        layout = self.at[value]
+        base = self.places[layout.base]
+        return Place(
+            base.space, base.index, base.offset + layout.offset * self.body.types[value].itemsize
+        )
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        """A value's strides in memory, in elements."""
+        return self.at[value].strides
+
+    def ref(self, value: int) -> TensorRef:
+        return TensorRef(self.place(value), self.body.types[value], self.strides(value))
+
+    def assign(self, o: Op) -> None:
+        """Record where the results of `o` live, from its `gflow.buffers`."""
+        found = places_of(o.op)
+        if found is None:
+            raise CompileError(f"gflow.{o.name} has a malformed place in memory")
+        for r, place in zip(o.results, found):
+            if place.strides is not None and place.strides != self.strides(r):
+                raise CompileError(
+                    f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
+                    f"{list(self.strides(r))}"
+                )
+            if place.space == "arena":  # of a part: where the whole lies
+                self.places[self.at[r].base] = Place("arena", 0, place.number)
+            else:
+                if place.space == "arg" and self.first_write is None:
+                    self.first_write = len(self.steps)
+                self.places[r] = Place(place.space, place.number, 0)
+
+    def assign_if_planned(self, o: Op) -> None:
+        """As `assign`, of an op that may be a view."""
+        if "gflow.buffers" in o.op.attributes:
+            self.assign(o)
+
+    def label(self, o: Op) -> str:
+        return f"{o.name} {o.op.location}"
+
+    def check(self, o: Op) -> int:
+        """Note the error that a check reports; its number, from 1."""
+        attrs = read(OPS[CHECK], o.op.attributes)
+        self.checks.append(Check(attrs["error"], attrs["message"], self.label(o)))
+        return len(self.checks)
+
+    def scratch(self, size: int, wanted: bool = True) -> Place:
+        """The start of the scratch that steps share, of at least `size` bytes if `wanted`."""
+        if wanted:
+            self.scratch_bytes = max(self.scratch_bytes, -(-at_most(size) // 64) * 64)
+        return Place("arena", 0, self.arena)
+
+    @contextmanager
+    def planned_scratch(self, o: Op) -> Iterator[Callable[[], bool]]:
+        """Scratch where `gflow.scratch` has it, in the arena; the answer says whether it fits."""
+        if "gflow.scratch" not in o.op.attributes:
+            yield lambda: True
+            return
+        offset, size = ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"])
+        behind = self.arena, self.scratch_bytes
+        self.arena, self.scratch_bytes = offset, 0
+        used = 0
+        try:
+            yield lambda: used <= size
+        finally:
+            used = self.scratch_bytes
+            self.arena, self.scratch_bytes = behind
+
+    # -- through PyTorch
+
+    def aten(
+        self,
+        label: str,
+        overload: str,
+        args: list[Any],
+        inputs: Sequence[TensorRef],
+        output: TensorRef,
+    ) -> None:
+        """Add a call of an ATen overload; in `args`, {"t": i} stands for input i."""
+        call = json.dumps([args, {}])
+        self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
+
+
+def shifted(place: Place, elements: int, ty: TensorType) -> Place:
+    """The address of an element that lies `elements` after the one at `place`."""
+    return Place(place.space, place.index, place.offset + elements * ty.itemsize)
+
+
+def arguments(b: Placement) -> list[Argument]:
+    """The function's arguments, with the names and roles that it states."""
+    function, found = b.function, []
+    given: list[Any] = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
+    for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
+        attrs = given[i] if i < len(given) else {}
+        role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
+        found.append(Argument(role, name, b.body.types[v], strides))
+    return found
+
+
+def results(b: Placement) -> list[Result]:
+    """The function's results."""
+    function, found = b.function, []
+    stated = "res_attrs" in function.attributes
+    given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []
+    for i, (v, alias) in enumerate(zip(b.body.returned, aliases(function, b.body))):
+        attrs = ir.DictAttr(given[i]) if i < len(given) else {}
+        found.append(Result(_text(attrs, "gflow.name", f"result{i}"), b.body.types[v], alias))
+    return found
+
+
+def _text(attrs: Any, key: str, default: str) -> str:
+    return ir.StringAttr(attrs[key]).value if key in attrs else default

@@ -1,0 +1,118 @@
+"""From the ops of a planned function to steps, by a table: what code generators do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gflow.dialects.constants import element_bytes
+from gflow.dialects.extents import at_most
+from gflow.dialects.program import KernelStep, LaunchStep, Place
+
+from ..ir.errors import CannotLower
+from ..ir.ssa import Op
+from ..ir.views import IN_PLACE, is_view
+from .placement import Placement
+
+B = TypeVar("B", bound=Placement)
+
+#: op name → what adds its steps
+Steps = Mapping[str, Callable[[B, Op], None]]
+
+
+def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
+    """Add the steps of an op; views have none, nor what is written in place, constants
+    become the program's.
+
+    Raises:
+        CannotLower: the op has no place in memory, or no code for the target.
+    """
+    if is_view(o, b.at):
+        return
+    if o.name == "constant":
+        _constant(b, o)
+        return
+    if "gflow.buffers" not in o.op.attributes:
+        raise CannotLower(f"gflow.{o.name} has no place in memory; run gflow-plan-memory first")
+    b.assign(o)
+    if IN_PLACE in o.op.attributes:
+        return
+    if o.name not in steps:
+        raise CannotLower(f"gflow.{o.name} has no {target} code; run gflow-fuse first")
+    begin = len(b.steps)
+    with b.planned_scratch(o) as fits:
+        steps[o.name](b, o)
+        state_reach(b, [o], begin)
+    if not fits():  # planned for fewer threads, say: behind the arena then
+        del b.steps[begin:]
+        steps[o.name](b, o)
+        state_reach(b, [o], begin)
+
+
+def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
+    """Write down, in the steps from `begin` on, how far each may go from the addresses that it gets:
+    to the end of the value of its ops that lies there, or of their scratch."""
+    spans = []
+    for v in dict.fromkeys(v for o in ops for v in (*o.operands, *o.results)):
+        if b.at[v].base in b.places and b.body.types[v].numel:
+            ref = b.ref(v)
+            last = sum((n - 1) * s for n, s in zip(ref.type.shape, ref.strides))
+            size = (1 + last) * ref.type.itemsize
+            # the arena is planned for the greatest size
+            spans.append((ref.place, at_most(size) if ref.place.space == "arena" else size))
+    spans.append((Place("arena", 0, b.arena), -(-at_most(b.scratch_bytes) // 64) * 64))
+    for n in range(begin, len(b.steps)):
+        step = b.steps[n]
+        if isinstance(step, KernelStep):
+            b.steps[n] = replace(step, reach=_reach(step.words, spans))
+        elif isinstance(step, LaunchStep):
+            b.steps[n] = replace(step, reach=_reach(step.args, spans))
+
+
+def _reach(words: Sequence[Any], spans: Sequence[tuple[Place, int]]) -> tuple[int, ...]:
+    return tuple(
+        max(
+            (
+                first.offset + size - word.offset
+                for first, size in spans
+                if first[:2] == word[:2] and first.offset <= word.offset <= first.offset + size
+            ),
+            default=0,
+        )
+        for word in words
+        if isinstance(word, Place)
+    )
+
+
+def _constant(b: Placement, o: Op) -> None:
+    """A constant that is read from memory: one element for a splat."""
+    (r,) = o.results
+    b.places[r] = Place("constant", len(b.constants), 0)
+    b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
+
+
+def scratch_of_ops(
+    b: B, add: Callable[[B, Op], None], may_need: Callable[[Op], bool] = lambda o: True
+) -> dict[int, int]:
+    """For each op that needs scratch, by its number, how many bytes; an op without code needs none.
+
+    Args:
+        add: adds an op's steps, which are not kept. may_need: whether it is worth asking.
+    """
+    found: dict[int, int] = {}
+    for o in list(b.body.ops):
+        if o.name == "constant":  # its elements, which text may lack, are not needed here
+            b.places[o.results[0]] = Place("constant", o.index, 0)
+            continue
+        if not may_need(o):
+            b.assign_if_planned(o)
+            continue
+        b.scratch_bytes = 0
+        try:
+            add(b, o)
+        except CannotLower:  # code generation says so, where it is asked for
+            continue
+        if b.scratch_bytes:
+            found[o.index] = -(-b.scratch_bytes // 64) * 64
+    return found

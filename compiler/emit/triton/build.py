@@ -1,0 +1,117 @@
+"""A planned function to a `Program` for a CUDA device: Triton kernels, launches in order.
+
+What has no Triton kernel runs through PyTorch, and is reported as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.ir.views import is_view
+from gflow.compiler.targets import Target
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.program import Program
+
+from .. import steps
+from ..placement import arguments, results
+from .ops import argmax, attention, checks, indexing, movement, pooling, scan_sort
+from .product.convolution import convolution
+from .product.epilogue import Epilogue, split
+from .product.matmul import matmul
+from .program_builder import Builder
+from .region import fused, horizontal_fusion
+
+
+def build_program(function: func.FuncOp, target: Target) -> Program:
+    """Generate code for a planned function.
+
+    Raises:
+        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
+    """
+    return build_with(Builder(function, target))
+
+
+def build_with(b: Builder) -> Program:
+    """The program of a builder's function; `b.units` then says which steps are whose."""
+    function = b.function
+    window = horizontal_fusion.Window(b)
+    for o in b.body.ops:
+        if is_view(o, b.at) or o.name == "constant":
+            add_op(b, o)
+            continue
+        if horizontal_fusion.candidate(b, o):
+            b.assign(o)
+            if window.take(o):
+                continue
+            window.flush()
+            if window.take(o):
+                continue
+        window.flush()
+        with b.unit([o]):
+            add_op(b, o)
+    window.flush()
+    return Program(
+        name=ir.StringAttr(function.attributes["sym_name"]).value,
+        ir="",
+        arguments=arguments(b),
+        results=results(b),
+        steps=b.steps,
+        kernels={},
+        declarations={},
+        arena_bytes=b.arena + b.scratch_bytes,
+        constants=b.constants,
+        checks=b.checks,
+        target=str(b.target),
+        first_write=len(b.steps) if b.first_write is None else b.first_write,
+        triton=b.triton,
+    )
+
+
+def add_op(b: Builder, o: Op) -> None:
+    """Add the steps of an op."""
+    steps.add_op(b, o, _STEPS, "CUDA")
+
+
+def _fused(b: Builder, o: Op) -> None:
+    root = root_of(o.op)
+    if root is not None:
+        op, epilogue = split(b, o, root)
+        _CONTRACTIONS[op.name](b, op, epilogue)
+        return
+    fused.fused(b, o)
+
+
+_Contraction = Callable[[Builder, Op, Epilogue | None], None]
+
+
+def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
+    return lambda b, o: add(b, o, None)
+
+
+_CONTRACTIONS: Mapping[str, _Contraction] = {
+    "matmul": matmul,
+    "convolution": convolution,
+    "convolution_input_grad": convolution,
+    "convolution_weight_grad": convolution,
+}
+
+_STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
+    "fused": _fused,
+    **{name: _without_epilogue(add) for name, add in _CONTRACTIONS.items()},
+    "iota": movement.iota,
+    "pad": movement.pad,
+    "concatenate": movement.concatenate,
+    "reverse": movement.reverse,
+    CHECK: checks.check,
+    "aten": scan_sort.call,
+    "attention": attention.attention,
+    "attention_grad": attention.attention_grad,
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), pooling.pool),
+    "reduce": argmax.position,
+    "gather": indexing.gather,
+    "take": indexing.take,
+    "index_add": indexing.index_add,
+}

@@ -1,0 +1,1 @@
+"""Writing Triton's Python: expressions, parameters, index arithmetic, functions that kernels call."""

@@ -1,0 +1,95 @@
+"""A kernel's parameters and what one launch passes for them, collected while its text is written.
+
+Sizes and strides are run-time numbers, so that layers of different sizes share a kernel. Strides of 0 and
+1 are written into the text: what they allow, wide loads and loads of one element, is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gflow.compiler.emit.placement import Placement
+from gflow.dialects.program import Place
+from gflow.dialects.types import FLOATS, INTEGERS
+
+from .expressions import pointer_type, triton_type
+
+#: element types in Triton's language
+TYPES = {t: triton_type(t) for t in (*FLOATS, *INTEGERS, "i1")}
+
+#: numbers from here on need 64 bits
+WIDE = 1 << 31
+
+
+@dataclass
+class Parameters:
+    """types: name to Triton type, in order. values: of this launch."""
+
+    types: dict[str, str] = field(default_factory=dict)
+    values: list[int | float | Place] = field(default_factory=list)
+
+    def pointer(self, name: str, dtype: str, place: Place) -> str:
+        self.types[name] = pointer_type(dtype)
+        self.values.append(place)
+        return name
+
+    def number(self, name: str, value: int) -> str:
+        """A run-time number. One that exists already must have the same value."""
+        if name in self.types:
+            if self.values[list(self.types).index(name)] != value:
+                raise ValueError(f"two values of {name}")
+            return name
+        self.types[name] = "i32" if abs(value) < WIDE else "i64"
+        self.values.append(value)
+        return name
+
+    def stride(self, name: str, value: int) -> str:
+        """A stride: 0 and 1 as they are, others as run-time numbers."""
+        return str(value) if value in (0, 1) else self.number(name, value)
+
+    def strides(self, stem: str, values: Sequence[int]) -> list[str]:
+        return [self.stride(f"{stem}{i}", s) for i, s in enumerate(values)]
+
+
+def term(coordinate: str, stride: str) -> str:
+    """A coordinate times a stride; "" if that is zero."""
+    if stride == "0" or coordinate == "0":
+        return ""
+    return coordinate if stride == "1" else f"{coordinate} * {stride}"
+
+
+def total(terms: Iterable[str]) -> str:
+    """A sum; "0" of nothing."""
+    found = [t for t in terms if t]
+    return " + ".join(found) if found else "0"
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The elements that a tensor spans in memory."""
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
+
+
+def is_wide(b: Placement, value: int) -> bool:
+    """Whether positions in a value need 64 bits."""
+    return extent(b.body.types[value].shape, b.strides(value)) >= WIDE
+
+
+def wide(text: str, needed: bool) -> str:
+    """An index as 64 bits, if needed."""
+    return f"({text}).to(tl.int64)" if needed and text not in ("0", "1") else text
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    return [f"{'    ' * depth}{line}" if line else "" for line in lines]
+
+
+def addresses(base: str, left: str, right: str, shape: str) -> str:
+    """The addresses of a matrix's elements. left, right: what differs by row and by column; "" if nothing."""
+    terms = [base]
+    if left:
+        terms.append(f"({left})[:, None]" if not left.isidentifier() else f"{left}[:, None]")
+    if right:
+        terms.append(f"({right})[None, :]" if not right.isidentifier() else f"{right}[None, :]")
+    text = " + ".join(terms)
+    return text if left and right else f"tl.broadcast_to({text}, {shape})"

@@ -1,0 +1,40 @@
+"""Which values of a kernel need no more digits than a half has.
+
+    softmax of bfloat16: exp, sum, division in float32, then rounded to 8 bits    →    all three may be off by 2⁻¹⁶
+    the same of float32                                                            →    none may
+
+Functions then have forms that take a third of the instructions (class "h" of an op's `triton`). Where every element
+takes forty of them, these decide what a kernel waits for: memory, or them.
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.kernel.description import Kernel
+
+from .expressions import HALVES
+
+#: ops whose result is about as exact as their operands
+_SMOOTH = frozenset(
+    {
+        "add", "sub", "mul", "div", "neg", "abs", "maximum", "minimum", "select", "sqrt", "rsqrt", "reciprocal",
+        "sigmoid", "tanh", "erf", "convert", "reduce",
+    }
+)  # fmt: skip
+
+
+def coarse(k: Kernel) -> frozenset[int]:
+    """The nodes that only matter rounded to a half."""
+    stored = {s.node for s in k.stores}
+    users: list[list[int]] = [[] for _ in k.nodes]
+    for i, node in enumerate(k.nodes):
+        for a in node.args:
+            users[a].append(i)
+    found: set[int] = set()
+    for i in reversed(range(len(k.nodes))):
+        dtype = k.nodes[i].dtype
+        inner = dtype == "f32" and i not in stored and users[i]
+        if dtype in HALVES or (
+            inner and all(u in found and k.nodes[u].op in _SMOOTH for u in users[i])
+        ):
+            found.add(i)
+    return frozenset(found)

@@ -1,0 +1,67 @@
+"""What a library would run in the place of launches: products, convolutions and attention through PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gflow.compiler.driver.compile import entry_function
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.targets import parse_target
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import AtenStep, LaunchStep, Program
+
+from .. import aten_ops
+from ..placement import Placement
+from .build import build_with
+from .ops import library_attention
+from .program_builder import Builder
+
+LIBRARY = "library"
+
+
+@dataclass(frozen=True)
+class Instead:
+    """Calls, each of which can replace all launches up to step number `end`, by the library's name."""
+
+    end: int
+    calls: Mapping[str, AtenStep] = field(default_factory=dict)
+
+
+def library_calls(program: Program) -> dict[int, Instead]:
+    """What single calls can replace launches of a program, by the number of the first launch: those of an op alone,
+    without an epilogue."""
+    found = {}
+    with make_context():
+        module = ir.Module.parse(program.ir)
+        function = entry_function(module)
+        b = Builder(function, parse_target(program.target))
+        build_with(b)
+        for ops, begin, end in b.units:
+            if len(ops) == 1 and all(isinstance(s, LaunchStep) for s in program.steps[begin:end]):
+                calls = _calls(b, ops[0])
+                if calls:
+                    found[begin] = Instead(end, calls)
+    return found
+
+
+def _calls(b: Builder, o: Op) -> dict[str, AtenStep]:
+    if o.name in ("attention", "attention_grad"):
+        named = library_attention.calls(b, o)
+        return {f"{LIBRARY} ({name})": step for name, step in named.items()}
+    step = _product(b, o)
+    return {} if step is None else {LIBRARY: step}
+
+
+def _product(b: Placement, o: Op) -> AtenStep | None:
+    begin = len(b.steps)
+    if o.name == "matmul":
+        inputs = [b.ref(v) for v in o.operands]
+        args = [{"t": 0}, {"t": 1}]
+        b.aten(b.label(o), "aten.matmul.default", args, inputs, b.ref(o.results[0]))
+    elif o.name.startswith("convolution"):
+        aten_ops.convolution(b, o)
+    added, b.steps[begin:] = b.steps[begin:], []
+    step = added[0] if len(added) == 1 else None
+    return step if isinstance(step, AtenStep) else None

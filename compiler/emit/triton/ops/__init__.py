@@ -1,0 +1,1 @@
+"""Ops with kernels of their own in Triton: attention, indexing, pooling, scans and sorts, copies, checks."""

@@ -1,0 +1,219 @@
+"""Where the largest or smallest element of a row stands: argmax and argmin.
+
+Each lane of a tile keeps the best of the elements that it meets, and where that stood; then the lanes are compared. The
+first of equal ones wins, NaN above all, as in PyTorch. Where few rows are long, programs share them, and a second
+launch compares what they found.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from gflow.compiler.emit import aten_ops
+from gflow.compiler.ir.ssa import Op
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.types import FLOATS, TensorType
+
+from ..language import device_functions
+from ..language.expressions import triton_type
+from ..language.grid import cdiv
+from ..language.index_arithmetic import offsets
+from ..language.parameters import WIDE, Parameters, indented, is_wide, term
+from ..program_builder import NAME, Builder, Source
+from ..region.block_sizes import busy, power_of_two
+
+#: elements of a tile
+_TILE = 1024
+#: elements of a row that a program takes at least
+_SHARE = 4096
+#: programs that share a row at most
+_PIECES = 1024
+
+#: the element type in registers; of others (64 bits without a sign) PyTorch finds none either
+_REGISTERS = {
+    "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "ui32": "i64", "i32": "i32", "i16": "i32",
+    "i8": "i32", "ui16": "i32", "ui8": "i32", "i1": "i32",
+}  # fmt: skip
+
+
+def position(b: Builder, o: Op) -> None:
+    """A reduction that finds a position; the others are in fused kernels."""
+    attrs = read(OPS["reduce"], o.op.attributes)
+    (x,), (r,) = o.operands, o.results
+    ty = b.body.types[x]
+    if b.body.types[r].numel == 0:
+        return
+    if ty.dtype not in _REGISTERS:
+        aten_ops.position(b, o)
+        return
+    (dim,) = attrs["dims"]
+    Search(b, o, attrs["kind"] == "argmax", dim).launch()
+
+
+def _worst(dtype: str, largest: bool) -> str:
+    """What no element is worse than."""
+    if dtype in FLOATS:
+        return f'{"-" if largest else ""}float("inf")'
+    bits = int(dtype.lstrip("ui"))
+    if dtype == "i1" or dtype.startswith("u"):
+        return "0" if largest else str((1 << bits) - 1)
+    return str(-(1 << (bits - 1)) if largest else (1 << (bits - 1)) - 1)
+
+
+def _most(dtype: str) -> int:
+    """The largest position."""
+    return (1 << (int(dtype[1:]) - 1)) - 1
+
+
+class Search:
+    """The launches of one op. found: the element type of numbers that are compared; place: of positions."""
+
+    def __init__(self, b: Builder, o: Op, largest: bool, dim: int) -> None:
+        self.b, self.o, self.largest, self.dim = b, o, largest, dim
+        (self.x,), (self.r,) = o.operands, o.results
+        ty = b.body.types[self.x]
+        self.length = ty.shape[dim]
+        self.others = (*ty.shape[:dim], *ty.shape[dim + 1 :])
+        self.rows = prod(self.others)
+        self.found = _REGISTERS[ty.dtype]
+        self.place = "i32" if self.length < WIDE // 2 else "i64"
+        self.worst = _worst(ty.dtype, largest)
+        self.config = self._config()
+        programs = cdiv(self.rows, self.config.constants["ROWS"])
+        self.pieces = 1
+        enough = busy(b.target.device)
+        if programs < enough:
+            share = max(_SHARE, self.config.constants["COLS"])
+            self.pieces = min(cdiv(self.length, share), cdiv(2 * enough, programs), _PIECES)
+
+    def _config(self) -> TritonConfig:
+        height, width = power_of_two(self.rows), max(2, power_of_two(self.length))
+        if self.b.strides(self.x)[self.dim] == 1:
+            cols = min(width, _TILE)
+            rows = min(height, max(1, _TILE // cols))
+        else:  # lanes side by side in memory are of neighbouring rows
+            rows = min(height, 128)
+            cols = min(width, max(2, _TILE // rows))
+        return TritonConfig({"ROWS": rows, "COLS": cols}, max(1, min(4, rows * cols // 128)), 1)
+
+    def launch(self) -> None:
+        """All of it."""
+        if self.pieces == 1:
+            self._search(None)
+            return
+        values = TensorType((self.rows * self.pieces,), self.found)
+        places = TensorType(values.shape, self.place)
+        first = self.b.scratch(values.nbytes + places.nbytes + 64)
+        second = first._replace(offset=first.offset + -(-values.nbytes // 64) * 64)
+        self._search((first, second))
+        self._compare(first, second)
+
+    def _search(self, partial: tuple[Place, Place] | None) -> None:
+        """The best of each row, or of each piece of it."""
+        b, p = self.b, Parameters()
+        p.pointer("x", b.body.types[self.x].dtype, b.place(self.x))
+        if partial is None:
+            p.pointer("out", "i64", b.place(self.r))
+        else:
+            p.pointer("values", self.found, partial[0])
+            p.pointer("places", self.place, partial[1])
+        p.number("rows", self.rows)
+        p.number("n", self.length)
+        at = b.strides(self.x)
+        step = p.stride("step", at[self.dim])
+        wide = is_wide(b, self.x) or self.place == "i64"
+        start = "tl.program_id(0)" + (".to(tl.int64)" if wide else "")
+        lines = [f"row = {start} * ROWS + tl.arange(0, ROWS)", "row_ok = row < rows"]
+        walks = [(*at[: self.dim], *at[self.dim + 1 :]), b.strides(self.r)]
+        base, target = offsets(p, "row", "row", self.others, walks, lines)
+        low, high = "0", "n"
+        if partial is not None:
+            p.number("share", -(-cdiv(self.length, self.pieces) // 16) * 16)
+            p.number("pieces", self.pieces)
+            low, high = "low", "high"
+            piece = "tl.program_id(1)" + (f".to({triton_type('i64')})" if wide else "")
+            lines += [f"low = {piece} * share", "high = tl.minimum(low + share, n)"]
+        kind, place = triton_type(self.found), triton_type(self.place)
+        lines += [
+            f"base = ({base} + tl.zeros([ROWS], tl.int32))[:, None]",
+            f"col = tl.arange(0, COLS)[None, :]{'.to(tl.int64)' if self.place == 'i64' else ''}",
+            f"best = tl.full([ROWS, COLS], {self.worst}, {kind})",
+            f"place = tl.zeros([ROWS, COLS], {place}) + {f'{low} + ' if low != '0' else ''}col",
+            f"for start in range({low}, {high}, COLS):",
+        ]
+        where = f"x + base + {term('at', step) or 'at * 0'}"
+        value = f"tl.load({where}, mask=row_ok[:, None] & (at < {high}), other={self.worst})"
+        if self.found != b.body.types[self.x].dtype:
+            value += f".to({kind})"
+        sign = ">" if self.largest else "<"
+        better = f"value {sign} best"
+        if self.found in FLOATS:
+            better = f"({better}) | ((value != value) & (best == best))"
+        lines += indented([
+            "at = start + col",
+            f"value = {value}",
+            f"better = {better}",
+            "best = tl.where(better, value, best)",
+            "place = tl.where(better, at, place)",
+        ])  # fmt: skip
+        lines += self._lanes()
+        if partial is None:
+            where = "tl.arange(0, ROWS)" if target == "0" else target  # of one row
+            lines.append(f"tl.store(out + {where}, found.to(tl.int64), mask=row_ok)")
+            self._add(p, lines, self.config, ("cdiv(rows, ROWS)",), "")
+            return
+        lines += [
+            "where = row * pieces + tl.program_id(1)",
+            "tl.store(values + where, top, mask=row_ok)",
+            "tl.store(places + where, found, mask=row_ok)",
+        ]
+        self._add(p, lines, self.config, ("cdiv(rows, ROWS)", "pieces"), "_partial")
+
+    def _compare(self, values: Place, places: Place) -> None:
+        """The best of what programs found in the pieces of a row."""
+        b, p = self.b, Parameters()
+        p.pointer("values", self.found, values)
+        p.pointer("places", self.place, places)
+        p.pointer("out", "i64", b.place(self.r))
+        p.number("rows", self.rows)
+        p.number("pieces", self.pieces)
+        lines = ["row = tl.program_id(0)"]
+        (target,) = offsets(p, "row", "row", self.others, [b.strides(self.r)], lines)
+        lines += [
+            "col = tl.arange(0, COLS)[None, :]",
+            f"best = tl.load(values + row * pieces + col, mask=col < pieces, other={self.worst})",
+            f"place = tl.load(places + row * pieces + col, mask=col < pieces, other={_most(self.place)})",
+            *self._lanes(),
+            f"tl.store(out + {target} + tl.arange(0, 1), found.to(tl.int64))",
+        ]
+        cols = max(2, power_of_two(self.pieces))
+        way = TritonConfig({"COLS": cols}, max(1, min(4, cols // 128)), 1)
+        self._add(p, lines, way, ("rows",), "")
+
+    def _lanes(self) -> list[str]:
+        """Lines: from the best of each lane to `found` and, of pieces, `top`."""
+        extreme, missing = "max" if self.largest else "min", self.found in FLOATS
+        lines = []
+        if missing:
+            lines.append("missing = best != best")
+            lines.append(f"top = tl.{extreme}(tl.where(missing, {self.worst}, best), 1)")
+            lines.append("nan = tl.max(missing.to(tl.int32), 1) != 0")
+            lines.append("chosen = tl.where(nan[:, None], missing, best == top[:, None])")
+        else:
+            lines.append(f"top = tl.{extreme}(best, 1)")
+            lines.append("chosen = best == top[:, None]")
+        lines.append(f"found = tl.min(tl.where(chosen, place, {_most(self.place)}), 1)")
+        if missing and self.pieces > 1:
+            lines.append('top = tl.where(nan, float("nan"), top)')
+        return lines
+
+    def _add(
+        self, p: Parameters, lines: list[str], way: TritonConfig, grid: tuple[str, ...], stem: str
+    ) -> None:
+        names = [*p.types, *(f"{n}: tl.constexpr" for n in way.constants)]
+        text = "\n".join([f"def {NAME}({', '.join(names)}):", *indented(lines)]) + "\n"
+        name = ("argmax" if self.largest else "argmin") + stem
+        source = Source(name, device_functions.source(text, ()), p.types, (way,), grid, {})
+        self.b.launch(source, p.values, self.b.label(self.o))

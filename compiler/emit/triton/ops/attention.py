@@ -1,0 +1,202 @@
+"""Attention, forward and backward, as flash-style kernels.
+
+The forward is one kernel. The backward is one for dq, which also leaves the sums of dy times y that the next
+ones need, one for dk and dv, and one more where the bias's gradient is wanted. Each result is added up by one
+program, in one order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.ir.ssa import Op
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import extras
+
+from ..language import device_functions
+from ..language.parameters import WIDE, Parameters, extent
+from ..product.main_loop import tf32_allowed
+from ..program_builder import Builder, Source
+from .attention_configs import configs, precision
+from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
+
+#: sizes that are multiples of this have no ragged last block
+_BLOCK = 128
+_MOST_CHANNELS = 256
+
+
+def attention(b: Builder, o: Op) -> None:
+    """`gflow.attention`."""
+    call = _Call(b, o, 0)
+    y, sums = o.results
+    call.tensors("q", "k", "v")
+    call.extras()
+    call.pointer("sums", sums)
+    call.pointer("out", y)
+    call.launch("attention", FORWARD, "cdiv(rows, BLOCK_M) * batches * heads")
+
+
+def attention_grad(b: Builder, o: Op) -> None:
+    """`gflow.attention_grad`."""
+    types = [b.body.types[v] for v in o.operands]
+    delta = b.scratch(4 * types[5].numel)
+    for stem, text, grid, results in (
+        ("attention_query_grad", QUERY_GRAD, "cdiv(rows, BLOCK_M) * batches * heads", ("dq",)),
+        ("attention_key_grad", KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dk", "dv")),
+        ("attention_bias_grad", BIAS_GRAD, "parts", ("dbias",)),
+    ):  # fmt: skip
+        if len(results) == 1 and results[0] == "dbias" and len(o.results) == 3:
+            continue
+        call = _Call(b, o, 1)
+        call.tensors(
+            *(
+                ("dy", "y", "q", "k", "v")
+                if stem == "attention_query_grad"
+                else ("dy", "q", "k", "v")
+            )
+        )
+        call.extras()
+        call.pointer("sums", o.operands[5])
+        call.p.pointer("delta", "f32", delta)
+        for name in results:
+            value = o.results[("dq", "dk", "dv", "dbias").index(name)]
+            call.pointer(name, value)
+            if name != "dbias":
+                call.result_strides(name, value)
+        if stem == "attention_bias_grad":
+            call.bias_sums()
+        call.launch(stem, text, grid)
+
+
+class _Call:
+    """One launch: parameters, constants and the config's sizes, collected step by step.
+
+    first: the number of q among the operands.
+    """
+
+    def __init__(self, b: Builder, o: Op, first: int) -> None:
+        self.b, self.o, self.p = b, o, Parameters()
+        self.attrs: dict[str, Any] = read(OPS[o.name], o.op.attributes)
+        self.operands = dict(zip(("q", "k", "v"), o.operands[first:]))
+        if first:
+            self.operands |= {"dy": o.operands[0], "y": o.operands[4]}
+        types = [b.body.types[v] for v in o.operands]
+        found = extras(types, 6 if first else 3)
+        self.bias = None if found.bias is None else o.operands[found.bias]
+        self.rng = None if found.rng is None else o.operands[found.rng]
+        self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
+        self.constants: dict[str, int] = {}
+        self._check()
+
+    def _check(self) -> None:
+        channels = max(self.q.shape[3], self.v.shape[3])
+        if self.q.dtype == "f64" or channels > _MOST_CHANNELS:
+            raise CannotLower(
+                f"gflow.{self.o.name} has no code for CUDA with {channels} channels of {self.q.dtype}: at most "
+                f"{_MOST_CHANNELS}, of f32 or halves"
+            )
+
+    def pointer(self, name: str, value: int) -> None:
+        self.p.pointer(name, self.b.body.types[value].dtype, self.b.place(value))
+
+    def number(self, name: str, value: int, wide: bool = False) -> None:
+        self.p.number(name, value)
+        if wide:
+            self.p.types[name] = "i64"
+
+    def _is_wide(self, value: int) -> bool:
+        return extent(self.b.body.types[value].shape, self.b.strides(value)) >= WIDE
+
+    def tensors(self, *names: str) -> None:
+        """Operands, with the strides of batches, positions and heads; channels' are constants."""
+        for name in names:
+            value = self.operands[name]
+            self.pointer(name, value)
+            batch, position, head, channel = self.b.strides(value)
+            letter = "t" if name in "kv" else "s"
+            for suffix, stride in (("b", batch), (letter, position), ("h", head)):
+                self.number(f"{name}_{suffix}", stride, self._is_wide(value))
+            self.constants[f"{name.upper()}_STEP"] = channel
+
+    def result_strides(self, name: str, value: int) -> None:
+        """Strides of batches, positions and heads of a result; its channels are neighbours."""
+        for suffix, stride in zip("bsh", self.b.strides(value)):
+            self.number(f"{name}_{suffix}", stride, self._is_wide(value))
+
+    def extras(self) -> None:
+        """The bias, the generator's state, sizes."""
+        b, attrs = self.b, self.attrs
+        batches, rows, heads, channels = self.q.shape
+        kind = 0
+        if self.bias is not None:
+            ty = b.body.types[self.bias]
+            kind = 2 if ty.dtype == "i1" else 1
+            self.pointer("bias", self.bias)
+            strides = [0 if n == 1 else s for n, s in zip(ty.shape, b.strides(self.bias))]
+            for suffix, stride in zip("bhij", strides):
+                self.number(f"bias_{suffix}", stride, self._is_wide(self.bias))
+        else:
+            self.constants |= {"bias": 0, "bias_b": 0, "bias_h": 0, "bias_i": 0, "bias_j": 0}
+        dropout = attrs["dropout"] or 0.0
+        if dropout:
+            assert self.rng is not None
+            self.pointer("rng", self.rng)
+            self.number("stream", attrs["stream"])
+            self._real("keep", 1.0 - dropout)
+        else:
+            self.constants |= {"rng": 0, "stream": 0, "keep": 1}
+        results_wide = any(b.body.types[r].numel >= WIDE for r in self.o.results)
+        self.number("batches", batches)
+        self.number("heads", heads, results_wide)
+        self.number("rows", rows)
+        self.number("columns", self.k.shape[1])
+        self._real("scale", attrs["scale"])
+        self.constants |= {
+            "D": channels, "DV": self.v.shape[3], "BLOCK_D": _block(channels), "BLOCK_DV": _block(self.v.shape[3]),
+            "GROUP": heads // max(self.k.shape[2], 1), "CAUSAL": int(attrs["causal"]), "BIAS": kind,
+            "DROPOUT": int(bool(dropout)), "WHOLE": int(self.k.shape[1] % 4 == 0),
+            "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),
+        }  # fmt: skip
+
+    def _real(self, name: str, value: float) -> None:
+        self.p.types[name] = "fp32"
+        self.p.values.append(value)
+
+    def bias_sums(self) -> None:
+        """Along which dimensions the bias repeats, and so its gradient sums."""
+        assert self.bias is not None
+        sizes = self.b.body.types[self.bias].shape
+        full = (self.q.shape[0], self.q.shape[2], self.q.shape[1], self.k.shape[1])
+        for name, size, whole in zip("BHIJ", sizes, full):
+            self.constants[f"SUM_{name}"] = int(size == 1 and whole != 1)
+
+    def launch(self, stem: str, text: str, grid: str) -> None:
+        b, dropout = self.b, bool(self.attrs["dropout"])
+        products = "tf32"
+        if not tf32_allowed(b, "matmul"):
+            products = precision(stem, self.constants, b.target)
+        found = configs(stem, self.q.dtype, self.constants, b.target, products)
+        constants = dict(self.constants)
+        if stem == "attention_bias_grad":
+            grid = (
+                f"{'1' if constants['SUM_J'] else 'cdiv(columns, BLOCK_N)'} * "
+                f"{'1' if constants['SUM_I'] else 'cdiv(rows, BLOCK_M)'} * "
+                f"{'1' if constants['SUM_H'] else 'heads'} * {'1' if constants['SUM_B'] else 'batches'}"
+            )
+        helpers = HELPERS + (KEPT if dropout else "")
+        names = ["gf_philox", "gf_uniform"] if dropout else []
+        blocks = sorted(found[0].constants)
+        signature = ",\n    ".join(
+            [", ".join(self.p.types), *(f"{n}: tl.constexpr" for n in [*constants, *blocks])]
+        )
+        functions = PRECISION.format(products) + device_functions.functions(names) + helpers
+        text = device_functions.HEADER + functions + text.replace("{signature}", signature)
+        source = Source(stem, text, self.p.types, tuple(found), (grid,), constants)
+        b.launch(source, self.p.values, b.label(self.o))
+
+
+def _block(channels: int) -> int:
+    """The block that holds all channels."""
+    return max(16, 1 << (channels - 1).bit_length())

@@ -1,0 +1,268 @@
+"""Look-ups by index, and sums that go back.
+
+An index out of range reads nothing (zero), and adds to nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from gflow.compiler.emit import aten_ops
+from gflow.compiler.ir.ssa import Op
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.program import AtenStep, TensorRef, TritonConfig
+from gflow.dialects.types import TensorType
+
+from ..language import device_functions
+from ..language.expressions import triton_type
+from ..language.index_arithmetic import merged, offsets
+from ..language.parameters import WIDE, Parameters, extent, indented, is_wide
+from ..program_builder import Builder, Source
+from ..region.block_sizes import power_of_two
+
+#: elements of a tile
+_TILE = 2048
+#: up to so many indices are ranked by comparing each with each, which takes less time than to begin a sort
+_COMPARED = 32768
+#: source rows that a step of `index_add` takes
+_DEPTH = 8
+
+
+def _tile(rows: int, columns: int) -> TritonConfig:
+    cols = min(power_of_two(columns), 512)
+    height = max(1, min(power_of_two(rows), _TILE // cols))
+    return TritonConfig({"ROWS": height, "COLS": cols}, 4, 1)
+
+
+def _kernel(
+    b: Builder, stem: str, p: Parameters, body: list[str], configs: tuple[TritonConfig, ...],
+    grid: str, label: str, constants: dict[str, int] | None = None,
+) -> None:  # fmt: skip
+    """Launch a kernel of these lines."""
+    names = [*(constants or {}), *configs[0].constants]
+    signature = ", ".join([*p.types, *(f"{n}: tl.constexpr" for n in names)])
+    text = "\n".join([f"def KERNEL({signature}):", *indented(body)])
+    text = device_functions.source(text + "\n", ())
+    source = Source(stem, text, p.types, configs, (grid,), constants or {})
+    b.launch(source, p.values, label)
+
+
+def _wide(b: Builder, *values: int) -> bool:
+    return any(is_wide(b, v) for v in values)
+
+
+def take(b: Builder, o: Op) -> None:
+    """`gflow.take`: rows of the result are slices of x."""
+    x, index = o.operands
+    (r,) = o.results
+    dim = read(OPS["take"], o.op.attributes)["dim"]
+    types, at = b.body.types, b.strides(x)
+    shape = types[x].shape
+    count = types[index].numel
+    outer, inner = shape[:dim], shape[dim + 1 :]
+    rows, columns = prod(outer) * count, prod(inner)
+    if rows * columns == 0:
+        return
+    p = Parameters()
+    p.pointer("x", types[x].dtype, b.place(x))
+    p.pointer("index", types[index].dtype, b.place(index))
+    p.pointer("out", types[r].dtype, b.place(r))
+    p.number("rows", rows)
+    p.number("columns", columns)
+    p.number("count", count)
+    p.number("size", shape[dim])
+    step = p.stride("x_step", at[dim])
+    walk = b.strides(index)[0] if types[index].rank == 1 else 1
+    walk_text = p.stride("index_step", walk)
+    i64 = ".to(tl.int64)" if _wide(b, x, r) else ""
+    lines = [
+        "# a tile of slices and their elements",
+        "across = tl.cdiv(columns, COLS)",
+        "row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)",
+        "col = tl.program_id(0) % across * COLS + tl.arange(0, COLS)",
+    ]
+    number = "row"
+    if prod(outer) > 1:
+        lines += ["number = row % count", "outer = row // count"]
+        number = "number"
+    lines.append(f"at = tl.load(index + {number} * {walk_text}, mask=row < rows, other=0)")
+    lines += ["inside = (row < rows) & (at >= 0) & (at < size)"]
+    (low,) = offsets(p, "outer", "outer", outer, [at[:dim]], lines)
+    (high,) = offsets(p, "col", "col", inner, [at[dim + 1 :]], lines)
+    index_type = "at" if i64 else "at.to(tl.int32)"
+    lines += [
+        f"where = {index_type} * {step} + {low}" if low != "0" else f"where = {index_type} * {step}",
+        f"where = where[:, None] + ({high})[None, :]" if high != "0" else "where = where[:, None] + col[None, :] * 0",
+        "value = tl.load(x + where, mask=inside[:, None] & (col < columns)[None, :], other=0)",
+        f"target = row[:, None]{i64} * columns + col[None, :]",
+        "tl.store(out + target, value, mask=(row < rows)[:, None] & (col < columns)[None, :])",
+    ]  # fmt: skip
+    config = _tile(rows, columns)
+    _kernel(b, "take", p, lines, (config,), "cdiv(rows, ROWS) * cdiv(columns, COLS)", b.label(o))
+
+
+def gather(b: Builder, o: Op) -> None:
+    """`gflow.gather`: element by element."""
+    x, index = o.operands
+    (r,) = o.results
+    dim = read(OPS["gather"], o.op.attributes)["dim"]
+    types = b.body.types
+    shape, numel = types[r].shape, types[r].numel
+    if not numel:
+        return
+    p = Parameters()
+    p.pointer("x", types[x].dtype, b.place(x))
+    p.pointer("index", types[index].dtype, b.place(index))
+    p.pointer("out", types[r].dtype, b.place(r))
+    p.number("numel", numel)
+    p.number("size", types[x].shape[dim])
+    step = p.stride("x_step", b.strides(x)[dim])
+    walk = tuple(0 if d == dim else s for d, s in enumerate(b.strides(x)))
+    wide = _wide(b, x, index, r)
+    start = "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"
+    lines = [f"e = {start} * BLOCK + tl.arange(0, BLOCK)"]
+    base, place = offsets(p, "i", "e", shape, [walk, b.strides(index)], lines)
+    at = "at" if wide else "at.to(tl.int32)"
+    if place == "0":  # one index for all
+        place = "e * 0"
+    lines += [
+        f"at = tl.load(index + {place}, mask=e < numel, other=0)",
+        "inside = (e < numel) & (at >= 0) & (at < size)",
+        f"value = tl.load(x + {base} + {at} * {step}, mask=inside, other=0)",
+        "tl.store(out + e, value, mask=e < numel)",
+    ]
+    config = TritonConfig({"BLOCK": min(1024, max(32, power_of_two(numel)))}, 4, 1)
+    _kernel(b, "gather", p, lines, (config,), "cdiv(numel, BLOCK)", b.label(o))
+
+
+def index_add(b: Builder, o: Op) -> None:
+    """`gflow.index_add`: indices in order first, then each row of the result adds up the slices that are its own,
+    first to last. No atomics: the same bits every time."""
+    x, index, source = o.operands
+    (r,) = o.results
+    dim = read(OPS["index_add"], o.op.attributes)["dim"]
+    types = b.body.types
+    shape, at = types[x].shape, b.strides(x)
+    outer, inner = shape[:dim], shape[dim + 1 :]
+    count, size, columns, batches = types[index].numel, shape[dim], prod(inner), prod(outer)
+    simple = all(
+        len(merged(s, [w])[0]) <= 1 for s, w in ((outer, at[:dim]), (inner, at[dim + 1 :]))
+    )
+    if types[r].numel == 0:
+        return
+    if not simple or count >= WIDE or size >= WIDE or types[x].dtype in ("i1", "f64"):
+        aten_ops.index_add(b, o)
+        return
+    order = _ordered(b, o, index, count)
+    keys, places = order
+    p = Parameters()
+    p.pointer("x", types[x].dtype, b.place(x))
+    p.pointer("keys", keys.type.dtype, keys.place)
+    p.pointer("places", places.type.dtype, places.place)
+    p.pointer("source", types[source].dtype, b.place(source))
+    p.pointer("out", types[r].dtype, b.place(r))
+    for name, value in (
+        ("rows", size),
+        ("columns", columns),
+        ("count", count),
+        ("batches", batches),
+    ):
+        p.number(name, value)
+    p.number("half", power_of_two(count + 1) // 2 if count else 0)
+    lines: list[str] = []
+    row_step = p.stride("x_step", at[dim])
+    (low,) = offsets(p, "outer", "batch", outer, [at[:dim]], lines)
+    (high,) = offsets(p, "inner", "col[None, :]", inner, [at[dim + 1 :]], lines)
+    assert not lines
+    i64 = ".to(tl.int64)" if _wide(b, r, source) or extent(shape, at) >= WIDE else ""
+    total = "tl.float32" if types[x].dtype in ("f16", "bf16") else triton_type(types[x].dtype)
+    body = [
+        "# a tile of the result",
+        "across = tl.cdiv(columns, COLS)",
+        "down = tl.cdiv(rows, ROWS)",
+        f"batch = (tl.program_id(0) // (across * down)){i64}",
+        "row = tl.program_id(0) // across % down * ROWS + tl.arange(0, ROWS)",
+        "col = tl.program_id(0) % across * COLS + tl.arange(0, COLS)",
+        "# where each row's indices begin and end in the sorted ones",
+        "first = tl.zeros([ROWS], tl.int32)",
+        "last = tl.zeros([ROWS], tl.int32)",
+        "step = half",
+        "while step > 0:",
+        "    key = tl.load(keys + first + step - 1, mask=first + step <= count, other=rows)",
+        "    first = tl.where((first + step <= count) & (key < row), first + step, first)",
+        "    key = tl.load(keys + last + step - 1, mask=last + step <= count, other=rows)",
+        "    last = tl.where((last + step <= count) & (key <= row), last + step, last)",
+        "    step = step // 2",
+        "longest = tl.max(tl.where(row < rows, last - first, 0), 0)",
+        f"total = tl.zeros([ROWS, COLS], {total})",
+        "for k in range(0, longest, DEPTH):",
+        "    k_th = first[:, None] + k + tl.arange(0, DEPTH)[None, :]",
+        "    mine = (k_th < last[:, None]) & (row < rows)[:, None]",
+        "    place = tl.load(places + k_th, mask=mine, other=0)",
+        f"    at = (batch * count + place{i64}) * columns",
+        "    inside = mine[:, :, None] & (col < columns)[None, None, :]",
+        "    value = tl.load(source + at[:, :, None] + col[None, None, :], mask=inside, other=0)",
+        f"    total += tl.sum(value.to({total}), 1)",
+        "inside = (row < rows)[:, None] & (col < columns)[None, :]",
+        f"where = row[:, None]{i64} * {row_step} + {low} + {high} + tl.zeros([ROWS, COLS], tl.int32)",
+        f"total += tl.load(x + where, mask=inside, other=0).to({total})",
+        f"target = (batch * rows + row[:, None]{i64}) * columns + col[None, :]",
+        f"tl.store(out + target, total.to({triton_type(types[r].dtype)}), mask=inside)",
+    ]  # fmt: skip
+    cols = min(power_of_two(columns), 128)
+    ways = tuple(
+        TritonConfig({"ROWS": n, "COLS": cols, "DEPTH": _DEPTH}, 4, 1)
+        for n in (max(1, 512 // cols), max(1, 1024 // cols))
+    )
+    _kernel(
+        b,
+        "index_add",
+        p,
+        body,
+        ways,
+        "cdiv(rows, ROWS) * cdiv(columns, COLS) * batches",
+        b.label(o),
+    )
+
+
+def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef]:
+    """The indices in order, and where each of them stood; equal ones in the order that they had."""
+    ty = b.body.types[index]
+    kind = "i32" if count <= _COMPARED else "i64"
+    own = TensorType((count,), kind if kind == "i32" else ty.dtype)
+    place = TensorType((count,), kind)
+    begin = b.scratch(own.nbytes + place.nbytes + 64)
+    behind = begin._replace(offset=begin.offset + -(-own.nbytes // 64) * 64)
+    keys, places = TensorRef(begin, own, (1,)), TensorRef(behind, place, (1,))
+    if not count:
+        return keys, places
+    step = b.strides(index)[0] if ty.rank == 1 else 1
+    if count > _COMPARED:
+        given = TensorRef(b.place(index), own, (step,))
+        call = '[[{"t": 0}], {"stable": true, "dim": 0}]'
+        b.steps.append(AtenStep("aten.sort.stable", call, (given,), (keys, places), b.label(o)))
+        return keys, places
+    p = Parameters()
+    p.pointer("index", ty.dtype, b.place(index))
+    p.pointer("keys", "i32", keys.place)
+    p.pointer("places", "i32", places.place)
+    p.number("count", count)
+    walk = p.stride("index_step", step)
+    lines = [
+        "# how many indices come before each of a block of them",
+        "own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)",
+        f"key = tl.load(index + own * {walk}, mask=own < count, other=0).to(tl.int32)",
+        "before = tl.zeros([ROWS], tl.int32)",
+        "for start in range(0, count, COLS):",
+        "    other = start + tl.arange(0, COLS)",
+        f"    other_key = tl.load(index + other * {walk}, mask=other < count, other=0).to(tl.int32)",
+        "    less = other_key[None, :] < key[:, None]",
+        "    earlier = (other_key[None, :] == key[:, None]) & (other[None, :] < own[:, None])",
+        "    before += tl.sum(((less | earlier) & (other < count)[None, :]).to(tl.int32), 1)",
+        "tl.store(keys + before, key, mask=own < count)",
+        "tl.store(places + before, own, mask=own < count)",
+    ]
+    config = TritonConfig({"ROWS": 32, "COLS": 256}, 4, 1)
+    _kernel(b, "order", p, lines, (config,), "cdiv(count, ROWS)", b.label(o))
+    return keys, places

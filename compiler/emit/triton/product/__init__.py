@@ -1,0 +1,1 @@
+"""Matrix products and convolutions in Triton: tiles, main loop, split-K, epilogue."""

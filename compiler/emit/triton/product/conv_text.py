@@ -1,0 +1,93 @@
+"""Pieces of text that convolution kernels share: positions, taps, and where they meet the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..language.parameters import Parameters, term, total
+from .conv_geometry import Geometry
+
+
+@dataclass
+class Walk:
+    """The walk of a convolution's output positions and taps over its input; sizes become parameters.
+
+    In the text `k0`, … are a tap's coordinates, `h0`, … the input position of an output's first tap, `u0`, … the
+    one that a tap meets.
+    """
+
+    g: Geometry
+    p: Parameters
+
+    def constants(self) -> dict[str, int]:
+        """The kernel's sizes, which kernels are specialised by."""
+        return {f"K{i}": k for i, k in enumerate(self.g.kernel)}
+
+    def unravel(self, flat: str, sizes: Sequence[int], stem: str) -> list[str]:
+        """Lines: a flat position as `image` and `{stem}0`, …."""
+        lines = [f"image = {flat}"]
+        for i in range(len(sizes) - 1, -1, -1):
+            size = self.p.number(f"{stem}_size{i}", sizes[i])
+            lines += [f"{stem}{i} = image % {size}", f"image = image // {size}"]
+        return lines
+
+    def taps(self, tap: str, sizes: Sequence[str], stem: str = "k") -> list[str]:
+        """Lines: the number of a tap as `{stem}0`, …."""
+        lines, rest = [], tap
+        for i in range(len(sizes) - 1, 0, -1):
+            lines += [f"{stem}{i} = {rest} % {sizes[i]}", f"over{i} = {rest} // {sizes[i]}"]
+            rest = f"over{i}"
+        return [*lines, f"{stem}0 = {rest}"]
+
+    def starts(self, stem: str) -> list[str]:
+        """Lines: `h0`, … of the output position `{stem}0`, …."""
+        lines = []
+        for i in range(self.g.rank):
+            stride = self.p.stride(f"stride{i}", self.g.stride[i])
+            padding = self.p.stride(f"padding{i}", self.g.padding[i])
+            minus = f" - {padding}" if padding != "0" else ""
+            lines.append(f"h{i} = {term(f'{stem}{i}', stride)}{minus}")
+        return lines
+
+    def dilated(self, i: int) -> str:
+        return term(f"k{i}", self.p.stride(f"dilation{i}", self.g.dilation[i]))
+
+    def padded(self, i: int) -> bool:
+        """Whether some taps may lie outside of the input."""
+        return self.g.padding[i] > 0
+
+    def inside(self, rows: str, cols: str) -> list[str]:
+        """Lines: `u0`, …, where some lie outside. rows, cols: how vectors are spread ("" if they aren't)."""
+        return [
+            f"u{i} = h{i}{rows} + {f'({self.dilated(i)}){cols}' if cols else self.dilated(i)}"
+            for i in range(self.g.rank)
+            if self.padded(i)
+        ]
+
+    def bounds(self) -> str:
+        """What tells taps inside of the input; "" if all are."""
+        parts = []
+        for i in range(self.g.rank):
+            if self.padded(i):
+                size = self.p.number(f"x_size{i}", self.g.inputs[i])
+                parts += [f"(u{i} >= 0)", f"(u{i} < {size})"]
+        return " & ".join(parts)
+
+    def tap_at(self, strides: Sequence[str], more: str) -> str:
+        """How far a tap lies from the first."""
+        return total([*(term(self.dilated(i), s) for i, s in enumerate(strides)), more])
+
+    def plain(self, strides: Sequence[str]) -> list[str]:
+        """The terms of a tap's offset in a weight."""
+        return [term(f"k{i}", s) for i, s in enumerate(strides)]
+
+
+def and_masks(*masks: str | None) -> str:
+    return " & ".join(m for m in masks if m)
+
+
+def masked(*masks: str | None) -> str:
+    """The arguments of a load that gives 0 where a mask is off."""
+    text = and_masks(*masks)
+    return f", mask={text}, other=0.0" if text else ""

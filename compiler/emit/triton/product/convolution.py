@@ -1,0 +1,521 @@
+"""Convolutions and their gradients as matrix products whose operands are found by index arithmetic.
+
+    forward          y[p, o]      = sum over (tap, c) of x[p + tap, c]   w[o, tap, c]
+    input gradient   x[p, c]      = sum over (tap, o) of y[p - tap, o]   w[o, tap, c]
+    weight gradient  w[o, tap, c] = sum over p of        y[p, o]         x[p + tap, c]
+
+A kernel of one element that skips nothing makes it a plain product. With strides, the input's positions fall
+into phases: those of one phase meet the same taps. Channel groups are a batch dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import Literal
+
+from gflow.compiler.emit import aten_ops
+from gflow.compiler.ir.ssa import Op
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ..language.parameters import WIDE, Parameters, addresses, term, total
+from ..program_builder import Builder
+from .conv_geometry import Geometry, Tensor, geometry
+from .conv_text import Walk, and_masks, masked
+from .depthwise import depthwise, is_depthwise
+from .epilogue import Epilogue, plain
+from .main_loop import Frame, add, kind_of_product, tf32_allowed
+from .matmul import product
+from .operand_copies import Operand, copy, vectorized
+from .output_tile import Axis
+from .split_k import through_pytorch, zero
+from .tile_candidates import Problem
+
+_DTYPES = ("f16", "bf16", "f32", "f64")
+
+#: channels from which on the terms are taken tap by tap; with fewer a block has several taps
+_FEW_CHANNELS = 16
+#: the same of a weight gradient's columns
+_FEW_COLUMNS = 32
+
+
+def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    """Add the launches of a convolution or one of its gradients, and of what follows it."""
+    (r,) = o.results
+    ty = b.body.types[r]
+    if ty.numel == 0:
+        return
+    if ty.dtype not in _DTYPES:
+        through_pytorch(b, o, epilogue, aten_ops.convolution)
+        return
+    after = epilogue or plain(b, o)
+    g, x, w, y = geometry(b, o, written=epilogue is None)
+    if any(0 in b.body.types[v].shape for v in o.operands):
+        zero(b, o, after)
+        return
+    c = _Convolution(b, o, g, x, w, y, ty, after)
+    if is_depthwise(g):
+        depthwise(b, o.name, g, x, w, y, ty, after)
+    elif g.direct and c.rows_of(x) and c.rows_of(y):
+        c.direct(o.name)
+    else:
+        {
+            "convolution": c.forward,
+            "convolution_input_grad": c.input_grad,
+            "convolution_weight_grad": c.weight_grad,
+        }[o.name]()
+
+
+class _Convolution:
+    """x, w, y: input, weight and output; the op's own result, of type `result`, is one of them."""
+
+    def __init__(
+        self,
+        b: Builder,
+        o: Op,
+        g: Geometry,
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+        result: TensorType,
+        after: Epilogue,
+    ) -> None:
+        self.b, self.g, self.x, self.w, self.y = b, g, x, _still(w, g), y
+        self.result, self.after = result, after
+        self.label = after.label
+        self.tf32 = tf32_allowed(b, "convolution")
+        self.params = Parameters()
+        self.walk = Walk(g, self.params)
+        self.reserved = 0
+
+    # -- plain products
+
+    def rows_of(self, t: Tensor) -> int | None:
+        """The stride from one position of an activation to the next, if there is one."""
+        sizes = (self.g.n, *(self.g.inputs if t is self.x else self.g.outputs))
+        strides = (t.outer, *t.spatial)
+        real = [(n, s) for n, s in zip(sizes, strides) if n != 1]
+        if not real:
+            return 1
+        for (_, outer), (size, inner) in pairwise(real):
+            if outer != size * inner:
+                return None
+        return real[-1][1] or None
+
+    def direct(self, name: str) -> None:
+        g, x, w, y = self.g, self.x, self.w, self.y
+        positions = g.n * prod(g.inputs)
+        px, py = self.rows_of(x) or 0, self.rows_of(y) or 0
+        groups = (g.groups,) if g.groups > 1 else ()
+
+        def operand(t: Tensor, group: int, rows: int, cols: int) -> Operand:
+            return Operand(t.place, t.dtype, (group,) if groups else (), rows, cols)
+
+        if name == "convolution":
+            left = operand(x, g.cg * x.channel, px, x.channel)
+            right = operand(w, g.og * w.outer, w.channel, w.outer)
+            sizes, axes = (positions, g.og, g.cg), self._activation(g.outputs, "rows", "N")
+        elif name == "convolution_input_grad":
+            left = operand(y, g.og * y.channel, py, y.channel)
+            right = operand(w, g.og * w.outer, w.outer, w.channel)
+            sizes, axes = (positions, g.cg, g.og), self._activation(g.inputs, "rows", "N")
+        else:
+            left = operand(y, g.og * y.channel, y.channel, py)
+            right = operand(x, g.cg * x.channel, px, x.channel)
+            rows = "batch * M + rows" if groups else "rows"
+            sizes, axes = (g.og, g.cg, positions), (Axis(g.o, rows, 0), Axis(g.cg, "cols", 1))
+        product(
+            self.b, left, right, groups, sizes, self.result, self.after, tf32=self.tf32, axes=axes
+        )
+
+    def _activation(self, sizes: Sequence[int], position: str, width: str) -> tuple[Axis, ...]:
+        """The axes of an activation with the positions `position`, the columns of the tile its channels."""
+        g = self.g
+        channels = self.result.shape[-1] if g.last else self.result.shape[1]
+        channel = f"batch * {width} + cols" if g.groups > 1 else "cols"
+        if g.last:
+            return (Axis(g.n * prod(sizes), position, 0), Axis(channels, channel, 1))
+        if prod(sizes) == 1:
+            return (Axis(g.n, position, 0), Axis(channels, channel, 1))
+        if g.n == 1:
+            return (Axis(channels, channel, 1), Axis(prod(sizes), position, 0))
+        image = self.params.number("image_size", prod(sizes))
+        return (
+            Axis(g.n, f"({position}) // {image}", 0),
+            Axis(channels, channel, 1),
+            Axis(prod(sizes), f"({position}) % {image}", 0),
+        )
+
+    # -- shared pieces of text
+
+    def _group(self, stride: str, size: str) -> str:
+        """The offset of a program's channel group; "" without groups."""
+        if self.g.groups == 1:
+            return ""
+        return term(f"group * {size}", stride)
+
+    def _packed(self) -> Tensor:
+        """The weight with its channels side by side: a copy, unless it lies so, or as O*I, already."""
+        g, w = self.g, self.w
+        if w.channel == 1 or w.outer == 1 or g.taps == 1:
+            return w
+        shape = (g.o, *g.kernel, g.cg)
+        dense = row_major_strides(shape)
+        ty = TensorType(shape, w.dtype)
+        place = self.b.scratch(-(-ty.nbytes // 64) * 64)
+        source = (w.outer, *w.spatial, w.channel)
+        copy(self.b, ty, w.place, source, place, dense, self.label)
+        self.reserved = -(-ty.nbytes // 64) * 64
+        return _still(Tensor(place, w.dtype, dense[0], dense[-1], dense[1:-1]), g)
+
+    def _add(self, frame: Frame) -> None:
+        add(self.b, frame, self.after, reserved=self.reserved)
+
+    def _problem(self, m: int, n: int, run: int, runs: int, batch: int) -> Problem:
+        g = self.g
+        item = TensorType((), self.x.dtype).itemsize
+        moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
+        kind = kind_of_product(self.x.dtype, m, n, self.tf32)
+        return Problem(
+            m,
+            n,
+            run * runs,
+            batch,
+            item,
+            kind,
+            moved,
+            run,
+            gather=not self._vectorized(),
+        )
+
+    def _vectorized(self) -> bool:
+        """Whether channels of the activations are loaded several at a time."""
+        g, item = self.g, TensorType((), self.x.dtype).itemsize
+        channels = (g.cg, g.og) if g.groups > 1 else (g.cg,)
+        even = all(c * item % 16 == 0 for c in channels)
+        return even and all(
+            vectorized((t.channel,), (t.outer, *t.spatial), item) for t in (self.x, self.y)
+        )
+
+    def _precision(self) -> Literal["ieee", "tf32"]:
+        return "tf32" if self.tf32 and self.x.dtype == "f32" else "ieee"
+
+    # -- forward
+
+    def forward(self) -> None:
+        g, x, p = self.g, self.x, self.params
+        flat = g.cg < _FEW_CHANNELS and g.taps > 1
+        w = self.w if flat else self._packed()
+        a, weight = p.pointer("a", x.dtype, x.place), p.pointer("b", w.dtype, w.place)
+        rows, n, c = p.number("M", g.n * prod(g.outputs)), p.number("N", g.og), p.number("C", g.cg)
+        far = x.extent >= WIDE
+        x_n, x_c = p.stride("x_n", x.outer), p.stride("x_c", x.channel)
+        xs = p.strides("x_", x.spatial)
+        w_o, w_c, ws = (
+            p.stride("w_o", w.outer),
+            p.stride("w_c", w.channel),
+            p.strides("w_", w.spatial),
+        )
+        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        setup = self._groups(1)
+        setup += self.walk.unravel("tl.minimum(rows, M - 1)", g.outputs, "y")
+        setup += self.walk.starts("y")
+        image = "image.to(tl.int64)" if far else "image"
+        rows_at = total([term(image, x_n), *(term(f"h{i}", s) for i, s in enumerate(xs))])
+        at = self._group(x_c, "C")
+        cols = f"(group * {n} + cols)" if g.groups > 1 else "cols"
+        w_mask = None
+        if w_o == "1":
+            w_mask = f"(cols < {n})[None, :]"
+        else:
+            last = f"tl.minimum(cols, {n} - 1)"
+            cols = f"(group * {n} + {last})" if g.groups > 1 else last
+        setup += [f"a += {at}"] if at else []
+        setup += [f"a_rows = {rows_at}", f"b_cols = {term(cols, w_o) or '0 * cols'}"]
+        names = [f"K{i}" for i in range(g.rank)]
+        if flat:
+            k = p.number("K", g.cg * g.taps)
+            count = f"tl.cdiv({k}, BLOCK_K)"
+            load = [
+                "t = step * BLOCK_K + terms", f"c = t % {c}", *self.walk.taps(f"t // {c}", names),
+                *self.walk.inside("[:, None]", "[None, :]"),
+                f"inside = {and_masks('(t < ' + k + ')[None, :]', self.walk.bounds())}",
+                f"x = tl.load({addresses(a, 'a_rows', self.walk.tap_at(xs, term('c', x_c)), '')}"
+                ", mask=inside, other=0.0)",
+                f"y = tl.load({addresses(weight, total([*self.walk.plain(ws), term('c', w_c)]), 'b_cols', '')}, "
+                f"mask={and_masks('(t < ' + k + ')[:, None]', w_mask)}, other=0.0)",
+            ]  # fmt: skip
+            problem = self._problem(g.n * prod(g.outputs), g.og, g.cg * g.taps, 1, g.groups)
+        else:
+            setup.append(f"blocks = tl.cdiv({c}, BLOCK_K)")
+            count = " * ".join([*names, "blocks"])
+            tap = self.walk.tap_at(xs, "")
+            base = f"a + ({tap})" if tap != "0" else "a"
+            w_tap = total(self.walk.plain(ws))
+            w_base = f"b + ({w_tap})" if w_tap != "0" else "b"
+            x_at = addresses(base, "a_rows", term("c", x_c), "(BLOCK_M, BLOCK_K)")
+            y_at = addresses(w_base, term("c", w_c), "b_cols", "(BLOCK_K, BLOCK_N)")
+            inside = self.walk.inside("", "")
+            near = "inside[:, None]" if inside else None
+            load = [
+                "c = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", names),
+                *inside, *([f"inside = {self.walk.bounds()}"] if inside else []),
+                "if TERMS_MULTIPLE % BLOCK_K == 0:",
+                f"    x = tl.load({x_at}{masked(near)})",
+                f"    y = tl.load({y_at}{masked(w_mask)})",
+                "else:",
+                f"    x = tl.load({x_at}{masked(near, f'(c < {c})[None, :]')})",
+                f"    y = tl.load({y_at}{masked(w_mask, f'(c < {c})[:, None]')})",
+            ]  # fmt: skip
+            problem = self._problem(g.n * prod(g.outputs), g.og, g.cg, g.taps, g.groups)
+        self._add(
+            Frame(
+                f"convolution_{g.rank}d", p, problem, x.dtype, self.result, rows, n, self._batches(1),
+                self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
+                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
+            )
+        )  # fmt: skip
+
+    def _batches(self, phases: int) -> str:
+        count = self.g.groups * phases
+        return self.params.number("batches", count) if count > 1 else "1"
+
+    def _groups(self, phases: int) -> list[str]:
+        """Lines that find `group` and `phase` of a program."""
+        if phases > 1 and self.g.groups > 1:
+            number = self.params.number("phases", phases)
+            return [f"phase = batch % {number}", f"group = batch // {number}"]
+        if phases > 1:
+            return ["phase = batch"]
+        return ["group = batch"] if self.g.groups > 1 else []
+
+    # -- gradient of the input
+
+    def input_grad(self) -> None:
+        g, y, p = self.g, self.y, self.params
+        w = self._packed()
+        a, weight = p.pointer("a", y.dtype, y.place), p.pointer("b", w.dtype, w.place)
+        phased = [s > 1 and d == 1 for s, d in zip(g.stride, g.dilation)]
+        phases = prod(s for s, yes in zip(g.stride, phased) if yes)
+        counts = [-(-n // s) if yes else n for n, s, yes in zip(g.inputs, g.stride, phased)]
+        rows, n, c = p.number("M", g.n * prod(counts)), p.number("N", g.cg), p.number("C", g.og)
+        y_n, y_c, ys = (
+            p.stride("y_n", y.outer),
+            p.stride("y_c", y.channel),
+            p.strides("y_", y.spatial),
+        )
+        w_o, w_c, ws = (
+            p.stride("w_o", w.outer),
+            p.stride("w_c", w.channel),
+            p.strides("w_", w.spatial),
+        )
+        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        setup = self._groups(phases)
+        setup += self.walk.unravel("tl.minimum(rows, M - 1)", counts, "q")
+        ok, rest = [f"(rows < {rows})"], "phase"
+        image = "image.to(tl.int64)" if y.extent >= WIDE else "image"
+        rows_at, taps, load, near, tap_at = [term(image, y_n)], [], [], [], []
+        rest_of = [i for i in range(g.rank) if phased[i]]
+        for i in reversed(range(g.rank)):
+            stride, padding = (
+                p.stride(f"stride{i}", g.stride[i]),
+                p.stride(f"padding{i}", g.padding[i]),
+            )
+            if not phased[i]:
+                setup.append(f"at{i}_ = q{i}")
+                continue
+            if i == rest_of[0]:
+                setup.append(f"f{i} = {rest}")
+            else:
+                setup += [f"f{i} = {rest} % {stride}", f"rest{i} = {rest} // {stride}"]
+                rest = f"rest{i}"
+            size = p.number(f"x_size{i}", g.inputs[i])
+            setup += [
+                f"first{i} = (f{i} + {padding}) % {stride}",
+                f"base{i} = (f{i} + {padding}) // {stride}",
+                f"count{i} = tl.cdiv(K{i} - first{i}, {stride})",
+                f"at{i}_ = q{i} * {stride} + f{i}",
+            ]  # fmt: skip
+            ok.append(f"(at{i}_ < {size})")
+        for i in range(g.rank):
+            stride, padding = (
+                p.stride(f"stride{i}", g.stride[i]),
+                p.stride(f"padding{i}", g.padding[i]),
+            )
+            size = p.number(f"y_size{i}", g.outputs[i])
+            taps.append(f"count{i}" if phased[i] else f"K{i}")
+            if phased[i]:
+                load += [f"k{i} = first{i} + m{i} * {stride}", f"u{i} = q{i} + (base{i} - m{i})"]
+                rows_at.append(term(f"q{i}", ys[i]))
+                tap_at.append(term(f"(base{i} - m{i})", ys[i]))
+            elif g.stride[i] == 1:
+                shift = f"({padding} - {self.walk.dilated(i)})"
+                load += [f"k{i} = m{i}", f"u{i} = q{i} + {shift}"]
+                rows_at.append(term(f"q{i}", ys[i]))
+                tap_at.append(term(shift, ys[i]))
+            else:
+                load += [
+                    f"k{i} = m{i}",
+                    f"t{i} = q{i} + ({padding} - {self.walk.dilated(i)})",
+                    f"u{i} = t{i} // {stride}",
+                ]
+                near += [f"(t{i} >= 0)", f"(t{i} % {stride} == 0)"]
+                tap_at.append(term(f"u{i}", ys[i]))
+            near += [f"(u{i} >= 0)", f"(u{i} < {size})"]
+        position = "image"
+        for i in range(g.rank):
+            if g.inputs[i] > 1:
+                size = p.number(f"x_size{i}", g.inputs[i])
+                position = (
+                    f"({position}) * {size} + at{i}_"
+                    if position != "image"
+                    else f"image * {size} + at{i}_"
+                )
+        setup += [f"position = {position}", f"row_ok = {' & '.join(ok)}"]
+        group_y, group_w = self._group(y_c, "C"), self._group(w_o, "C")
+        setup += [f"a += {group_y}"] if group_y else []
+        setup += [f"b += {group_w}"] if group_w else []
+        w_mask, b_cols = None, "cols"
+        if w_c == "1":
+            w_mask = f"(cols < {n})[None, :]"
+        else:
+            b_cols = f"tl.minimum(cols, {n} - 1)"
+        setup += [
+            f"a_rows = {total(rows_at)}",
+            f"b_cols = {term(b_cols, w_c) or '0 * cols'}",
+            f"blocks = tl.cdiv({c}, BLOCK_K)",
+        ]
+        varying = any(not phased[i] and g.stride[i] > 1 for i in range(g.rank))
+        tap = total(tap_at)
+        rows_text = f"a_rows + {tap}" if tap != "0" else "a_rows"
+        base = a
+        if not varying and tap != "0":
+            base, rows_text = f"{a} + ({tap})", "a_rows"
+        w_tap = total(self.walk.plain(ws))
+        w_base = f"{weight} + ({w_tap})" if w_tap != "0" else weight
+        x_at = addresses(base, rows_text, term("o", y_c), "(BLOCK_M, BLOCK_K)")
+        y_at = addresses(w_base, term("o", w_o), "b_cols", "(BLOCK_K, BLOCK_N)")
+        load = [
+            "o = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", taps, "m"), *load,
+            f"inside = {' & '.join(near)}",
+            "if TERMS_MULTIPLE % BLOCK_K == 0:",
+            f"    x = tl.load({x_at}{masked('inside[:, None]')})",
+            f"    y = tl.load({y_at}{masked(w_mask)})",
+            "else:",
+            f"    x = tl.load({x_at}{masked('inside[:, None]', f'(o < {c})[None, :]')})",
+            f"    y = tl.load({y_at}{masked(w_mask, f'(o < {c})[:, None]')})",
+        ]  # fmt: skip
+        runs = max(1, g.taps // phases)
+        problem = self._problem(g.n * prod(counts), g.cg, g.og, runs, g.groups * phases)
+        self._add(
+            Frame(
+                f"convolution_{g.rank}d_input_grad", p, problem, y.dtype, self.result, rows, n,
+                self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
+                " * ".join([*taps, "blocks"]), load,
+                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
+            )
+        )  # fmt: skip
+
+    def _input_axes(self, n: str) -> tuple[Axis, ...]:
+        axes = self._activation(self.g.inputs, "position", n)
+        if self.g.groups == 1:
+            return axes
+        return tuple(
+            Axis(a.size, a.text.replace("batch *", "group *"), a.dim) if a.dim == 1 else a
+            for a in axes
+        )
+
+    # -- gradient of the weight
+
+    def weight_grad(self) -> None:
+        g, x, y, p = self.g, self.x, self.y, self.params
+        flat = g.cg < _FEW_COLUMNS and g.taps > 1
+        a, act = p.pointer("a", y.dtype, y.place), p.pointer("b", x.dtype, x.place)
+        rows, c = p.number("M", g.og), p.number("C", g.cg)
+        many = p.number("K", g.n * prod(g.outputs))
+        x_n, x_c, xs = (
+            p.stride("x_n", x.outer),
+            p.stride("x_c", x.channel),
+            p.strides("x_", x.spatial),
+        )
+        y_c = p.stride("y_c", y.channel)
+        names = [f"K{i}" for i in range(g.rank)]
+        setup = list(self._groups(1))
+        if flat:
+            n = p.number("N", g.cg * g.taps)
+            columns = [
+                "cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)", f"c = cols % {c}", f"tap = cols // {c}",
+                "column = cols",
+            ]  # fmt: skip
+            setup += self.walk.taps("tap", names)
+            tiles, col_ok = "tl.cdiv({cols}, BLOCK_N)", f"cols < {n}"
+        else:
+            n = c
+            columns = [
+                f"across = tl.cdiv({c}, BLOCK_N)", "tap = tile_n // across",
+                "c = tile_n % across * BLOCK_N + tl.arange(0, BLOCK_N)", f"column = tap * {c} + c",
+            ]  # fmt: skip
+            setup += self.walk.taps("tap", names)
+            tiles, col_ok = " * ".join([*names, "tl.cdiv({cols}, BLOCK_N)"]), f"c < {c}"
+        y_rows, y_mask = "rows", f"(rows < {rows})[:, None]"
+        if y_c != "1":
+            setup.append("a_rows = tl.minimum(rows, M - 1)")
+            y_rows, y_mask = "a_rows", ""
+        group_y, group_x = self._group(y_c, "M"), self._group(x_c, "C")
+        setup += [f"a += {group_y}"] if group_y else []
+        setup += [f"b += {group_x}"] if group_x else []
+        load = [
+            "t = step * BLOCK_K + terms", *self.walk.unravel("t", g.outputs, "y"), *self.walk.starts("y"),
+        ]  # fmt: skip
+        image_x = "image.to(tl.int64)" if x.extent >= WIDE else "image"
+        image_y = "image.to(tl.int64)" if y.extent >= WIDE else "image"
+        even = self.rows_of(y)
+        if even is not None:
+            y_at = term("t.to(tl.int64)" if y.extent >= WIDE else "t", p.stride("y_p", even))
+        else:
+            ys = p.strides("y_", y.spatial)
+            y_n = p.stride("y_n", y.outer)
+            y_at = total([term(image_y, y_n), *(term(f"y{i}", s) for i, s in enumerate(ys))])
+        x_rows = total([term(image_x, x_n), *(term(f"h{i}", s) for i, s in enumerate(xs))])
+        rows_suffix, cols_suffix = ("[:, None]", "[None, :]") if flat else ("", "")
+        inside = self.walk.inside(rows_suffix, cols_suffix)
+        near = and_masks(f"(t < {many}){'[:, None]' if flat else ''}", self.walk.bounds())
+        tap_at = self.walk.tap_at(xs, term("c", x_c))
+        load += [*inside, f"inside = {near}"]
+        shape = "(BLOCK_K, BLOCK_N)"
+        right = addresses(
+            act, x_rows if x_rows != "0" else "", tap_at if tap_at != "0" else "", shape
+        )
+        left = addresses(a, term(y_rows, y_c), y_at if y_at != "0" else "", "(BLOCK_M, BLOCK_K)")
+        mask = "inside" if flat else "inside[:, None]"
+        col_mask = f"({col_ok})[None, :]"
+        load += [
+            f"x = tl.load({left}{masked(y_mask, f'(t < {many})[None, :]')})",
+            f"y = tl.load({right}{masked(mask, col_mask)})",
+        ]
+        width = g.cg * g.taps if flat else g.cg
+        problem = self._problem(
+            g.og, width, g.n * prod(g.outputs), 1, g.groups * (1 if flat else g.taps)
+        )
+        frame = Frame(
+            f"convolution_{g.rank}d_weight_grad", p, problem, x.dtype, self.result, rows, n, self._batches(1),
+            self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup, f"tl.cdiv({many}, BLOCK_K)", load,
+            cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),
+            unhinted=frozenset({"K"}),
+        )  # fmt: skip
+        self._add(frame)
+
+    def _weight_axes(self, flat: bool) -> tuple[Axis, ...]:
+        g = self.g
+        channel = Axis(g.o, "group * M + rows" if g.groups > 1 else "rows", 0)
+        if g.last:
+            return (channel, Axis(g.cg * g.taps, "column", 1))
+        return (channel, Axis(g.cg, "c", 1), Axis(g.taps, "tap", 1 if flat else None))
+
+
+def _still(w: Tensor, g: Geometry) -> Tensor:
+    """A weight whose taps don't move along dimensions that have but one: an index that is always 0 would look as if
+    addresses were no multiples of anything."""
+    return replace(w, spatial=tuple(0 if k == 1 else s for k, s in zip(g.kernel, w.spatial)))

@@ -1,0 +1,225 @@
+"""What follows a contraction in one fused op, computed on the tile of its result that a program holds.
+
+%0 = "gflow.matmul"(%x, %y)               acc = tl.dot(...)
+%2 = "gflow.add"(%0, %z)             →    v1 = acc + tl.load(x2 + cols[None, :])
+"gflow.yield"(%2)                         tl.store(out0 + ..., v1.to(tl.bfloat16), mask)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from gflow.compiler.ir.contractions import root_operands
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.ir.views import Layout
+from gflow.compiler.kernel.description import Access, Kernel, Node, describe, simplify
+from gflow.dialects import builder as ops
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.program import Place
+from gflow.dialects.types import FLOATS, TensorType, row_major_strides
+
+from ..language.epilogue_values import evaluate
+from ..language.expressions import triton_type
+from ..language.parameters import Parameters
+from ..program_builder import Builder
+from ..region.fused import readable
+from .output_tile import Positions, Tile, is_raw
+
+#: ops that say little about what a kernel is for
+_UNTOLD = frozenset(
+    {"yield", "constant", "convert", "broadcast", "reshape", "transpose", "select", "compare"}
+)
+
+
+#: an op that costs more has values of its own
+_COSTLY = 4
+#: words of a vector along the columns, for each element of the tile: a thread has few rows
+_VECTOR = 0.25
+#: words of a costly function's values, and of a random number that is made
+_FUNCTION, _RANDOM = 2, 6
+
+
+def _words(dtype: str) -> float:
+    """Registers that an element waits in."""
+    return max(2, TensorType((), dtype).itemsize) / 4
+
+
+def _full(k: Kernel, a: Access) -> bool:
+    """Whether an access has another element for (nearly) each of the tile."""
+    return 2 * prod(n for n, s in zip(k.sizes, a.strides) if s) > k.numel
+
+
+def _single(k: Kernel, a: Access) -> bool:
+    """Whether an access goes element by element, each with an address of its own."""
+    odd = any(s > 1 and s % 8 for s in a.strides)
+    return _full(k, a) and (odd or a.strides[-1:] > (1,))
+
+
+@dataclass
+class Epilogue:
+    """kernels: each reads the result as operand number `operands`, and stores.
+
+    loads, stores: places by operand and result number. types: element types of the loads.
+    comment: the op, for readers of the source. label: for profiles. ops: names of its ops, for the kernel's name.
+    """
+
+    kernels: list[Kernel]
+    operands: int
+    loads: list[Place]
+    stores: list[Place]
+    label: str
+    comment: Callable[[], str] | None = None
+    ops: tuple[str, ...] = ()
+
+    def live(self) -> float:
+        """Words for each element of a tile that are in registers at once, beside the sum: an estimate."""
+        words = 0.0
+        for k in self.kernels:
+            loads = {a.operand: a for a in k.loads if not is_raw(a, self.operands) and _full(k, a)}
+            words += sum(_words(a.dtype) for a in loads.values())
+            vectors = {a.operand for a in k.loads if a.strides[-1:] > (0,) and not _full(k, a)}
+            words += _VECTOR * len(vectors)
+            words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
+            words += any(n.op == "random" for n in k.nodes) * _RANDOM
+            if any(_single(k, a) for a in (*loads.values(), *k.stores)):
+                words += 1
+        stores = [_words(s.dtype) for k in self.kernels for s in k.stores]
+        return words + sum(stores) - max(stores, default=0.0)
+
+    def costly(self) -> bool:
+        """Whether its text is long for each element that a thread has, and so takes long to compile."""
+        return any(
+            n.op == "random" or (n.op in OPS and OPS[n.op].cost > _COSTLY)
+            for k in self.kernels
+            for n in k.nodes
+        )
+
+    def widest(self) -> int:
+        """Bytes of the largest element that is stored."""
+        stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in k.stores]
+        return max(stores, default=0)
+
+    def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
+        """The lines that compute and store.
+
+        acc: the tile of the contraction's result, in its accumulator's type. used: gets the functions that are called.
+        """
+        lines: list[str] = []
+        names: dict[int, str] = {}
+        for k in self.kernels:
+            lines += self._kernel(k, params, tile, acc, used, names)
+        return lines
+
+    def _kernel(
+        self,
+        k: Kernel,
+        params: Parameters,
+        tile: Tile,
+        acc: str,
+        used: set[str],
+        names: dict[int, str],
+    ) -> list[str]:
+        # names: of operands, in the order in which they are met, so that regions that number them otherwise
+        # have the same text
+        lines: list[str] = []
+        walks: dict[str, int] = {}
+        at = Positions(k, tile, params, lines)
+
+        def load(node: Node) -> str:
+            access = k.loads[node.slot]
+            if is_raw(access, self.operands):
+                # floats stay as exact as they were added up, integers wrap around
+                return acc if access.dtype in FLOATS else f"{acc}.to({triton_type(access.dtype)})"
+            name = names.setdefault(access.operand, f"x{len(names)}")
+            if name not in params.types:
+                params.pointer(name, access.dtype, self.loads[access.operand])
+            walks[name] = walks.get(name, -1) + 1
+            offset, dims = at.offset(access.strides, f"{name}_{walks[name]}")
+            constant = f" + {access.offset}" if access.offset else ""
+            address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
+            mask = tile.mask(dims)
+            return f"tl.load({address}, mask={mask})" if mask else f"tl.load({address})"
+
+        def index(node: Node) -> str:
+            offset, _ = at.offset(k.indices[node.slot], f"i{node.slot}")
+            return f"({offset}).to(tl.int64)" if offset != "0" else "0"
+
+        values = evaluate(k, load, index, params, lines, used)
+        everywhere = frozenset(range(tile.rank))
+        mask = tile.mask(everywhere)
+        for store in k.stores:
+            name = f"out{store.operand}"
+            if name not in params.types:
+                params.pointer(name, store.dtype, self.stores[store.operand])
+            offset, dims = at.offset(store.strides, name)
+            address = f"{name} + {offset}"
+            if dims != everywhere:
+                address = f"tl.broadcast_to({address}, {acc}.shape)"
+            value = _stored(values[store.node], store.dtype)
+            given = f", mask={mask}" if mask else ""
+            lines.append(f"tl.store({address}, {value}{given})")
+        return lines
+
+
+def _stored(value: str, target: str) -> str:
+    """A value as it is in a register → as it goes to memory."""
+    kind = triton_type(target)
+    return f"{value}.to({kind})" if value.isidentifier() else f"tl.full([], {value}, {kind})"
+
+
+def plain(b: Builder, o: Op) -> Epilogue:
+    """The result is stored, nothing else."""
+    (r,) = o.results
+    ty = b.body.types[r]
+    return Epilogue(
+        [stored(ty, b.strides(r))], 0, [], [b.place(r)], b.label(o), lambda: readable(o.op)
+    )
+
+
+def stored(ty: TensorType, strides: tuple[int, ...], operand: int = 0, number: int = 0) -> Kernel:
+    """A kernel that copies a contraction's result (row-major) to result `number`."""
+    dense = row_major_strides(ty.shape)
+    load = Access(operand, ty.dtype, dense)
+    store = Access(number, ty.dtype, strides, 0)
+    return simplify(
+        Kernel(ty.shape, frozenset(), [Node("load", ty.dtype, slot=0)], [load], [], [store])
+    )
+
+
+def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
+    """The contraction of a fused op as an op of its own, and what follows it.
+
+    The contraction's result becomes a new value of the body, without a place.
+
+    Raises:
+        CannotLower: what follows isn't one kernel.
+    """
+    operands = [o.operands[n] for n in root_operands(root)]
+    ty = ops.type_of(root.results[0])
+    value = len(b.body.types)
+    b.body.types.append(ty)
+    b.body.values.append(root.results[0])
+    b.body.producer.append(o.index)
+    b.at.append(Layout(value, 0, row_major_strides(ty.shape)))
+    op = Op(o.index, root, root.name.removeprefix("gflow."), operands, [value])
+    inputs, outputs = [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results]
+    kernels = []
+    k = describe(o.op, inputs, outputs)
+    if k.stores:
+        kernels.append(k)
+    yielded = list(root.block.operations)[-1].operation.operands
+    for n, v in enumerate(yielded):
+        if v == root.results[0]:
+            kernels.append(stored(ty, outputs[n], len(inputs), n))
+    loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
+    names = tuple(
+        p.operation.name.removeprefix("gflow.")
+        for p in root.block.operations
+        if p.operation.name.removeprefix("gflow.") not in _UNTOLD and p.operation.name != root.name
+    )
+    return op, Epilogue(
+        kernels, len(inputs), loads, stores, b.label(o), lambda: readable(o.op), names
+    )

@@ -1,0 +1,246 @@
+"""The frame of every contraction: programs in an order that the second-level cache likes, a loop over the
+terms, what follows on the tile, and a second kernel where the terms are split.
+
+    tile of the result ← rows, cols          program_id(0), program_id(1) for the split
+    acc = sum of tl.dot(x, y)                 the loop; its loads are the caller's
+    epilogue(acc), or partial sums            → total: sum of the partial sums, epilogue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ..language.parameters import WIDE, Parameters, indented
+from ..language.signature import add_kernel
+from ..program_builder import Builder
+from ..scratch_layout import behind
+from .epilogue import Epilogue, stored
+from .output_tile import Axis, Tile
+from .split_k import SUMS, total
+from .tile_candidates import Problem, best_splits, ordered, whole_terms
+
+
+@dataclass
+class Frame:
+    """What a contraction's kernel is made of; `setup` and `load` are its own.
+
+    rows, cols, terms, batch: sizes of the product, by their names in the text.
+    axes: of the result, over `row`, `col` and what `columns` and `setup` define. masks: as `tile.Tile`.
+    columns: lines that define what varies across a tile; they can be said of a part of it, too.
+    setup: lines after `rows`, `terms` and `columns`, before the loop. before: lines before there is a tile.
+    count: how many steps the loop has: an expression. load: lines of one `step` that define `x` and `y`.
+    cols_tiles: how many tiles across, if not cdiv(cols, BLOCK_N).
+    constants: structure that the text knows as `tl.constexpr`; TERMS_MULTIPLE, a number that divides the terms of a
+        run, is there, too. unhinted: sizes of which nothing follows for how memory is read.
+    descriptors: the constant with which tiles come by the tensor memory accelerator: DESCRIPTORS, or PERSISTENT, which
+        is how many programs walk over all tiles; "" without.
+    """
+
+    stem: str
+    params: Parameters
+    problem: Problem
+    dtype: str
+    result: TensorType
+    rows: str
+    cols: str
+    batch: str
+    axes: tuple[Axis, ...]
+    masks: tuple[str | None, ...]
+    columns: list[str]
+    setup: list[str]
+    count: str
+    load: list[str]
+    before: list[str] = field(default_factory=list)
+    cols_tiles: str = "tl.cdiv({cols}, BLOCK_N)"
+    constants: dict[str, int] = field(default_factory=dict)
+    unhinted: frozenset[str] = frozenset()
+    descriptors: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
+    precision: Literal["ieee", "tf32"] = "ieee"
+
+
+def tf32_allowed(b: Builder, what: str) -> bool:
+    """Whether float32 products of this kind ("matmul", "convolution") may be made with 10 bits of mantissa: the
+    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced."""
+    attributes = b.function.attributes
+    if "gflow.tf32" not in attributes:
+        return False
+    return what in [ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["gflow.tf32"])]
+
+
+def kind_of_product(dtype: str, m: int, n: int, tf32: bool) -> str:
+    """What computes a product: "cores", "single", "double", "sums"."""
+    if dtype not in ("f16", "bf16", "f32", "f64") or min(m, n) == 1:
+        return "sums"
+    if dtype == "f64":
+        return "double"
+    return "cores" if dtype != "f32" or tf32 else "single"
+
+
+def add(
+    b: Builder, f: Frame, epilogue: Epilogue, splits: int | None = None, reserved: int = 0
+) -> None:
+    """Add the launches of a contraction.
+
+    splits: how often the terms are split; the model's choice if None. reserved: bytes of scratch that are taken.
+    """
+    chosen = best_splits(f.problem, b.target) if splits is None else splits
+    if chosen == 1:
+        _launch(b, f, epilogue, 1)
+        return
+    kind = "f64" if f.dtype == "f64" else "f32" if f.dtype in _FLOATS else "i64"
+    sums = TensorType(f.result.shape, kind)
+    scratch = behind(b, reserved, sums.nbytes * chosen)
+    part = stored(sums, row_major_strides(sums.shape))
+    to_parts = Epilogue([part], 0, [], [scratch], epilogue.label, epilogue.comment)
+    _launch(b, f, to_parts, chosen)
+    total(b, sums, scratch, chosen, f.result, epilogue)
+
+
+_FLOATS = ("f16", "bf16", "f32")
+
+
+def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
+    p = f.problem
+    params = Parameters(dict(f.params.types), list(f.params.values))
+    used: set[str] = set()
+    split = splits > 1
+    sums = p.kind == "sums"
+    # a row that begins anywhere is stored element by element, each with an address of its own
+    live = epilogue.live() + (p.n % 8 > 0)
+    whole = sums or not (live or f.descriptors == "PERSISTENT")
+    after = _after(f, epilogue, params, used, whole)
+    span, loop = [], f"for step in range(0, {f.count}):"
+    if split:
+        # each split has partial sums of its own
+        many = params.number("splits", splits)
+        numel = params.number("numel", f.result.numel)
+        far = f.result.numel * splits >= WIDE
+        part = "tl.program_id(1).to(tl.int64)" if far else "tl.program_id(1)"
+        after = [f"out0 += {part} * {numel}", *after]
+        span = [
+            f"share = tl.cdiv({f.count}, {many})",
+            "first_step = tl.program_id(1) * share",
+            f"last_step = tl.minimum(first_step + share, {f.count})",
+        ]
+        loop = "for step in range(first_step, last_step):"
+    acc = SUMS[f.dtype]
+    block = "(BLOCK_M, BLOCK_K, BLOCK_N)" if sums else "(BLOCK_M, BLOCK_N)"
+    cols_tiles = f.cols_tiles.format(cols=f.cols)
+    tile = [
+        *_place(f),
+        *f.columns,
+        *f.setup,
+        *span,
+        f"acc = tl.full({block}, 0, {acc})",
+        loop,
+        *indented(f.load),
+        *indented(_product(f, sums, acc)),
+        *(["acc = tl.sum(acc, axis=1)"] if sums else []),
+        *after,
+    ]  # fmt: skip
+    lines = [f"tiles_m = tl.cdiv({f.rows}, BLOCK_M)", f"tiles_n = {cols_tiles}", *f.before]
+    lines += (
+        _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
+    )
+    model = replace(
+        p,
+        live=live,
+        heavy=p.heavy or epilogue.costly(),
+        stored=epilogue.widest(),
+        descriptors=f.descriptors,
+    )
+    used_tiles = b.tiles.setdefault("\n".join([f.stem, *params.types, *lines]), [])
+    tiles = ordered(model, splits, b.target, used_tiles)
+    used_tiles.append(tiles[0])
+    constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
+    configs = []
+    for t in tiles:
+        more = {"GROUP_M": 8}
+        if f.descriptors:
+            more[f.descriptors] = t.descriptors
+        if not whole:
+            more["PARTS"] = t.parts
+        configs.append(t.config(**more))
+    constexprs = [*configs[0].constants, *constants]
+    count = f"cdiv({f.rows}, BLOCK_M) * {cols_tiles.replace('tl.', '')} * {f.batch}"
+    if f.descriptors == "PERSISTENT":
+        count = f"min({count}, PERSISTENT or {count})"
+    grid = [count, *(["splits"] if split else [])]
+    stem = "_".join([f.stem, *(["partial"] if split else epilogue.ops)])
+    add_kernel(
+        b, stem, params, constexprs, lines, configs, grid, constants, epilogue, used, f.unhinted
+    )
+
+
+def _place(f: Frame) -> list[str]:
+    """Lines that find a program's tile."""
+    lines = []
+    if f.batch != "1":
+        lines += [
+            "batch = program // (tiles_m * tiles_n)",
+            "program = program % (tiles_m * tiles_n)",
+        ]
+    return [
+        *lines,
+        "# neighbouring programs share rows or columns",
+        "band = program // (GROUP_M * tiles_n) * GROUP_M",
+        "height = tl.minimum(tiles_m - band, GROUP_M)",
+        "tile_m = band + program % (GROUP_M * tiles_n) % height",
+        "tile_n = program % (GROUP_M * tiles_n) // height",
+        "rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)",
+        "terms = tl.arange(0, BLOCK_K)",
+    ]
+
+
+def _walk(f: Frame, tile: Sequence[str]) -> list[str]:
+    """A program's tiles: one, or every so many of all of them; loads of the next begin during the last."""
+    return [
+        f"tl.assume({f.count} > 0)",  # else what follows is there twice
+        "last = tl.program_id(0) + 1",
+        "stride = 1",
+        "if PERSISTENT:",
+        "    last = tiles_m * tiles_n",
+        "    stride = tl.num_programs(0)",
+        "for program in tl.range(tl.program_id(0), last, stride, flatten=PERSISTENT > 0):",
+        *indented(tile),
+    ]
+
+
+def _after(
+    f: Frame, epilogue: Epilogue, params: Parameters, used: set[str], whole: bool
+) -> list[str]:
+    """What follows the loop: on the whole tile, or, with operands of its own, on one part of its columns after
+    the other, so that these need few registers."""
+    tile = Tile(f.axes, f.masks)
+    if whole:
+        return epilogue.emit(params, tile, "acc", used)
+    used.add("gf_columns")
+    width = "BLOCK_N // PARTS"
+    columns = [
+        line.replace("tl.arange(0, BLOCK_N)", f"part * ({width}) + tl.arange(0, {width})")
+        for line in f.columns
+    ]
+    return [
+        "for part in tl.static_range(PARTS):",
+        *indented(
+            [
+                *columns,
+                "piece = gf_columns(acc, part, PARTS)",
+                *epilogue.emit(params, tile, "piece", used),
+            ]
+        ),
+    ]
+
+
+def _product(f: Frame, sums: bool, acc: str) -> list[str]:
+    if sums:
+        return [f"acc += x.to({acc})[:, :, None] * y.to({acc})[None, :, :]"]
+    if f.dtype == "f64":
+        return [f"acc = tl.dot(x, y, acc, out_dtype={acc})"]
+    precision = f', input_precision="{f.precision}"' if f.dtype == "f32" else ""
+    return [f"acc = tl.dot(x, y, acc{precision})"]

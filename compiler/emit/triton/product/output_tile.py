@@ -1,0 +1,180 @@
+"""The elements of a contraction's result that one program has, and where the kernels that follow find theirs.
+
+    rows, cols = index vectors of a tile of a [M, N] product
+    load of a bias, strides (0, 1)        →    tl.load(bias + cols[None, :])
+    load of a residual, strides (n, 1)    →    tl.load(residual + (rows * r0)[:, None] + cols[None, :])
+
+The result's dimensions are axes, each with the expression that has the tile's indices along it. The
+dimensions of an epilogue are other groups of the same positions: whole axes, several as one, parts of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.kernel.description import Access, Kernel
+
+from ..language.parameters import WIDE, Parameters, extent
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A run of neighbouring dimensions of the result.
+
+    size: elements along it. text: the tile's indices; a vector along dimension `dim` of the tile, a number if None.
+    """
+
+    size: int
+    text: str
+    dim: int | None = 0
+
+
+class Piece(NamedTuple):
+    """A part that a dimension of a kernel and an axis have in common; `size` elements.
+
+    of_dim, of_axis: how far apart, in elements of the dimension and of the axis, two neighbours are.
+    """
+
+    dim: int
+    axis: int
+    size: int
+    of_dim: int
+    of_axis: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """axes: in row-major order of the result. masks: for each dimension of the tile, what tells its elements
+    inside of the result; None where all are. rank: of the tile, 1 or 2."""
+
+    axes: tuple[Axis, ...]
+    masks: tuple[str | None, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.masks)
+
+    def spread(self, text: str, dim: int) -> str:
+        """A vector along one dimension of the tile, ready to be combined with one along the other."""
+        if self.rank == 1:
+            return text
+        simple = text.isidentifier() or (text.startswith("(") and text.endswith(")"))
+        inner = text if simple else f"({text})"
+        return inner + ("[:, None]" if dim == 0 else "[None, :]")
+
+    def mask(self, dims: frozenset[int]) -> str | None:
+        """What tells elements inside of the result, for something that varies along `dims` of the tile."""
+        found = [self.spread(m, d) for d, m in enumerate(self.masks) if d in dims and m is not None]
+        return " & ".join(found) if found else None
+
+
+def pieces(sizes: Sequence[int], axes: Sequence[Axis]) -> list[Piece]:
+    """The parts that dimensions of a kernel and axes have in common, innermost first.
+
+    Raises:
+        CannotLower: a dimension ends within an axis where the axis cannot be split.
+    """
+    found: list[Piece] = []
+    d, a = len(sizes) - 1, len(axes) - 1
+    of_dim = of_axis = 1
+    while d >= 0 and a >= 0:
+        left_dim, left_axis = sizes[d] // of_dim, axes[a].size // of_axis
+        step = min(left_dim, left_axis)
+        if step and (left_dim % step or left_axis % step):
+            raise CannotLower(f"sizes {tuple(sizes)} over axes {[x.size for x in axes]}")
+        if step > 1:
+            found.append(Piece(d, a, step, of_dim, of_axis))
+        of_dim, of_axis = of_dim * step, of_axis * step
+        if of_dim >= sizes[d]:
+            d, of_dim = d - 1, 1
+        if a >= 0 and of_axis >= axes[a].size:
+            a, of_axis = a - 1, 1
+    return found
+
+
+class Positions:
+    """Offsets of accesses of a kernel at a tile's elements; the numbers they need become parameters."""
+
+    def __init__(self, k: Kernel, tile: Tile, params: Parameters, lines: list[str]) -> None:
+        self.k, self.tile, self.params, self.lines = k, tile, params, lines
+        self.pieces = pieces(k.sizes, tile.axes)
+        self.names: dict[tuple[int, int, int, bool], str] = {}
+
+    def offset(self, strides: Sequence[int], stem: str) -> tuple[str, frozenset[int]]:
+        """The offset of an access, and the dimensions of the tile that it varies along.
+
+        stem: how names of parameters for strides begin.
+        """
+        wide = extent(self.k.sizes, strides) >= WIDE
+        parts = self._joined(strides)
+        by_dim: dict[int | None, list[str]] = {}
+        for n, (axis, size, of_axis, stride) in enumerate(reversed(parts)):
+            if stride == 0:
+                continue
+            coordinate = self._coordinate(axis, size, of_axis, wide)
+            text = self.params.stride(f"{stem}_s{n}", stride)
+            term = coordinate if text == "1" else f"{_simple(coordinate)} * {text}"
+            by_dim.setdefault(self.tile.axes[axis].dim, []).append(term)
+        texts, dims = [], set()
+        for dim in sorted(by_dim, key=lambda d: -1 if d is None else d):
+            text = " + ".join(by_dim[dim])
+            if dim is None:
+                texts.append(text)
+            else:
+                texts.append(self.tile.spread(text, dim))
+                dims.add(dim)
+        return " + ".join(texts) or "0", frozenset(dims)
+
+    def _joined(self, strides: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        """(axis, size, of_axis, stride) of the pieces, innermost first; those that this access walks as one joined."""
+        found: list[tuple[int, int, int, int]] = []
+        for p in self.pieces:
+            stride = strides[p.dim] * p.of_dim
+            if found:
+                axis, size, of_axis, inner = found[-1]
+                if axis == p.axis and p.of_axis == of_axis * size and stride == inner * size:
+                    found[-1] = (axis, size * p.size, of_axis, inner)
+                    continue
+            found.append((p.axis, p.size, p.of_axis, stride))
+        return found
+
+    def _coordinate(self, axis: int, size: int, of_axis: int, wide: bool) -> str:
+        """The indices along a part of an axis, computed once."""
+        a = self.tile.axes[axis]
+        outermost = size * of_axis == a.size
+        text = a.text
+        if of_axis == 1 and outermost and not wide:
+            return text
+        key = (axis, size, of_axis, wide)
+        if key not in self.names:
+            if of_axis > 1:
+                text = f"{_simple(text)} // {self._size(axis, of_axis)}"
+            if not outermost:
+                text = f"{_simple(text)} % {self._size(axis, size)}"
+            if wide:
+                text = f"({text}).to(tl.int64)"
+            self.names[key] = f"at{len(self.names)}"
+            self.lines.append(f"{self.names[key]} = {text}")
+        return self.names[key]
+
+    def _size(self, axis: int, size: int) -> str:
+        stem = f"size_{axis}"
+        for n in range(len(self.params.types) + 1):
+            name = f"{stem}_{n}" if n else stem
+            if name not in self.params.types:
+                return self.params.number(name, size)
+            if self.params.values[list(self.params.types).index(name)] == size:
+                return name
+        raise AssertionError
+
+
+def _simple(text: str) -> str:
+    return text if text.isidentifier() else f"({text})"
+
+
+def is_raw(access: Access, operands: int) -> bool:
+    """Whether a load of an epilogue is the contraction's result."""
+    return access.operand == operands

@@ -1,0 +1,120 @@
+"""What contractions are made of beside their kernels: sums of partial sums, sums of nothing, PyTorch's call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gflow.compiler.ir.ssa import Op
+from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.types import TensorType
+
+from ..language.expressions import register_dtype, triton_type
+from ..language.parameters import WIDE, Parameters
+from ..language.signature import add_kernel
+from ..program_builder import Builder
+from .epilogue import Epilogue
+from .output_tile import Axis, Tile
+
+#: element types whose products are made here, and what they are added up in
+SUMS = {
+    "f16": "tl.float32", "bf16": "tl.float32", "f32": "tl.float32", "f64": "tl.float64", "i64": "tl.int64",
+    "i32": "tl.int32", "i16": "tl.int32", "i8": "tl.int32", "ui8": "tl.int32",
+}  # fmt: skip
+
+#: partial sums that are loaded side by side
+_AT_ONCE = 8
+
+
+def _sum(names: list[str]) -> str:
+    """The sum of neighbours, and so on."""
+    if len(names) == 1:
+        return names[0]
+    half = len(names) // 2
+    return f"({_sum(names[:half])} + {_sum(names[half:])})"
+
+
+def total(
+    b: Builder, part: TensorType, at: Place, splits: int, result: TensorType, epilogue: Epilogue
+) -> None:
+    """Add the launch that adds up `splits` dense tensors at `at`, in order, and computes what follows."""
+    width = result.shape[-1] if result.rank else 1
+    params = Parameters()
+    params.pointer("partial", part.dtype, at)
+    params.number("rows", result.numel // max(width, 1))
+    params.number("width", width)
+    far = result.numel * max(splits, _AT_ONCE) >= WIDE
+    wide = ".to(tl.int64)" if far else ""
+    tile = Tile(
+        (Axis(result.numel // max(width, 1), "row", 0), Axis(width, "col", 1)),
+        ("row < rows", "col < width"),
+    )
+    acc = triton_type(register_dtype(part.dtype))
+    lines = [
+        f"row = tl.program_id(0){wide} * BLOCK_M + tl.arange(0, BLOCK_M)",
+        "col = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)",
+        f"inside = {tile.mask(frozenset({0, 1}))}",
+        "at = (row * width)[:, None] + col[None, :]",
+    ]
+    if splits > 1:
+        count, numel = params.number("splits", splits), params.number("numel", result.numel)
+        lines += [
+            f"acc = tl.full((BLOCK_M, BLOCK_N), 0, {acc})",
+            f"for split in range(0, {count}, {_AT_ONCE}):",
+        ]
+        for n in range(_AT_ONCE):
+            known = "inside" if n == 0 else f"inside & (split + {n} < {count})"
+            place = "partial + at" if n == 0 else f"partial + (at + {n} * {numel})"
+            lines.append(f"    part{n} = tl.load({place}, mask={known}, other=0)")
+        lines += [
+            f"    acc += {_sum([f'part{n}' for n in range(_AT_ONCE)])}",
+            f"    partial += {_AT_ONCE} * {numel}",
+        ]
+    else:
+        lines.append(f"acc = tl.load(partial + at, mask=inside, other=0).to({acc})")
+    used: set[str] = set()
+    lines += epilogue.emit(params, tile, "acc", used)
+    across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
+    configs = [
+        TritonConfig({"BLOCK_M": max(1, size // n), "BLOCK_N": n}, 4, 2)
+        for size, n in ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
+    ]
+    grid = ("cdiv(rows, BLOCK_M)", "cdiv(width, BLOCK_N)")
+    stem = "_".join(["total", *epilogue.ops])
+    add_kernel(b, stem, params, ["BLOCK_M", "BLOCK_N"], lines, configs, grid, {}, epilogue, used)
+
+
+def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
+    """Sums without terms: what follows, of zeros."""
+    (r,) = o.results
+    ty = b.body.types[r]
+    if ty.numel == 0:
+        return
+    params = Parameters()
+    params.number("numel", ty.numel)
+    tile = Tile((Axis(ty.numel, "at", 0),), ("at < numel",))
+    acc = SUMS[ty.dtype]
+    used: set[str] = set()
+    lines = [
+        "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
+        f"acc = tl.full((BLOCK,), 0, {acc})",
+        *epilogue.emit(params, tile, "acc", used),
+    ]
+    configs = [TritonConfig({"BLOCK": 512}, 4, 2)]
+    stem = "_".join(["zero", *epilogue.ops])
+    add_kernel(
+        b, stem, params, ["BLOCK"], lines, configs, ["cdiv(numel, BLOCK)"], {}, epilogue, used
+    )
+
+
+def through_pytorch(
+    b: Builder, o: Op, epilogue: Epilogue | None, call: Callable[[Builder, Op], None]
+) -> None:
+    """An op without a kernel here: PyTorch's, into scratch, and then what follows."""
+    if epilogue is None:
+        call(b, o)
+        return
+    (r,) = o.results
+    ty = b.body.types[r]
+    b.places[r] = b.scratch(ty.nbytes)
+    call(b, o)
+    total(b, ty, b.places[r], 1, ty, epilogue)

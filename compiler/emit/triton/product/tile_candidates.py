@@ -1,0 +1,290 @@
+"""Which tiles a contraction is computed in: candidates, what they need of a device, how long they take.
+
+The model is a roofline of one multiprocessor: a tile takes as long as the slower of its arithmetic and its
+loads from the second-level cache, all tiles together not less than the tensors take from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from math import log2
+
+from gflow.compiler.targets import Device, Target
+from gflow.compiler.targets.devices import MMA_SHARED
+from gflow.dialects.program import TritonConfig
+
+from ..language.grid import cdiv
+
+#: seconds to make the descriptors of a program, and from one tile of a program to its next
+_MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6
+
+
+@dataclass(frozen=True)
+class Tile:
+    """m, n: of the result. k: terms at a time.
+
+    parts: in how many pieces what follows is computed. descriptors: by how many programs, each with a share of all
+    tiles (or with one, where they aren't walked), whose loads go by descriptors; 0 by pointers, one tile each.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    parts: int = 1
+    descriptors: int = 0
+
+    def config(self, **more: int) -> TritonConfig:
+        constants = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, **more}
+        return TritonConfig(constants, self.warps, self.stages)
+
+
+#: by tensor cores
+_CORES = (
+    Tile(128, 256, 64, 8, 3), Tile(256, 128, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(128, 64, 64, 4, 4),
+    Tile(64, 128, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 32, 64, 4, 4), Tile(64, 32, 64, 4, 4),
+    Tile(32, 64, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(16, 128, 64, 4, 4), Tile(16, 64, 128, 4, 4),
+    Tile(128, 16, 64, 4, 4), Tile(64, 16, 128, 4, 4),
+)  # fmt: skip
+#: by multiply-adds of single elements
+_SINGLE = (
+    Tile(128, 128, 16, 8, 3), Tile(128, 64, 16, 8, 3), Tile(64, 64, 16, 4, 3), Tile(64, 32, 32, 4, 3),
+    Tile(32, 64, 32, 4, 3),
+    Tile(32, 32, 32, 4, 3), Tile(16, 64, 32, 4, 3), Tile(64, 16, 32, 4, 3), Tile(16, 16, 32, 2, 3),
+)  # fmt: skip
+#: products added up one by one: integers, and products with one row or one column
+_SUMS = (Tile(16, 16, 16, 4, 2), Tile(4, 16, 64, 4, 2), Tile(16, 4, 64, 4, 2))
+_ROW = (Tile(1, 16, 256, 4, 2), Tile(1, 64, 64, 4, 2), Tile(1, 4, 1024, 4, 2))
+_COLUMN = (Tile(16, 1, 256, 4, 2), Tile(64, 1, 64, 4, 2), Tile(4, 1, 1024, 4, 2))
+
+#: terms that the last split of a product has, at least
+_SPLIT_TERMS = 256
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product: sizes, how many of them, bytes of an element of the operands.
+
+    gather: the operands are loaded element by element. heavy: finding them, or what follows, takes much text.
+    run: terms that a block may span, if not all: a convolution's channels.
+    kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
+    0 if nothing but the product counts. live: words that what follows has in registers for each of its elements.
+    stored: bytes of an element of the result. descriptors: as of a contraction's frame. ragged: other loads than by
+    these go element by element.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    item: int
+    kind: str
+    bytes: int = 0
+    run: int = 0
+    gather: bool = False
+    heavy: bool = False
+    live: float = 0.0
+    stored: int = 4
+    descriptors: str = ""
+    ragged: bool = False
+
+    @property
+    def span(self) -> int:
+        return self.run or self.k
+
+
+def candidates(p: Problem, target: Target) -> list[Tile]:
+    """Tiles that the device can hold, none much larger than the product."""
+    if p.kind == "sums":
+        found = _ROW if p.m == 1 else _COLUMN if p.n == 1 else _SUMS
+        return list(found)
+    d = target.device
+    fitting = []
+    for t in _CORES if p.kind == "cores" else _SINGLE:
+        k = t.k
+        if p.kind == "cores":
+            k = 32 if p.span <= 32 else max(t.k * 2 // p.item, 16)
+        if p.gather:
+            k = min(k, 32)
+            t = replace(t, warps=8 if t.m * t.n >= 4096 else t.warps, stages=2)
+        heavy = p.heavy or not target.has(MMA_SHARED)  # there the operands are in registers, too
+        if t.m * t.n > (_GATHERED if p.gather else _HEAVY if heavy else t.m * t.n):
+            continue
+        t = replace(t, k=k)
+        t = replace(t, parts=_parts(p, t, target))
+        if _shared(t, p.item) > d.shared_memory:
+            t = replace(t, stages=2)
+        fits = (
+            _shared(t, p.item) <= d.shared_memory
+            and registers(p, t, target) <= target.device.thread_registers
+        )
+        too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
+        if fits and not too_large and t not in fitting:
+            fitting.append(t)
+    return fitting or [Tile(16, 16, 32, 4, 2)]
+
+
+def _every(p: Problem, target: Target) -> list[Tile]:
+    """Candidates, with their loads by pointers and by descriptors."""
+    plain = candidates(p, target)
+    return [*plain, *(t for t in (_by_descriptors(p, t, target) for t in plain) if t is not None)]
+
+
+#: elements of the largest tile whose operands are loaded one by one, and of one with much text for each
+_GATHERED, _HEAVY = 128 * 64, 128 * 128
+#: registers that a thread needs whatever the tile
+_OTHERS = 40
+#: further ones: for operands, where they aren't read from shared memory; for a walk over tiles
+_FRAGMENTS, _WALK = 16, 24
+#: pieces of a tile, and columns of the least
+_PARTS, _NARROW = (1, 2, 4, 8), 16
+
+
+def registers(p: Problem, t: Tile, target: Target) -> float:
+    """Those of a thread: its part of the sum, and what follows on one piece of it."""
+    each = t.m * t.n / (32 * t.warps) * (2 if p.kind == "double" else 1)
+    others = (
+        _OTHERS
+        + (_FRAGMENTS if not target.has(MMA_SHARED) else 0)
+        + (_WALK if t.descriptors else 0)
+    )
+    return each + p.live * each / t.parts + others
+
+
+def _parts(p: Problem, t: Tile, target: Target) -> int:
+    """The fewest pieces with which what follows fits into registers."""
+    options = _pieces(t)
+    tried = (
+        n
+        for n in options
+        if registers(p, replace(t, parts=n), target) <= target.device.thread_registers
+    )
+    return next(tried, options[-1])
+
+
+def _pieces(t: Tile) -> list[int]:
+    return [n for n in _PARTS if t.n // n >= _NARROW] or [1]
+
+
+def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
+    """The tile with its loads by descriptors, if the problem has such and it is worth it."""
+    if not p.descriptors or t.m < 64 or t.n < 32:
+        return None
+    if p.descriptors == "DESCRIPTORS":
+        return replace(t, descriptors=1)
+    d, t = target.device, replace(t, descriptors=1)
+    least = _parts(p, t, target)
+    for stages in range(t.stages, 1, -1):
+        for parts in (n for n in _pieces(t) if n >= least):
+            # the next tile's loads are under way while a piece goes through shared memory to be stored
+            shared = _shared(t, p.item) * stages // t.stages + t.m * t.n * p.stored // parts
+            if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
+                at_once = min(
+                    d.shared_memory // shared,
+                    d.registers // int(32 * t.warps * registers(p, t, target)),
+                )
+                programs = d.multiprocessors * max(1, at_once)
+                return replace(t, stages=stages, parts=parts, descriptors=programs)
+    return None
+
+
+#: shared memory that descriptors and barriers take
+_DESCRIPTOR_BYTES = 1024
+
+
+def _shared(t: Tile, item: int) -> int:
+    return t.stages * (t.m + t.n) * t.k * item
+
+
+def _rates(d: Device, item: int) -> dict[str, float]:
+    """Operations a second of one multiprocessor, by what computes the product."""
+    halves = d.matmul["f16"] if item == 2 else d.matmul.get("tf32", d.matmul["f32"])
+    rates = {"cores": halves, "single": d.vector, "double": d.matmul["f64"], "sums": d.vector}
+    return {kind: rate / d.multiprocessors for kind, rate in rates.items()}
+
+
+def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
+    """How long a product takes in such tiles, each split so often."""
+    d = target.device
+    steps = p.k // p.span * cdiv(p.span, t.k)
+    terms = cdiv(steps, splits) * t.k
+    tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
+    rate = _rates(d, p.item)
+    # a smaller tile has less to do while it waits
+    effect = min(1.0, 0.5 + t.m * t.n / 32768)
+    arithmetic = 2 * t.m * t.n * terms / (rate[p.kind] * effect)
+    loads = (t.m + t.n) * terms * p.item / d.l2_bandwidth
+    if p.ragged and not t.descriptors:
+        loads *= _RAGGED
+    at_once = max(1, min(d.shared_memory // max(_shared(t, p.item), 1), 48 // t.warps, 4))
+    each = cdiv(tiles, d.multiprocessors)
+    took = each * max(arithmetic, loads)
+    if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
+        took += d.latency + _MAKE_DESCRIPTORS + each * _NEXT_TILE
+    else:
+        took += cdiv(each, at_once) * (d.latency + (_MAKE_DESCRIPTORS if t.descriptors else 0.0))
+    took = max(took, p.bytes / d.bandwidth)
+    if splits > 1:
+        took += d.launch + 8 * p.m * p.n * p.batch * splits / d.bandwidth
+    return took
+
+
+#: how much longer loads of single elements take
+_RAGGED = 4
+
+
+def fastest(p: Problem, target: Target) -> float:
+    """Seconds with the model's choices."""
+    splits = best_splits(p, target)
+    return seconds(p, ordered(p, splits, target)[0], splits, target)
+
+
+def best_splits(p: Problem, target: Target) -> int:
+    """How often to split the terms so that the device is busy."""
+    most = max(1, p.k // _SPLIT_TERMS)
+    tiles = _every(p, target)
+    options = [s for s in _SPLITS if s <= most]
+    return min(options, key=lambda s: (min(seconds(p, t, s, target) for t in tiles), s))
+
+
+def ordered(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> list[Tile]:
+    """The model's choice, then others worth a try. What follows the choice depends on it alone, so that products of
+    other sizes share the kernel.
+
+    used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
+    """
+    found = [(seconds(p, t, splits, target), n, t) for n, t in enumerate(_every(p, target))]
+    best = min(found)
+    again = [f for f in found if f[2] in used and f[0] <= _HARDLY * best[0]]
+    choice = min(again)[2] if again else best[2]
+    return [choice, *_neighbours(choice, p, target)]
+
+
+#: how much longer a tile may take to be used again
+_HARDLY = 1.25
+#: tiles to try beside the choice
+_TRIED = 7
+
+
+def _neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
+    """The choice with its loads made in the other way, then the tiles most like it, in either way."""
+    large = replace(p, m=1 << 20, n=1 << 20)
+    every = _every(large if p.kind != "sums" else p, target)
+
+    def unlike(t: Tile) -> float:
+        far = abs(log2(t.m / choice.m)) + abs(log2(t.n / choice.n)) + (t.k != choice.k) / 2
+        return far + (bool(t.descriptors) != bool(choice.descriptors)) * _OTHER_WAY
+
+    return sorted((t for t in every if t != choice), key=unlike)[:_TRIED]
+
+
+#: how unlike a tile is whose loads are made in the other way
+_OTHER_WAY = 0.6
+
+
+def whole_terms(p: Problem, tile: Tile) -> int:
+    """The tile's block of terms if they divide into such; else 1."""
+    return tile.k if p.span % tile.k == 0 else 1

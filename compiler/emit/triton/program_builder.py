@@ -1,0 +1,108 @@
+"""Adding launches of Triton kernels to a program."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.targets import Target
+from gflow.dialects.mlir import func
+from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
+
+from ..placement import Placement
+from .language.grid import grid_of
+from .product.tile_candidates import Tile
+
+#: stands for the kernel's name in a source
+NAME = "KERNEL"
+#: what Triton may assume of a parameter: it is a multiple of this many bytes, or of this number
+ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
+
+    stem: how the name starts; readable.
+    hints: the parameters that get a kernel of their own where they are multiples of 16; all if None.
+    comment: what the kernel comes from, for readers; of the first launch.
+    """
+
+    stem: str
+    text: str
+    parameters: dict[str, str]
+    configs: tuple[TritonConfig, ...]
+    grid: tuple[str, ...]
+    constants: dict[str, int]
+    hints: frozenset[str] | None = None
+    comment: Callable[[], str] | None = field(default=None, compare=False)
+
+
+class Builder(Placement):
+    """What a program gets, step by step.
+
+    target: the device that it is for.
+    triton: kernels so far, by name.
+    tiles: those that contractions are computed in, by their text.
+    units: the ops that steps are of: ops, the first step, the one behind the last.
+    """
+
+    def __init__(self, function: func.FuncOp, target: Target) -> None:
+        super().__init__(function)
+        self.target = target
+        self.triton: dict[str, TritonKernel] = {}
+        self.tiles: dict[str, list[Tile]] = {}
+        self.units: list[tuple[tuple[Op, ...], int, int]] = []
+
+    @contextmanager
+    def unit(self, ops: Sequence[Op]) -> Iterator[None]:
+        """What is added in here is of these ops."""
+        begin = len(self.steps)
+        yield
+        if len(self.steps) > begin:
+            self.units.append((tuple(ops), begin, len(self.steps)))
+
+    def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
+        """Add a launch, with the source's first config.
+
+        args: one for each of the source's parameters.
+        """
+        kernel = self._named(source, _multiples(source, args))
+        grid = grid_of(kernel, kernel.configs[0], args)
+        if 0 not in grid:
+            self.steps.append(LaunchStep(kernel.name, tuple(args), 0, grid, label))
+
+    def _named(self, source: Source, multiples: tuple[str, ...]) -> TritonKernel:
+        """The kernel of a source; launches that may assume the same of its parameters share it."""
+        kernel = TritonKernel(
+            source.stem, source.text, source.parameters, source.constants, multiples,
+            source.configs, source.grid,
+        )  # fmt: skip
+        digest = hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
+        name = f"{source.stem}_{digest}"
+        if name not in self.triton:
+            text = source.text.replace(f"def {NAME}(", f"def {name}(")
+            if source.comment is not None:
+                text = _commented(text, source.comment())
+            self.triton[name] = replace(kernel, name=name, source=text)
+        return self.triton[name]
+
+
+def _commented(text: str, comment: str) -> str:
+    """The source with a comment over its last function."""
+    head, mark, tail = text.rpartition("@triton.jit\n")
+    return f"{head}{''.join(f'# {line}'.rstrip() + chr(10) for line in comment.splitlines())}{mark}{tail}"
+
+
+def _multiples(source: Source, args: Sequence[int | float | Place]) -> tuple[str, ...]:
+    """The parameters that are multiples of 16 here; bases of places are, whatever they are."""
+    found = []
+    for name, value in zip(source.parameters, args, strict=True):
+        number = value.offset if isinstance(value, Place) else value
+        wanted = source.hints is None or name in source.hints
+        if wanted and isinstance(number, int) and number % ALIGNMENT == 0:
+            found.append(name)
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""Block sizes and warps of generated kernels, by a model of the device.
+
+A kernel that moves data is as fast as enough bytes are on their way: programs for all multiprocessors, a few wide
+accesses in each thread, registers for as many threads as fit. That leaves little to choose, and few choices are
+wanted: each one is a kernel to compile. The first config is the model's choice; the others are its
+neighbours, for whoever can measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from gflow.compiler.kernel.description import Access, Kernel
+from gflow.compiler.targets import Device
+from gflow.dialects.program import TritonConfig
+from gflow.dialects.types import TensorType
+
+from ..language.grid import cdiv
+from .row_runs import run_of
+from .tiling import Tiling
+
+#: programs for each multiprocessor that keep a device busy
+_EACH = 2
+
+#: elements of a tile: of a kernel with enough of them, and of a small one
+_LARGE, _SMALL = 1024, 256
+
+#: words of each position that live at once (loaded, stored, accumulated), above which a tile is halved
+_ALIVE = 8
+
+#: rows that a few programs reduce as they are
+_SHORT = 1024
+
+#: bytes of a long row, above which few are read at a time, so that they stay in the cache for the next pass
+_CACHED = 128 << 10
+
+#: most elements of a tile that is a whole row
+_ROW = 2048
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that isn't below `n`."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def busy(device: Device) -> int:
+    """Programs that keep a device busy."""
+    return _EACH * device.multiprocessors
+
+
+def configs_of(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
+    """Ways to run a kernel, the model's choice first."""
+    if t.cols < 0:
+        return (TritonConfig({}, 1, 1),)
+    if t.runs:
+        return _runs(k, t)
+    if t.cols in k.reduced and not t.loop_cols:
+        return _whole_rows(k, t, busy(device))
+    if t.loop_cols and not t.loop_rows:
+        ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
+        row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
+        if row > _CACHED:
+            ways[:2] = ways[1::-1]
+        return _configs(t, ways)
+    enough = busy(device)
+    elements, each = _tile(k, t, enough), 8 if t.axis else _each(k, t, enough)
+    warps = max(1, elements // (32 * each))
+    if not t.rows:
+        other = (1, elements, 2 * warps) if each == 16 else (1, 2 * elements, warps)
+        return _configs(t, [(1, elements, warps), (1, 2 * elements, 2 * warps), other])
+    if _transposed(k, t):
+        ways = [(32, 32, 4), (64, 32, 8), (64, 64, 8)]
+        high = power_of_two(k.sizes[t.rows[0]])
+        if high < 32:  # nine taps of a filter
+            ways = [(high, 64, max(1, high // 4)), (high, 128, max(1, high // 2))]
+        return _configs(t, ways[::-1] if _narrow(k, t) else ways)
+    # a vector along one side of the tile is loaded by each thread where it needs it, if there are more threads
+    # than elements; else it goes through shared memory
+    cols = min(_width(k, t), max(16, 16 * warps))
+    rows = elements // cols
+    if t.loop_rows and t.cols not in k.reduced:
+        return _columns(k, t, rows, cols, warps, enough)
+    return _configs(t, [(rows, cols, warps), (2 * rows, cols, 2 * warps), (2 * rows, cols, warps)])
+
+
+def _columns(
+    k: Kernel, t: Tiling, rows: int, cols: int, warps: int, enough: int
+) -> tuple[TritonConfig, ...]:
+    """Reductions over the rows of a tile: each thread has several of them on their way."""
+    length = prod(k.sizes[d] for d in t.rows)
+    programs = cdiv(k.sizes[t.cols], cols) * prod(k.sizes[d] for d in t.outer)
+    tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
+    if programs < enough and length <= _SHORT:  # what other programs left: few steps count
+        return _configs(t, [tall, twice])
+    reads = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads)
+    light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
+    plain = (rows, cols, warps)
+    if light and _narrow(k, t):
+        twice = (2 * rows, cols, max(4, warps // 2))
+    return _configs(t, [twice, plain, tall] if light else [plain, twice])
+
+
+def _configs(t: Tiling, choices: list[tuple[int, int, int]]) -> tuple[TritonConfig, ...]:
+    found = []
+    for rows, cols, warps in choices:
+        blocks = {"ROWS": rows, "COLS": cols} if t.rows else {"COLS": cols}
+        found.append(TritonConfig(blocks, warps, 1))
+    return tuple(found)
+
+
+def _whole_rows(k: Kernel, t: Tiling, enough: int) -> tuple[TritonConfig, ...]:
+    """Rows that fit a tile: several short ones in one, or one with warps enough for it."""
+    cols = power_of_two(k.sizes[t.cols])
+    count = prod(k.sizes[d] for d in t.rows)
+    rows = max(1, _LARGE // cols)
+    if cdiv(count, rows) < enough:
+        rows = max(1, _SMALL // cols)
+    choices = []
+    for height in (rows, 2 * rows):
+        if t.rows or height == 1:
+            choices.append((height, cols, _warps(height * cols)))
+    if rows * cols >= _LARGE:
+        choices.append((rows, cols, 2 * _warps(rows * cols)))
+    return _configs(t, choices or [(1, cols, _warps(cols))])
+
+
+def _runs(k: Kernel, t: Tiling) -> tuple[TritonConfig, ...]:
+    """Whole rows, some of a run at once; there are few programs, each with enough bytes on their way."""
+    cols = power_of_two(k.sizes[t.cols])
+    run = run_of(k)
+    fits = [h for h in (1, 2, 4, 8) if run % h == 0 and (h == 1 or h * cols <= 2 * _LARGE)]
+    heights = fits[-1:] + fits[-2:-1]
+    choices = [(h, cols, _warps(h * cols)) for h in heights]
+    return _configs(t, [*choices, (heights[0], cols, 2 * _warps(heights[0] * cols))])
+
+
+def _warps(elements: int) -> int:
+    """Warps for a tile: eight elements a thread, sixteen in long rows."""
+    return min(16, max(1, elements // 256 if elements <= _ROW else elements // 512))
+
+
+def _full(k: Kernel, t: Tiling, accesses: Sequence[Access]) -> list[int]:
+    """Bytes of an element of those accesses that cover the index space."""
+    return [
+        TensorType((), a.dtype).itemsize
+        for a in accesses
+        if a.strides[t.cols] and _covers(k, a.strides)
+    ]
+
+
+def _narrow(k: Kernel, t: Tiling) -> bool:
+    """Whether all that moves is of numbers of two bytes or fewer."""
+    return max(_full(k, t, (*k.loads, *k.stores)), default=4) <= 2
+
+
+def _each(k: Kernel, t: Tiling, enough: int) -> int:
+    """Elements of a thread: eight. A vector of the widest store, if something else is narrower: all have one layout
+    then, and nothing goes through shared memory to change it. Two vectors if a narrow load comes alone."""
+    loads, stores = _full(k, t, k.loads), _full(k, t, k.stores)
+    widest = max(stores, default=0)
+    if min(loads + stores, default=4) < widest:
+        return max(2, 16 // widest)
+    large = k.numel >= 2 * enough * _LARGE
+    return 16 if large and _narrow(k, t) and len(loads) == 1 else 8 if large or _narrow(k, t) else 4
+
+
+def _tile(k: Kernel, t: Tiling, enough: int) -> int:
+    """Elements of a tile."""
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
+    narrow = _narrow(k, t)
+    tile = 2 * _LARGE if narrow else _LARGE
+    reduces = [n.dtype for n in k.nodes if n.op == "reduce"] if t.axis else []
+    words = sum(cdiv(TensorType((), d).itemsize, 4) for d in [*reduces, *(a.dtype for a in full)])
+    tile //= 1 if words <= _ALIVE else 2 if words <= 2 * _ALIVE else 4
+    if any(n.op == "reduce" for n in k.nodes):
+        return tile  # pieces are as many as are needed
+    return tile if cdiv(k.numel, tile) >= enough else _SMALL * (2 if narrow else 1)
+
+
+def _covers(k: Kernel, strides: tuple[int, ...]) -> bool:
+    return 2 * prod(n for n, s in zip(k.sizes, strides) if s) > k.numel
+
+
+def _width(k: Kernel, t: Tiling) -> int:
+    """Columns of a tile that has rows: whole cache lines, and not many more than there are."""
+    n = k.sizes[t.cols]
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and _covers(k, a.strides)]
+    item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
+    line = max(16, min(128 // item, 128))
+    return 16 if n <= 16 else line
+
+
+def _transposed(k: Kernel, t: Tiling) -> bool:
+    """Whether some access is contiguous along the rows of a tile rather than along its columns."""
+    if len(t.rows) != 1 or t.loop_rows or t.cols in k.reduced:
+        return False
+    (r,) = t.rows
+    accesses = (*k.loads, *k.stores)
+    return any(a.strides[r] == 1 and a.strides[t.cols] not in (0, 1) for a in accesses)

@@ -1,0 +1,123 @@
+"""How the programs of a kernel share its index space.
+
+A program has a tile of two axes: `rows`, some dimensions walked as one, and `cols`, the dimension along which
+accesses are contiguous. Of the dimensions left it has one position. What is reduced and doesn't fit a tile
+is walked in a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gflow.compiler.kernel.description import Access, Kernel
+from gflow.dialects.types import TensorType
+
+#: a dimension shorter than this shares its tile with others
+_LONG = 512
+
+#: the longest row that a program holds as a whole
+MOST_PERSISTENT = 8192
+
+#: numbers below this fit 32 bits
+_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """rows, outer: dimensions, outermost first. cols: one dimension, or -1 (a kernel over one position).
+
+    loop_rows, loop_cols: whether the axis is walked in a loop. split: whether several programs share what is
+    reduced, each a piece of the looped axis. wide: whether offsets need 64 bits. runs: whether each program takes a
+    run of rows, one tile after the other, though rows are not reduced.
+    """
+
+    rows: tuple[int, ...]
+    cols: int
+    outer: tuple[int, ...]
+    loop_rows: bool = False
+    loop_cols: bool = False
+    split: bool = False
+    wide: bool = False
+    runs: bool = False
+
+    @property
+    def axis(self) -> str:
+        """The looped axis, the outer one if both are."""
+        return "rows" if self.loop_rows or self.runs else "cols" if self.loop_cols else ""
+
+
+def tiling_of(k: Kernel) -> Tiling:
+    """Choose the axes of a kernel's tiles."""
+    wide = _reach(k) >= _LIMIT
+    if any(n.op == "partial_sums" for n in k.nodes):
+        (cols,) = k.reduced
+        kept = tuple(d for d in range(len(k.sizes)) if d != cols)
+        return Tiling(kept, cols, (), wide=wide, runs=True)
+    cols = _contiguous(k)
+    if cols < 0:
+        return Tiling((), -1, (), wide=wide)
+    others = tuple(d for d in range(len(k.sizes)) if d != cols)
+    if not any(n.op == "reduce" for n in k.nodes):
+        other = _second(k, cols)
+        if other >= 0:
+            return Tiling((other,), cols, tuple(d for d in others if d != other), wide=wide)
+        if k.sizes[cols] < _LONG:
+            return Tiling(others, cols, (), wide=wide)
+        return Tiling((), cols, others, wide=wide)
+    kept = tuple(d for d in others if d not in k.reduced)
+    reduced = tuple(d for d in others if d in k.reduced)
+    if cols not in k.reduced:
+        return Tiling(reduced, cols, kept, loop_rows=True, wide=wide)
+    if reduced:
+        return Tiling(reduced, cols, kept, loop_rows=True, loop_cols=True, wide=wide)
+    return Tiling(kept, cols, (), loop_cols=k.sizes[cols] > MOST_PERSISTENT, wide=wide)
+
+
+def _reach(k: Kernel) -> int:
+    """One more than the largest offset, position or index that the kernel computes."""
+    walks = [a.strides for a in (*k.loads, *k.stores)] + list(k.indices)
+    spans = [sum((n - 1) * abs(s) for n, s in zip(k.sizes, w) if n) + 1 for w in walks]
+    return max([k.numel, *spans]) + 4 * MOST_PERSISTENT
+
+
+def _bytes(a: Access) -> int:
+    return TensorType((), a.dtype).itemsize
+
+
+def _contiguous(k: Kernel) -> int:
+    """The dimension with the most contiguous traffic; on a tie the innermost. -1 if there are none."""
+    best, best_score = -1, float("-inf")
+    for d, size in enumerate(k.sizes):
+        score = 0.0
+        for a in (*k.loads, *k.stores):
+            stride = a.strides[d]
+            weight = _bytes(a) * _share(k, a)
+            score += weight if stride == 1 else -weight if stride else 0
+        if size < 4:
+            score -= 100
+        if score >= best_score:
+            best, best_score = d, score
+    return best
+
+
+def _share(k: Kernel, a: Access) -> float:
+    """How much of the index space an access covers: broadcast operands weigh little."""
+    covered = prod(n for n, s in zip(k.sizes, a.strides) if s)
+    return covered / max(1, k.numel)
+
+
+def _second(k: Kernel, cols: int) -> int:
+    """A dimension along which accesses are contiguous that aren't along `cols`; -1 if there is none."""
+    best, most = -1, 0.0
+    for d, size in enumerate(k.sizes):
+        if d == cols or size < 4:
+            continue
+        weight = sum(
+            _bytes(a) * _share(k, a)
+            for a in (*k.loads, *k.stores)
+            if a.strides[d] == 1 and a.strides[cols] not in (0, 1)
+        )
+        if weight > most and weight > 0.05:
+            best, most = d, weight
+    return best

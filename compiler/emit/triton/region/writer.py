@@ -1,0 +1,451 @@
+"""A fused region as the text of a Triton kernel.
+
+    where the program stands · what it loads and computes · for each level of reductions a pass over what is
+    reduced (a loop, or the tile as a whole) · stores
+
+Text is written in scopes: the kernel's body, and inside of it loops. A value goes to the outermost scope that has
+all the dimensions it varies along, so what a loop doesn't change is computed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from gflow.compiler.kernel.description import Access, Kernel, Node
+from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.types import FLOATS
+
+from ..language import philox
+from ..language.device_functions import source
+from ..language.expressions import (
+    HALVES,
+    elementwise,
+    is_plain,
+    literal,
+    loaded,
+    pointer_type,
+    register_dtype,
+    rounded,
+    scalar_type,
+    triton_type,
+)
+from ..language.precision import coarse
+from ..program_builder import Source
+from .pipelining import stages
+from .tiling import Tiling
+
+#: element types whose constants may be parameters
+_PARAMETERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32"})
+
+
+@dataclass
+class Scope:
+    """Lines at one depth, the dimensions that begin to be known there, and the names of values."""
+
+    dims: frozenset[int]
+    indent: str
+    lines: list[str] = field(default_factory=list)
+    names: dict[Any, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A source, and what a launch passes for its parameters."""
+
+    source: Source
+    args: tuple[int | float | Place, ...]
+
+
+class Writer:
+    """Writes one kernel.
+
+    k, t, configs: what to write, and how it is run.
+    pieces: the stores of partial results: each program that shares a reduction has its own place.
+    chunk: how much of the looped axis one of these programs takes; 0 if one program takes it all.
+    """
+
+    def __init__(
+        self,
+        k: Kernel,
+        t: Tiling,
+        configs: Sequence[TritonConfig],
+        loads: Sequence[Place],
+        stores: Sequence[Place],
+        pieces: frozenset[int] = frozenset(),
+        chunk: int = 0,
+    ) -> None:
+        self.k, self.t, self.configs = k, t, configs
+        self.loads, self.stores = loads, stores
+        self.pieces, self.chunk = pieces, chunk
+        self.parameters: dict[str, str] = {}
+        self.values: dict[str, int | float | Place] = {}
+        self.used: set[str] = set()
+        self.number_type = "i64" if t.wide else "i32"
+        self.scopes: list[Scope] = []
+        self.starts: dict[str, str] = {}
+        self.walks: dict[tuple[int, ...], int] = {}
+        self.numbered: dict[tuple[Any, ...], str] = {}
+        self.coarse = coarse(k)
+
+    # -- text
+
+    def line(self, text: str, scope: int = -1) -> None:
+        s = self.scopes[scope]
+        s.lines.append(s.indent + text)
+
+    def scope_of(self, dims: frozenset[int]) -> int:
+        """The outermost scope where all of these dimensions are known."""
+        for n in range(len(self.scopes) - 1, 0, -1):
+            if self.scopes[n].dims & dims:
+                return n
+        return 0
+
+    def name(self, key: Any, wanted: str, text: str, dims: frozenset[int]) -> str:
+        """The variable that holds `text`; written once in the outermost scope that can."""
+        n = self.scope_of(dims)
+        for scope in self.scopes[: n + 1]:
+            if key in scope.names:
+                return scope.names[key]
+        self.line(f"{wanted} = {_bare(text)}", n)
+        self.scopes[n].names[key] = wanted
+        return wanted
+
+    # -- parameters
+
+    def parameter(self, name: str, kind: str, value: int | float | Place) -> str:
+        self.parameters[name] = kind
+        self.values[name] = value
+        return name
+
+    def number(self, name: str, value: int) -> str:
+        return self.parameter(name, self.number_type, value)
+
+    def multiple(self, name: str, value: int) -> str:
+        """A number as a multiple of 8 or 4, where it is one: parameters are known as multiples of 16 or not at all,
+        and 24 columns may be loaded four at a time, too."""
+        unit = next((u for u in (8, 4) if value % u == 0), 1) if value % 16 else 1
+        if unit == 1:
+            return self.number(name, value)
+        return f"({self.number(f'{name}_{unit}', value // unit)} * {unit})"
+
+    def size(self, d: int) -> str:
+        if d == self.t.cols and (self.t.rows or self.t.outer):
+            return self.multiple(f"n{d}", self.k.sizes[d])
+        return self.number(f"n{d}", self.k.sizes[d])
+
+    def product(self, dims: Sequence[int]) -> str:
+        return " * ".join(self.size(d) for d in dims) or "1"
+
+    def count(self, kind: str) -> int:
+        """How many parameters of a kind have a number: in the order in which they are met, whatever the op's."""
+        return sum(key[0] == kind for key in self.numbered)
+
+    # -- where the program stands
+
+    def axis(self, which: str) -> tuple[int, ...]:
+        """The dimensions of an axis of the tile."""
+        if which == "rows":
+            return self.t.rows
+        return (self.t.cols,) if self.t.cols >= 0 else ()
+
+    def reduced(self, which: str) -> bool:
+        dims = self.axis(which)
+        return bool(dims) and dims[0] in self.k.reduced
+
+    def looped(self, which: str) -> bool:
+        """Whether one program walks all of an axis, or a run of it."""
+        return self.reduced(which) or (self.t.runs and which == "rows")
+
+    def block(self, which: str) -> str:
+        return which.upper()
+
+    def masked(self, which: str) -> bool:
+        """Whether a tile may reach beyond the axis."""
+        total = prod(self.k.sizes[d] for d in self.axis(which))
+        blocks = [c.constants[self.block(which)] for c in self.configs]
+        return total == 0 or any(total % block for block in blocks)
+
+    def shape(self) -> str:
+        return "[ROWS, COLS]" if self.t.rows else "[COLS]"
+
+    def setup(self) -> str:
+        """The program's position; returns the expression of the grid's first size."""
+        t = self.t
+        pid = "tl.program_id(0)" + (".to(tl.int64)" if t.wide else "")
+        grid: list[str] = []
+        tiles: list[tuple[str, str]] = []
+        for which in ("cols", "rows"):
+            if self.axis(which) and not self.looped(which):
+                total, block = self.product(self.axis(which)), self.block(which)
+                tiles.append((which, f"tl.cdiv({total}, {block})"))
+                grid.append(f"cdiv({total}, {block})")
+        grid += [self.size(d) for d in t.outer]
+        rest = "pid"
+        if tiles or t.outer:
+            self.line(f"pid = {pid}")
+        for n, (which, count) in enumerate(tiles):
+            block = self.block(which)
+            if n + 1 < len(tiles) or t.outer:
+                self.line(f"{which}_tiles = {count}")
+                self.starts[which] = f"({rest} % {which}_tiles) * {block}"
+                rest = f"({rest} // {which}_tiles)"
+            else:
+                self.starts[which] = f"{rest} * {block}"
+        for d in reversed(t.outer[1:]):
+            self.line(f"i{d} = {rest} % n{d}")
+            rest = f"({rest} // n{d})"
+        if t.outer:
+            self.line(f"i{t.outer[0]} = {rest}")
+        for which in ("rows", "cols"):
+            if not self.axis(which):
+                continue
+            if not self.looped(which):
+                self.line(f"{which}_start = {self.starts[which]}")
+                self.positions(which, f"{which}_start")
+            elif which != "rows" and not t.loop_cols:
+                self.positions(which, "")
+        return " * ".join(grid) or "1"
+
+    def positions(self, which: str, start: str) -> None:
+        """The positions of a tile along an axis, in the innermost scope."""
+        dims, block = self.axis(which), self.block(which)
+        steps = f"tl.arange(0, {block})"
+        if self.t.rows:
+            steps += "[None, :]" if which == "cols" else "[:, None]"
+        text = f"{start} + {steps}" if start else steps
+        if len(dims) == 1:
+            flat = f"i{dims[0]}"
+            self.line(f"{flat} = {text}")
+        else:
+            flat = which
+            self.line(f"{flat} = {text}")
+            rest = flat
+            for d in reversed(dims[1:]):
+                self.line(f"i{d} = {rest} % n{d}")
+                self.size(d)
+                rest = f"({rest} // n{d})"
+            self.line(f"i{dims[0]} = {rest}")
+        if self.masked(which):
+            self.line(f"{which}_in = {flat} < {_bare(self.product(dims))}")
+
+    def loop(self, which: str, body: Callable[[], None]) -> None:
+        """`body` for all tiles along a reduced axis; the last one begins before the axis ends."""
+        total, block = self.product(self.axis(which)), self.block(which)
+        low, high = "0", total
+        if self.chunk and which == self.t.axis:
+            chunk = self.number("chunk", self.chunk)
+            piece = "tl.program_id(1)" + (".to(tl.int64)" if self.t.wide else "")
+            self.name("low", "low", f"{piece} * {chunk}", frozenset())
+            self.name("high", "high", f"tl.minimum(low + {chunk}, {total})", frozenset())
+            low, high = "low", "high"
+        count = prod(self.k.sizes[d] for d in self.axis(which))
+        innermost = which == "cols" or not self.t.loop_cols
+        length = self.chunk or count
+        deep = stages(self.k, self.t, self.configs, which, length) if innermost else 1
+        steps = f"{low}, {high}, {block}"
+        steps = f"tl.range({steps}, num_stages={deep})" if deep > 1 else f"range({steps})"
+        head = f"for {which}_start in {steps}:"
+        self.scopes.append(Scope(frozenset(self.axis(which)), self.scopes[-1].indent + "    "))
+        self.positions(which, f"{which}_start")
+        body()
+        inner = self.scopes.pop()
+        self.line(head)  # after what it doesn't change
+        self.scopes[-1].lines += inner.lines
+
+    def loops(self, body: Callable[[], None]) -> None:
+        """`body` for all tiles of what is reduced."""
+        if self.t.loop_rows and self.t.loop_cols:
+            self.nested(body)
+        elif self.t.axis:
+            self.loop(self.t.axis, body)
+        else:
+            body()
+
+    def nested(self, body: Callable[[], None]) -> None:
+        self.loop("rows", lambda: self.loop("cols", body))
+
+    # -- memory
+
+    def offset(self, strides: tuple[int, ...], without: int = -1) -> str:
+        """Where a walk is at the tile's positions, as an expression; 0 is ""."""
+        number = self.walks.setdefault(strides, len(self.walks))
+        order = [*self.t.outer, *self.t.rows, *self.axis("cols")]
+        terms = []
+        for d in order:
+            if not strides[d] or d == without:
+                continue
+            if strides[d] == 1:
+                terms.append(f"i{d}")
+            else:
+                terms.append(f"i{d} * {self.multiple(f's{number}_{d}', strides[d])}")
+        return " + ".join(terms)
+
+    def at(self, a: Access) -> str:
+        """The offset of an access, as a variable."""
+        dims = frozenset(d for d, s in enumerate(a.strides) if s)
+        text = self.offset(a.strides)
+        if not text or text.isidentifier():
+            return text
+        number = self.walks[a.strides]
+        return self.name(("at", a.strides), f"at{number}", text, dims)
+
+    def mask(self, dims: frozenset[int]) -> str:
+        """Which positions of the tile exist, for what varies along `dims`; "" if all do."""
+        parts = [
+            f"{which}_in"
+            for which in ("rows", "cols")
+            if dims & set(self.axis(which)) and self.masked(which)
+        ]
+        if len(parts) < 2:
+            return "".join(parts)
+        return self.name("mask", "inside", " & ".join(parts), frozenset(self.k_tile()))
+
+    def k_tile(self) -> tuple[int, ...]:
+        return (*self.t.rows, *self.axis("cols"))
+
+    def pointer(self, name: str, a: Access, place: Place) -> str:
+        base = self.parameter(name, pointer_type(a.dtype), place)
+        parts = [base]
+        if a.offset:
+            parts.append(str(a.offset))
+        at = self.at(a)
+        if at:
+            parts.append(at)
+        return " + ".join(parts)
+
+    def load(self, slot: int) -> str:
+        """Load `slot`, as an expression of the register's type."""
+        a = self.k.loads[slot]
+        key = ("in", a.operand, a.dtype)
+        name = self.numbered.setdefault(key, f"in{self.count('in')}")
+        pointer = self.pointer(name, a, self.loads[a.operand])
+        mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
+        text = f"tl.load({pointer}, mask={mask})" if mask else f"tl.load({pointer})"
+        return loaded(text, a.dtype)
+
+    def store(self, n: int, value: str) -> None:
+        a = self.k.stores[n]
+        pointer = self.pointer(f"out{n}", a, self.stores[a.operand])
+        if n in self.pieces:
+            width = self.number("width", prod(n for n, s in zip(self.k.sizes, a.strides) if s))
+            piece = "tl.program_id(1)" + (".to(tl.int64)" if self.t.wide else "")
+            pointer += f" + {piece} * {width}"
+        mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
+        self.line(
+            f"tl.store({pointer}, {value}, mask={mask})"
+            if mask
+            else f"tl.store({pointer}, {value})"
+        )
+
+    def write(self, stores: Sequence[int]) -> None:
+        """All values are computed before the first is written: a result may take an operand's place."""
+        values = [(n, self.value(self.k.stores[n].node)) for n in stores]
+        for n, text in values:
+            self.store(n, text)
+
+    # -- values
+
+    def value(self, i: int) -> str:
+        """Node `i`, as a variable or a literal."""
+        node = self.k.nodes[i]
+        for scope in self.scopes:
+            if i in scope.names:
+                return scope.names[i]
+        if node.op == "const":
+            return self.constant(i, node)
+        return self.name(i, f"{node.op}_{i}", self.expression(i, node), node.dims)
+
+    def constant(self, i: int, node: Node) -> str:
+        given, dtype = node.attrs["value"], node.dtype
+        if is_plain(given, dtype) or dtype not in _PARAMETERS:
+            text = literal(given, register_dtype(dtype))
+            return (
+                text
+                if not text.startswith("tl.")
+                else self.name(i, f"const_{i}", text, frozenset())
+            )
+        number = float(given) if dtype in FLOATS else int(given)
+        key = ("const", number, dtype)
+        name = self.numbered.setdefault(key, f"const{self.count('const')}")
+        return self.parameter(name, scalar_type(dtype), number)
+
+    def expression(self, i: int, node: Node) -> str:
+        match node.op:
+            case "load":
+                return self.load(node.slot)
+            case "index":
+                text = self.offset(self.k.indices[node.slot]) or "0"
+                return f"({text}).to(tl.int64)" if text != "0" else "tl.full([], 0, tl.int64)"
+            case "random":
+                return philox.expression(self, i, node)
+            case "reduce" | "partial_sums":
+                raise AssertionError("a reduction is computed by its pass")
+        args = [self.value(a) for a in node.args]
+        dtypes = [self.k.nodes[a].dtype for a in node.args]
+        inexact = i in self.coarse
+        return elementwise(node.op, args, dtypes, node.dtype, node.attrs, self.used, inexact)
+
+    # -- the whole
+
+    def render(self, stem: str, comment: Callable[[], str] | None) -> Written:
+        from .reductions import write_reductions
+        from .row_runs import write_runs
+
+        self.scopes = [Scope(frozenset(), "    ")]
+        grid = [self.setup()]
+        if self.t.runs:
+            write_runs(self)
+        elif any(n.op == "reduce" for n in self.k.nodes):
+            write_reductions(self)
+        else:
+            self.write(range(len(self.k.stores)))
+        if self.chunk:
+            axis = self.t.axis
+            grid.append(f"cdiv({self.product(self.axis(axis))}, chunk)")
+        blocks = [b for b in ("ROWS", "COLS") if b in self.configs[0].constants]
+        names = [*self.parameters, *(f"{b}: tl.constexpr" for b in blocks)]
+        head = f"def KERNEL({', '.join(names)}):\n"
+        if len(head) > 100:
+            head = "def KERNEL(\n" + "".join(f"    {n},\n" for n in names) + "):\n"
+        body = "\n".join(self.scopes[0].lines)
+        text = source(f"{head}{body}\n", self.used)
+        built = Source(
+            stem,
+            text,
+            dict(self.parameters),
+            tuple(self.configs),
+            tuple(grid),
+            {},
+            self.hints(),
+            comment,
+        )
+        return Written(built, tuple(self.values[p] for p in self.parameters))
+
+    def hints(self) -> frozenset[str]:
+        """Parameters that are worth a kernel of their own where they are multiples of 16."""
+        found = {p for p, kind in self.parameters.items() if kind.startswith("*")}
+        found |= {p for p in self.parameters if p.startswith("s") or p in ("chunk", "width")}
+        return frozenset(found | {f"n{d}" for d in self.axis("cols")})
+
+
+def _bare(text: str) -> str:
+    """An expression without parentheses around all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for n, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and n + 1 < len(text):
+            return text
+    return text[1:-1]
+
+
+def register(node: Node) -> str:
+    """The element type that a reduction accumulates in."""
+    return "i32" if node.dtype == "i1" else register_dtype(node.dtype)
+
+
+__all__ = ["HALVES", "Scope", "Writer", "Written", "register", "rounded", "triton_type"]

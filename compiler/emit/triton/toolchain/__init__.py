@@ -1,0 +1,1 @@
+"""From Triton sources to machine code: worker processes, the cache of machine code, autotuning."""

@@ -1,0 +1,153 @@
+"""Triton kernels to machine code for a device: in parallel, and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from gflow.compiler.ir.errors import CompileError
+from gflow.dialects.program import DeviceCode, TritonKernel
+
+from .process_pool import PATIENCE, Answer, shared_pool
+
+#: of a kernel and one of its configs
+Job = tuple[TritonKernel, int]
+#: where compiled kernels are kept between processes
+Store = tuple[Callable[[str, str], bytes | None], Callable[[str, str, bytes], None]]
+#: changes when what is kept changes
+_VERSION = 1
+_KIND = "device_code"
+#: kernels that an error tells of
+_SHOWN = 3
+
+
+class KernelError(CompileError):
+    """A kernel does not compile."""
+
+
+def key_of(kernel: str, config: int) -> str:
+    """The name of a kernel with a config in `Program.device_code`."""
+    return f"{kernel}/{config}"
+
+
+def compile_kernels(
+    jobs: Iterable[Job],
+    arch: int,
+    *,
+    store: Store | None = None,
+    tell: Callable[[str, str], None] = lambda name, detail: None,
+    labels: Mapping[str, str] | None = None,
+    failed: Callable[[TritonKernel, int, str], None] | None = None,
+    patience: float = PATIENCE,
+) -> dict[str, DeviceCode]:
+    """Code of kernels with configs, by `key_of`.
+
+    Args:
+        arch: compute capability, 90 for 9.0.
+        labels: what each kernel was made from, for errors.
+        failed: called with a kernel that does not compile, its config and why, instead of an error.
+        patience: seconds that one kernel may take.
+
+    Raises:
+        KernelError: a kernel does not compile.
+    """
+    found: dict[str, DeviceCode] = {}
+    todo: list[tuple[Job, str]] = []
+    for job in jobs:
+        name = _digest(*job, arch) if store else ""
+        code = _stored(store, name) if store else None
+        if code is None:
+            todo.append((job, name))
+        else:
+            found[key_of(job[0].name, job[1])] = code
+    problems: list[str] = []
+    finished = 0
+
+    def done(n: int, answer: Answer) -> None:
+        (kernel, config), name = todo[n]
+        nonlocal finished
+        finished += 1
+        tell("triton", f"{finished}/{len(todo)} {kernel.name}")
+        if "error" in answer:
+            message = _message(kernel, config, arch, answer, (labels or {}).get(kernel.name, ""))
+            if failed is None:
+                problems.append(message)
+            else:
+                failed(kernel, config, message)
+            return
+        answer["instructions"] = tuple(answer["instructions"])
+        code = found[key_of(kernel.name, config)] = DeviceCode(**answer)
+        if store:
+            store[1](_KIND, name, json.dumps(asdict(code)).encode())
+
+    if todo and not triton_version():
+        raise KernelError(
+            "kernels for CUDA are compiled by Triton, which is not installed: install gflow[gpu]"
+        )
+    if todo:
+        requests = [_request(*job, arch) for job, _ in todo]
+        shared_pool().run(requests, done, patience)
+    if problems:
+        more = [f"{len(problems) - _SHOWN} more kernels do not compile"] * (len(problems) > _SHOWN)
+        raise KernelError("\n\n".join([*problems[:_SHOWN], *more]))
+    return found
+
+
+def _request(kernel: TritonKernel, config: int, arch: int) -> dict[str, Any]:
+    chosen = kernel.configs[config]
+    return {
+        "name": kernel.name,
+        "source": kernel.source,
+        "parameters": kernel.parameters,
+        "constants": {**kernel.constants, **chosen.constants},
+        "multiples": kernel.multiples,
+        "num_warps": chosen.num_warps,
+        "num_stages": chosen.num_stages,
+        "arch": arch,
+    }
+
+
+def _digest(kernel: TritonKernel, config: int, arch: int) -> str:
+    """All that a kernel's code depends on."""
+    parts = [_VERSION, triton_version(), _request(kernel, config, arch)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _stored(store: Store, name: str) -> DeviceCode | None:
+    data = store[0](_KIND, name)
+    if data is None:
+        return None
+    try:
+        values = json.loads(data)
+        values["instructions"] = tuple(values["instructions"])
+        return DeviceCode(**values)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@cache
+def triton_version() -> str:
+    """The version of Triton that compiles; "" if there is none."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _message(kernel: TritonKernel, config: int, arch: int, answer: Answer, label: str) -> str:
+    chosen = kernel.configs[config]
+    lines = [
+        f"the Triton kernel {kernel.name} does not compile for compute capability {arch // 10}.{arch % 10}, "
+        f"with {chosen.constants}, {chosen.num_warps} warps, {chosen.num_stages} stages"
+    ]
+    if label:
+        lines.append(f"  it is of {label}")
+    at, texts = answer.get("line", 0), kernel.source.split("\n")
+    if 0 < at <= len(texts):
+        lines.append(f"  line {at}: {texts[at - 1].strip()}")
+    return "\n".join([*lines, *(f"  {line}" for line in answer["error"].split("\n"))])

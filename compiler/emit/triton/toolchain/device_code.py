@@ -1,0 +1,113 @@
+"""The machine code of a program's launches, and which of its configs a kernel runs with where nothing is measured.
+
+The cost model guesses registers; the assembler knows them. Where the model's first choice spills, the next ones are
+compiled, too, and the first that does not is used, or the one that spills least.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from gflow.compiler.targets import Target, parse_target
+from gflow.dialects.program import DeviceCode, LaunchStep, Program
+
+from ..language.grid import grid_of
+from .compile import Job, Store, compile_kernels, key_of
+
+#: configs that are tried after one that spills
+MORE = 3
+#: bytes of a thread that cost less than another config: two numbers, kept around a loop
+FEW = 8
+
+#: code of kernels with configs, by `key_of`; of those that compile
+Compile = Callable[[Iterable[Job]], dict[str, DeviceCode]]
+
+
+def add_device_code(
+    program: Program,
+    *,
+    store: Store | None = None,
+    tell: Callable[[str, str], None] = lambda name, detail: None,
+    timing: dict[str, float] | None = None,
+) -> None:
+    """Compile what the launches of a program for CUDA need, for its target's architecture; launches of a kernel that
+    spills get another of its configs, but for those that were measured.
+
+    Args:
+        store: reads and writes bytes by kind and name; nothing is kept without it.
+        tell: called with "triton" and how far it is.
+        timing: seconds are added, as "triton".
+
+    Raises:
+        KernelError: a kernel does not compile.
+    """
+    start = time.perf_counter()
+    wanted = {(s.kernel, s.config): s.label for s in program.steps if isinstance(s, LaunchStep)}
+    jobs = [
+        (program.triton[kernel], config)
+        for kernel, config in wanted
+        if key_of(kernel, config) not in program.device_code
+    ]
+    labels = {kernel: label for (kernel, _), label in reversed(wanted.items())}
+    arch = parse_target(program.target).arch
+    program.device_code |= compile_kernels(jobs, arch, store=store, tell=tell, labels=labels)
+    new = {k.name for k, _ in jobs}
+
+    def again(jobs: Iterable[Job]) -> dict[str, DeviceCode]:
+        return compile_kernels(jobs, arch, store=store, tell=tell, failed=lambda *why: None)
+
+    avoid_spills(program, new, again)
+    if timing is not None:
+        timing["triton"] = timing.get("triton", 0.0) + time.perf_counter() - start
+
+
+def avoid_spills(program: Program, kernels: Iterable[str], compiled: Compile) -> None:
+    """Have launches of kernels that spill run with another config."""
+    target = parse_target(program.target)
+    raced = {race.step for race in program.races}
+    launches = [
+        (n, s)
+        for n, s in enumerate(program.steps)
+        if isinstance(s, LaunchStep) and s.config == 0 and n not in raced
+    ]
+    tried: dict[str, dict[int, DeviceCode]] = {}
+    for name in set(kernels) & {s.kernel for _, s in launches}:
+        code = program.device_code[key_of(name, 0)]
+        if badness(code, target):
+            tried[name] = {0: code}
+    for config in range(1, MORE + 1):
+        jobs = [
+            (program.triton[name], config)
+            for name, found in tried.items()
+            if config < len(program.triton[name].configs)
+            and all(badness(code, target) for code in found.values())
+        ]
+        found = compiled(jobs) if jobs else {}
+        for kernel, _ in jobs:
+            if key_of(kernel.name, config) in found:
+                tried[kernel.name][config] = found[key_of(kernel.name, config)]
+    best = {
+        name: min((badness(code, target), c) for c, code in found.items())[1]
+        for name, found in tried.items()
+    }
+    for n, step in launches:
+        config = best.get(step.kernel, 0)
+        if config:
+            kernel = program.triton[step.kernel]
+            grid = grid_of(kernel, kernel.configs[config], step.args)
+            program.steps[n] = replace(step, config=config, grid=grid)
+    used = {(s.kernel, s.config) for s in program.steps if isinstance(s, LaunchStep)}
+    for name, config in best.items():
+        program.device_code[key_of(name, config)] = tried[name][config]
+        if (name, 0) not in used:
+            program.device_code.pop(key_of(name, 0), None)
+
+
+def badness(code: DeviceCode, target: Target) -> float:
+    """Bytes that a thread spills, if not few; infinite if a block's shared memory is more than there is."""
+    if code.shared > target.device.shared_memory:
+        return math.inf
+    return code.spills if code.spills > FEW else 0

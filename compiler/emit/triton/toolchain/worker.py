@@ -1,0 +1,184 @@
+"""A process that compiles Triton kernels: `python -m gflow.compiler.emit.triton.toolchain.worker`.
+
+Requests and answers are lines of JSON on stdin and stdout; it ends with its stdin. A process of its own,
+since Triton decides when it is imported whether kernels are compiled or interpreted, and so that
+several kernels are compiled at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import traceback
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .source_module import load_text
+
+_INSTRUCTION = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|mma\.sp|tcgen05\.mma)[\w.:]*")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SPILLS = re.compile(r"(\d+) bytes spill stores")
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what compilers print is no answer
+    with tempfile.TemporaryDirectory(prefix="gflow-triton-") as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        with contextlib.suppress(ImportError):  # the first request has to say so
+            _prepare()
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer = compile_kernel(request)
+            except Exception as error:
+                answer = {"error": _reason(error), "line": _line(error, request)}
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+def _prepare() -> None:
+    """Load Triton, and have it say what it can about its kernels."""
+    import triton
+    from triton.compiler import compiler
+
+    triton.knobs.nvidia.dump_ptxas_log = True
+    triton.knobs.compilation.always_compile = True
+    if hasattr(compiler, "get_cache_key"):
+        # files are kept for a moment only; Triton would hash all of itself to name them
+        compiler.get_cache_key = lambda *args, **kwargs: "kernel"
+
+
+def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a `DeviceCode`.
+
+    request: name, source, parameters, constants, multiples, num_warps, num_stages, arch.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    name, parameters = request["name"], request["parameters"]
+    module = load_text(name, request["source"])
+    function = getattr(module, name)
+    signature = {n: parameters.get(n, "constexpr") for n in function.arg_names}
+    constants = {n: v for n, v in request["constants"].items() if n in function.arg_names}
+    if [n for n in function.arg_names if n in parameters] != list(parameters):
+        raise ValueError(f"the parameters {list(parameters)} come in another order in {name}()")
+    missing = [n for n in function.arg_names if n not in parameters and n not in constants]
+    if missing:
+        raise ValueError(f"no value for the parameters {', '.join(missing)}")
+    attributes: Any = {
+        (i,): [["tt.divisibility", 16]]
+        for i, n in enumerate(function.arg_names)
+        if n in request["multiples"]
+    }
+    source = ASTSource(function, signature, constants, attributes)
+    options = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            found = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)  # fmt: skip
+    except Exception as error:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(printed.getvalue())
+        raise
+    finally:
+        _empty(Path(os.environ["TRITON_CACHE_DIR"]))
+    metadata = found.metadata
+    _check_entry(found.asm["ptx"], parameters, 32 * metadata.num_warps)
+    log = printed.getvalue()
+    return {
+        "cubin": base64.b64encode(zlib.compress(found.asm["cubin"], 6)).decode(),
+        "entry": metadata.name,
+        "shared": metadata.shared,
+        "warps": metadata.num_warps,
+        "scratch": metadata.global_scratch_size,
+        "registers": _first(_REGISTERS, log),
+        "spills": _first(_SPILLS, log),
+        "instructions": instructions(found.asm["ptx"]),
+    }
+
+
+def instructions(ptx: str) -> list[str]:
+    """The tensor-core instructions of a kernel, without what all of them have in common."""
+    found = set(_INSTRUCTION.findall(ptx))
+    return sorted(re.sub(r"\.(?:sync|aligned|row|col)\b", "", name) for name in found)
+
+
+def _check_entry(ptx: str, parameters: dict[str, str], threads: int) -> None:
+    """The entry takes what launches give: the parameters, then two addresses of scratch.
+
+    Raises:
+        ValueError: it doesn't; another version of Triton, perhaps.
+    """
+    head = ptx[ptx.index(".entry") :]
+    given = [int(bits) for bits in re.findall(r"\.param \.[a-z](\d+)", head[: head.index(")")])]
+    bits = {"i1": 8, "u1": 8}
+    wanted = [
+        64 if k.startswith("*") else bits.get(k) or int(k.strip("iufpb"))
+        for k in parameters.values()
+    ]
+    if given != [*wanted, 64, 64]:
+        raise ValueError(
+            f"the kernel takes parameters of {given} bits; {[*wanted, 64, 64]} expected"
+        )
+    found = re.search(r"\.reqntid (\d+)", head)
+    if found and int(found[1]) != threads:
+        raise ValueError(f"the kernel wants {found[1]} threads a block; {threads} expected")
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.search(text)
+    return int(found[1]) if found else 0
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, from the error that began it."""
+    texts = []
+    current: BaseException | None = error
+    while current is not None:
+        text = str(current) or type(current).__name__
+        if text not in texts:
+            texts.append(text)
+        current = current.__cause__
+    return "\n".join([*texts, *getattr(error, "__notes__", ())]).strip()
+
+
+def _line(error: BaseException, request: dict[str, Any]) -> int:
+    """The line of the source that an error is about; 0 if none is known."""
+    lines: Sequence[int] = ()
+    current: BaseException | None = error
+    while current is not None:
+        node, source = getattr(current, "node", None), getattr(current, "src", None)
+        if node is not None and isinstance(source, str):
+            head = source.split("\n", 1)[0]
+            texts = request["source"].split("\n")
+            first = texts.index(head) if head in texts else 0
+            lines = (first + node.lineno,)
+        for frame in traceback.extract_tb(current.__traceback__):
+            if frame.filename == f"<{request['name']}.py>" and not lines:
+                lines = (frame.lineno or 0,)
+        if isinstance(current, SyntaxError) and current.filename == f"<{request['name']}.py>":
+            lines = (current.lineno or 0,)
+        current = current.__cause__
+    return lines[0] if lines else 0
+
+
+def _empty(folder: Path) -> None:
+    """Remove what Triton keeps of a compilation."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+if __name__ == "__main__":
+    main()

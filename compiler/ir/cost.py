@@ -1,0 +1,150 @@
+"""What an op costs: bytes moved, floating-point operations, and the time a device needs for them.
+
+A roofline (Williams et al., 2009): an op takes as long as the slower of its memory traffic and its
+arithmetic, plus a launch. Views cost nothing. The figures are per op as it stands in the IR: before
+fusion every elementwise op loads and stores its tensors, after fusion a kernel loads each operand and
+stores each result once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most, roughly
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import kernel_dims
+from gflow.dialects.ops.structure import BARRIER
+from gflow.dialects.types import TensorType
+
+from ..targets import Device
+from .views import VIEW_OPS
+
+
+@dataclass(frozen=True)
+class Cost:
+    """bytes: loaded and stored. flops: floating-point (and integer) operations. contraction: these
+    are multiply-adds of a contraction, of element type `dtype`."""
+
+    bytes: int = 0
+    flops: int = 0
+    contraction: bool = False
+    dtype: str = ""
+
+
+def seconds(cost: Cost, device: Device) -> float:
+    """The roofline time of an op."""
+    if not cost.bytes and not cost.flops:
+        return 0.0
+    return max(cost.bytes / device.bandwidth, cost.flops / rate(cost, device)) + device.launch
+
+
+def rate(cost: Cost, device: Device) -> float:
+    """Operations a second that a device has for this kind of work."""
+    return device.matmul.get(cost.dtype, device.vector) if cost.contraction else device.vector
+
+
+def cost_of(op: ir.Operation) -> Cost:
+    """The cost of an op of the dialect; a `gflow.fused` op costs what it loads, stores and computes."""
+    name = op.name.removeprefix("gflow.")
+    if name in VIEW_OPS or name not in OPS or name in ("constant", "yield", BARRIER):
+        return Cost()
+    operands = [builder.type_of(v) for v in op.operands]
+    results = [builder.type_of(v) for v in op.results]
+    moved = sum(t.nbytes for t in results) + _loaded(op)
+    if name in _CONTRACTIONS:
+        flops = _CONTRACTIONS[name](op, operands, results)
+        return Cost(moved, roughly(flops), True, operands[0].dtype)
+    if name == "fused":
+        return _fused(op, moved)
+    if name == "aten" and (flops := _attention(op, operands)):
+        return Cost(moved, roughly(flops), True, operands[0].dtype)
+    return Cost(moved, arithmetic(op, name, operands, results))
+
+
+def arithmetic(
+    op: ir.Operation, name: str, operands: list[TensorType], results: list[TensorType]
+) -> int:
+    """Operations of an op that is no contraction, by the `cost` of its declaration."""
+    if OPS[name].category in ("shape", "structure") or name in ("constant", "iota"):
+        return 0
+    return OPS[name].cost * max((at_most(t.numel) for t in [*operands, *results]), default=0)
+
+
+def _loaded(op: ir.Operation) -> int:
+    """Bytes of the operands: each value once, a broadcast value what it repeats, a scalar none."""
+    return sum(t.nbytes for t in {v: _memory(v) for v in op.operands}.values() if t is not None)
+
+
+def _memory(value: ir.Value) -> TensorType | None:
+    """The type of what is read of a value: the operand of a broadcast; None for a splat constant."""
+    if isinstance(value.owner, ir.Block):
+        return builder.type_of(value)
+    owner = value.owner.operation
+    if owner.name == "gflow.broadcast":
+        return _memory(owner.operands[0])
+    if owner.name == "gflow.constant":
+        elements = owner.attributes["value"]
+        if isinstance(elements, ir.DenseElementsAttr) and elements.is_splat:
+            return None
+    return builder.type_of(value)
+
+
+def _fused(op: ir.Operation, moved: int) -> Cost:
+    total, contraction, dtype = 0, False, ""
+    for inner in op.regions[0].blocks[0].operations:
+        found = cost_of(inner.operation)
+        total += found.flops
+        if found.contraction:
+            contraction, dtype = True, found.dtype
+    return Cost(moved, total, contraction, dtype)
+
+
+def _attention(op: ir.Operation, operands: list[TensorType]) -> int:
+    """Operations of a call of PyTorch's attention: two products forward, five backward; 0 for other
+    calls. Query and key are the first arguments, after the gradient of the output if there is one."""
+    overload = ir.StringAttr(op.attributes["overload"]).value
+    if "scaled_dot_product" not in overload or "attention" not in overload:
+        return 0
+    backward = "backward" in overload
+    arguments = json.loads(ir.StringAttr(op.attributes["args"]).value)[0]
+    query, key = (operands[arguments[int(backward) + i]["t"]] for i in range(2))
+    return (10 if backward else 4) * query.numel * key.shape[-2]
+
+
+def _products(q: TensorType, k: TensorType, count: int) -> int:
+    """Operations of `count` products of an attention's size: two forward, five backward."""
+    return 2 * count * q.numel * k.shape[1]
+
+
+def _matmul(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
+    return 2 * results[0].numel * operands[0].shape[-1]
+
+
+def _convolution(op: ir.Operation, operands: list[TensorType], results: list[TensorType]) -> int:
+    """Two operations for each output element and weight of one output channel."""
+    attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
+    match op.name:
+        case "gflow.convolution":
+            out, weight = results[0], operands[1]
+        case "gflow.convolution_input_grad":
+            out, weight = operands[0], operands[1]
+        case _:
+            out, weight = operands[1], results[0]
+    _, i, spatial = kernel_dims(attrs["layout"], weight.rank)
+    return 2 * out.numel * weight.shape[i] * prod(weight.shape[d] for d in spatial)
+
+
+_CONTRACTIONS: dict[str, Callable[[ir.Operation, list[TensorType], list[TensorType]], int]] = {
+    "matmul": _matmul,
+    "convolution": _convolution,
+    "convolution_input_grad": _convolution,
+    "convolution_weight_grad": _convolution,
+    "attention": lambda op, operands, results: _products(operands[0], operands[1], 2),
+    "attention_grad": lambda op, operands, results: _products(operands[1], operands[2], 5),
+}

@@ -1,0 +1,378 @@
+"""What a kernel does, as data: index space, loads, an expression DAG, reductions, stores.
+
+Both code generators read this description and nothing else. It is built from a `gflow.fused`
+region by `describe`, which resolves broadcasts, transposes and unit reshapes into strides:
+
+    %s = gflow.broadcast %b {dims = [1]}        load b, strides (0, 1)
+    %t = gflow.add %x, %s                  →    add(load x, load b)
+    gflow.yield %t                              store t, strides (n, 1)
+
+The index space is that of the reductions' operand (or, without any, of the results). Dimensions that every
+operand walks as one are merged, so most kernels have one or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType, row_major_strides, type_of, without_ones
+
+from ..ir.contractions import CONTRACTIONS
+from ..ir.errors import CannotLower
+
+#: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
+DimMap = tuple[int, ...]
+
+
+@dataclass
+class Node:
+    """One value of the expression DAG.
+
+    op: "load", "const", "index" (a linear position as i64), "reduce", "partial_sums", "random", or an elementwise
+        op's name.
+    args: indices of operand nodes.
+    slot: for "load" the index into `Kernel.loads`, for "index" into `Kernel.indices`.
+    depth: how many reductions lie below on the longest path; a reduce node's own depth counts itself.
+    dims: the dimensions of the index space that the value varies along.
+    """
+
+    op: str
+    dtype: str
+    args: tuple[int, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+    slot: int = -1
+    depth: int = 0
+    dims: frozenset[int] = frozenset()
+
+
+@dataclass
+class Access:
+    """A load or store.
+
+    operand: which operand (or result) of the fused op.
+    strides: along each dimension of the index space, in elements.
+    node: the node that a store writes.
+    offset: elements to add to the operand's address.
+    """
+
+    operand: int
+    dtype: str
+    strides: tuple[int, ...]
+    node: int = -1
+    offset: int = 0
+
+
+@dataclass
+class Kernel:
+    """A kernel over the index space `sizes`; `reduced` are the dimensions that its reductions combine."""
+
+    sizes: tuple[int, ...]
+    reduced: frozenset[int]
+    nodes: list[Node]
+    loads: list[Access]
+    indices: list[tuple[int, ...]]
+    stores: list[Access]
+
+    @property
+    def numel(self) -> int:
+        total = 1
+        for size in self.sizes:
+            total *= size
+        return total
+
+
+class _Describer:
+    def __init__(self, op: ir.Operation, inputs: Sequence[tuple[int, ...]]) -> None:
+        self.block = op.regions[0].blocks[0]
+        self.inputs = inputs
+        self.space, self.reduced = _index_space(self.block)
+        self.nodes: list[Node] = []
+        self.loads: list[Access] = []
+        self.indices: list[tuple[int, ...]] = []
+        self.memo: dict[tuple[ir.Value, DimMap], int] = {}
+        self.unique: dict[Any, int] = {}
+
+    def add(self, node: Node, key: Any = None) -> int:
+        if key is None:
+            # by their text: 0.0 and -0.0 are equal numbers, but not the same constant
+            attrs = tuple(sorted((name, repr(value)) for name, value in node.attrs.items()))
+            key = (node.op, node.dtype, node.args, node.slot, attrs)
+        if key not in self.unique:
+            self.nodes.append(node)
+            self.unique[key] = len(self.nodes) - 1
+        return self.unique[key]
+
+    def strides(
+        self, shape: tuple[int, ...], own: tuple[int, ...], dim_map: DimMap
+    ) -> tuple[int, ...]:
+        out = [0] * len(self.space)
+        for size, stride, d in zip(shape, own, dim_map):
+            if d >= 0 and size != 1:
+                out[d] += stride
+        return tuple(out)
+
+    def demand(self, value: ir.Value, dim_map: DimMap) -> int:
+        """The node that computes `value` where its dimension i runs along dim_map[i]."""
+        key = (value, dim_map)
+        if key not in self.memo:
+            self.memo[key] = self.make(value, dim_map)
+        return self.memo[key]
+
+    def make(self, value: ir.Value, dim_map: DimMap) -> int:
+        ty = type_of(value)
+        if isinstance(value.owner, ir.Block):
+            number = ir.BlockArgument(value).arg_number
+            strides = self.strides(ty.shape, self.inputs[number], dim_map)
+            access = Access(number, ty.dtype, strides)
+            if access not in self.loads:
+                self.loads.append(access)
+            return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
+        op = value.owner.operation
+        name = op.name.removeprefix("gflow.")
+        operands = list(op.operands)
+        if name in CONTRACTIONS or (name == "reshape" and _is_root(operands[0])):
+            return self.root(ty, dim_map)
+        attrs = read(OPS[name], op.attributes)
+        match name:
+            case "constant":
+                elements = op.attributes["value"]
+                if not is_splat(elements):
+                    raise CannotLower("a constant in a kernel must be a splat")
+                return self.add(Node("const", ty.dtype, attrs={"value": _splat_value(elements)}))
+            case "iota":
+                return self.convert_index(
+                    self.index(ty.shape, [int(d == attrs["dim"]) for d in range(ty.rank)], dim_map),
+                    ty,
+                )
+            case "random":
+                index = self.index(ty.shape, row_major_strides(ty.shape), dim_map)
+                seed = self.demand_rng(operands[0], 0)
+                offset = self.demand_rng(operands[0], 1)
+                keep = {"kind": attrs["kind"], "stream": attrs["stream"]}
+                return self.add(Node("random", ty.dtype, (index, seed, offset), keep))
+            case "broadcast":
+                x = type_of(operands[0])
+                inner = tuple(
+                    dim_map[d] if size != 1 else -1 for size, d in zip(x.shape, attrs["dims"])
+                )
+                return self.demand(operands[0], inner)
+            case "reshape":
+                return self.demand(
+                    operands[0], unit_reshape_map(type_of(operands[0]).shape, ty.shape, dim_map)
+                )
+            case "transpose":
+                inner_map = [-1] * ty.rank
+                for i, p in enumerate(attrs["permutation"]):
+                    inner_map[p] = dim_map[i]
+                return self.demand(operands[0], tuple(inner_map))
+            case "reduce":
+                return self.reduce(operands[0], attrs, ty, dim_map)
+            case "partial_sums":
+                full = tuple(range(len(self.space)))
+                if type_of(operands[0]).shape != self.space:
+                    raise CannotLower(f"partial sums of {type_of(operands[0])} over {self.space}")
+                summed = self.demand(operands[0], full)
+                return self.add(Node("partial_sums", ty.dtype, (summed,), {"run": attrs["run"]}))
+        args = tuple(self.demand(x, dim_map) for x in operands)
+        return self.add(
+            Node(name, ty.dtype, args, {k: v for k, v in attrs.items() if v is not None})
+        )
+
+    def root(self, ty: TensorType, dim_map: DimMap) -> int:
+        """The contraction's result, or a reshape of it: a load of one more operand, row-major."""
+        strides = self.strides(ty.shape, row_major_strides(ty.shape), dim_map)
+        access = Access(len(self.inputs), ty.dtype, strides)
+        if access not in self.loads:
+            self.loads.append(access)
+        return self.add(Node("load", ty.dtype, slot=self.loads.index(access)))
+
+    def demand_rng(self, value: ir.Value, which: int) -> int:
+        """Word `which` of the generator state, as a scalar load."""
+        number = ir.BlockArgument(value).arg_number
+        access = Access(number, "i64", (0,) * len(self.space), offset=which)
+        if access not in self.loads:
+            self.loads.append(access)
+        return self.add(Node("load", "i64", slot=self.loads.index(access)))
+
+    def index(self, shape: tuple[int, ...], own: Sequence[int], dim_map: DimMap) -> int:
+        strides = self.strides(shape, tuple(own), dim_map)
+        if strides not in self.indices:
+            self.indices.append(strides)
+        return self.add(Node("index", "i64", slot=self.indices.index(strides)))
+
+    def convert_index(self, node: int, ty: TensorType) -> int:
+        return (
+            node
+            if ty.dtype == "i64"
+            else self.add(Node("convert", ty.dtype, (node,), {"dtype": ty.dtype}))
+        )
+
+    def reduce(
+        self, operand: ir.Value, attrs: dict[str, Any], ty: TensorType, dim_map: DimMap
+    ) -> int:
+        x = type_of(operand)
+        dims = attrs["dims"]
+        identity = tuple(d if size != 1 else -1 for d, size in enumerate(x.shape))
+        kept = tuple(identity[d] for d in range(x.rank) if d not in dims)
+        if x.shape != self.space or kept != dim_map:
+            raise CannotLower(
+                f"a reduction of {x} over {list(dims)} does not fit the kernel's index space {self.space}"
+            )
+        if all(x.shape[d] == 1 for d in dims):  # one element is its own sum, product and maximum
+            one = self.demand(operand, identity)
+            same = ty.dtype == x.dtype
+            return one if same else self.add(Node("convert", ty.dtype, (one,), {"dtype": ty.dtype}))
+        return self.add(
+            Node("reduce", ty.dtype, (self.demand(operand, identity),), {"kind": attrs["kind"]})
+        )
+
+
+def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
+    """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1."""
+    real = [d for size, d in zip(outer, dim_map) if size != 1]
+    if without_ones(inner) != without_ones(outer):
+        raise CannotLower(f"a reshape of {inner} to {outer} inside a kernel")
+    found = iter(real)
+    return tuple(next(found) if size != 1 else -1 for size in inner)
+
+
+def partial_sums_of(value: ir.Value) -> ir.Operation | None:
+    """The `gflow.partial_sums` that makes a value."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name != "gflow.partial_sums":
+        return None
+    return value.owner.operation
+
+
+def _is_root(value: ir.Value) -> bool:
+    """Whether a value is the result of a contraction."""
+    if isinstance(value.owner, ir.Block):
+        return False
+    return value.owner.operation.name.removeprefix("gflow.") in CONTRACTIONS
+
+
+def _splat_value(elements: ir.DenseElementsAttr) -> float | int | bool:
+    value = elements.get_splat_value()
+    if isinstance(value, ir.FloatAttr | ir.BoolAttr):
+        return value.value
+    return ir.IntegerAttr(value).value
+
+
+def _index_space(block: ir.Block) -> tuple[tuple[int, ...], frozenset[int]]:
+    """The shape of the index space and its reduced dimensions."""
+    for op in block.operations:
+        if op.operation.name == "gflow.reduce":
+            attrs = read(OPS["reduce"], op.operation.attributes)
+            return type_of(op.operation.operands[0]).shape, frozenset(attrs["dims"])
+        if op.operation.name == "gflow.partial_sums":
+            space = type_of(op.operation.operands[0]).shape
+            return space, frozenset({len(space) - 1})
+    shapes = [type_of(v).shape for v in _yielded(block) if not _is_root(v)]
+    return max(shapes, key=lambda s: (TensorType(s, "i1").numel, len(s))), frozenset()
+
+
+def _yielded(block: ir.Block) -> list[ir.Value]:
+    return list(list(block.operations)[-1].operation.operands)
+
+
+def describe(
+    op: ir.Operation, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]
+) -> Kernel:
+    """The kernel of a `gflow.fused` op; of an epilogue, if the op has a contraction. That one's result
+    is a load, numbered as one more operand; it isn't stored by the kernel.
+
+    Args:
+        op: the fused op.
+        inputs: each operand's strides in memory, in elements, one for each of its dimensions.
+        outputs: each result's strides in memory.
+
+    Raises:
+        CannotLower: the region isn't one kernel; fusion must not have made it.
+    """
+    d = _Describer(op, inputs)
+    full = tuple(i if s != 1 else -1 for i, s in enumerate(d.space))
+    kept = tuple(full[i] for i in range(len(d.space)) if i not in d.reduced)
+    kept_shape = tuple(d.space[i] for i in range(len(d.space)) if i not in d.reduced)
+    stores = []
+    for i, (value, own) in enumerate(zip(_yielded(d.block), outputs)):
+        if _is_root(value):
+            continue
+        ty = type_of(value)
+        if partial_sums_of(value) is not None:
+            node = d.demand(value, ())
+            along = (*(0 for _ in d.space[1:]), own[-1])
+            stores.append(Access(i, ty.dtype, along, node))
+            continue
+        if ty.shape == d.space:
+            dim_map = full
+        elif without_ones(ty.shape) == without_ones(kept_shape):
+            dim_map = unit_reshape_map(ty.shape, kept_shape, kept)
+        else:
+            dim_map = unit_reshape_map(ty.shape, d.space, full)
+        node = d.demand(value, dim_map)
+        stores.append(Access(i, ty.dtype, d.strides(ty.shape, own, dim_map), node))
+    kernel = Kernel(d.space, d.reduced, d.nodes, d.loads, d.indices, stores)
+    return simplify(kernel)
+
+
+def simplify(k: Kernel) -> Kernel:
+    """Merge the index space's dimensions, and fill in what each node varies along."""
+    return _annotate(_merge_dims(k))
+
+
+def _merge_dims(k: Kernel) -> Kernel:
+    """Drop dimensions of size 1 and merge neighbours that every access walks as one."""
+    walks = [a.strides for a in k.loads] + list(k.indices) + [a.strides for a in k.stores]
+    groups: list[list[int]] = []
+    for d, size in enumerate(k.sizes):
+        if size == 1:
+            continue
+        if groups:
+            last = groups[-1][-1]
+            same_kind = (last in k.reduced) == (d in k.reduced)
+            # a reduced dimension has no stride in a store of a reduced value, which fits the rule as 0 == 0 * size
+            if same_kind and all(w[last] == w[d] * size for w in walks):
+                groups[-1].append(d)
+                continue
+        groups.append([d])
+    sizes = []
+    for group in groups:
+        total = 1
+        for d in group:
+            total *= k.sizes[d]
+        sizes.append(total)
+
+    def narrow(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(strides[group[-1]] for group in groups)
+
+    return Kernel(
+        tuple(sizes),
+        frozenset(i for i, group in enumerate(groups) if group[0] in k.reduced),
+        k.nodes,
+        [replace(a, strides=narrow(a.strides)) for a in k.loads],
+        [narrow(s) for s in k.indices],
+        [replace(a, strides=narrow(a.strides)) for a in k.stores],
+    )
+
+
+def _annotate(k: Kernel) -> Kernel:
+    """Fill in `dims` and `depth` (operands stand before their users)."""
+    for node in k.nodes:
+        if node.op == "load":
+            node.dims = frozenset(d for d, s in enumerate(k.loads[node.slot].strides) if s)
+        elif node.op == "index":
+            node.dims = frozenset(d for d, s in enumerate(k.indices[node.slot]) if s)
+        for a in node.args:
+            node.dims |= k.nodes[a].dims
+            node.depth = max(node.depth, k.nodes[a].depth)
+        if node.op == "reduce":
+            node.depth += 1
+            node.dims -= k.reduced
+        elif node.op == "partial_sums":
+            node.dims &= k.reduced
+    return k

@@ -1,0 +1,85 @@
+"""In which layouts ops can read their operands and write their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import is_row_major
+
+from ..ir.contractions import root_of, root_operands
+from ..ir.ssa import Op
+from ..ir.views import Layout, is_view
+
+#: operands that must be dense and row-major: activations (weights may lie either way), indices
+_DENSE = {
+    "convolution": (0,),
+    "convolution_input_grad": (0,),
+    "convolution_weight_grad": (0, 1),
+    "take": (1,),
+    "index_add": (1, 2),
+}
+
+#: PyTorch's kernels of attention, whose dispatch keeps such operands from them
+_ATTENTION = "aten._scaled_dot_product_"
+#: the number of the first operand that is no tensor of queries, keys, values or their gradients
+_EXTRAS = {"attention": 3, "attention_grad": 6}
+#: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has the
+#: meaning that the trace relies on for row-major ones (`_row_major_matrix` in frontend/tracing/dispatch/rewrites.py)
+_ROW_MAJOR_CALLS = frozenset(
+    {"aten._linalg_det.default", "aten._linalg_slogdet.default", "aten._linalg_solve_ex.default"}
+)
+
+#: ops that write their results with any strides; the others write row-major ones
+_WRITES_STRIDES = frozenset(
+    {"fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad"}
+)
+
+
+def gemm_ready(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether BLAS can read the last two dimensions as a matrix or its transpose."""
+    (rows, cols), (row, col) = shape[-2:], strides[-2:]
+    if rows * cols == 0 or min(strides, default=1) < 0:
+        return rows * cols == 0
+    dense = (cols == 1 or col == 1) and (rows == 1 or row >= cols)
+    transposed = (rows == 1 or row == 1) and (cols == 1 or col >= rows)
+    return dense or transposed
+
+
+def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> bool:
+    """Whether an op can read operand `n`, of this shape, where it lies."""
+    if o.name == "reshape":
+        return is_view(o, at)
+    strides = at[o.operands[n]].strides
+    if _is_attention(o):
+        bias = n >= _EXTRAS.get(o.name, n + 1)
+        return _neighbours(shape, strides) or (bias and strides[-1:] == (0,))
+    name, numbers = o.name, [n]
+    if name == "aten" and ir.StringAttr(o.op.attributes["overload"]).value in _ROW_MAJOR_CALLS:
+        return is_row_major(shape, strides)
+    if o.name == "fused" and (root := root_of(o.op)) is not None:
+        name = root.name.removeprefix("gflow.")
+        numbers = [i for i, operand in enumerate(root_operands(root)) if operand == n]
+    if name == "matmul":
+        return not numbers or gemm_ready(shape, strides)
+    dense = _DENSE.get(name, ())
+    return is_row_major(shape, strides) or not any(i in dense for i in numbers)
+
+
+def _is_attention(o: Op) -> bool:
+    if o.name == "aten":
+        return ir.StringAttr(o.op.attributes["overload"]).value.startswith(_ATTENTION)
+    return o.name in ("attention", "attention_grad")
+
+
+def _neighbours(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the channels of queries, keys and values, their last dimension, lie side by side, as kernels of attention
+    assume; a bias may also repeat one element."""
+    return len(shape) < 4 or shape[-1] == 1 or strides[-1] == 1
+
+
+def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether an op can write a result of this shape with these strides."""
+    if _is_attention(o):
+        return _neighbours(shape, strides)
+    return o.name in _WRITES_STRIDES or is_row_major(shape, strides)

@@ -1,0 +1,239 @@
+"""Whether the plan that a function carries is sound, read from its IR alone.
+
+Nothing here trusts the planner: places are read from `gflow.buffers`, lives from the order of ops, layouts
+from the function's attributes. It takes time in proportion to the ops, so every compilation can afford it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import groupby
+
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.types import is_row_major, row_major_strides, share_memory
+
+from ..ir.ssa import Body, Op, aliases, read_body
+from ..ir.views import Layout, is_view, layouts
+from .in_place import reads_where_it_writes
+from .layouts import readable, writable
+from .liveness import ALIGN, last_uses
+from .places import PlanPlace, places_of
+from .results import in_order, owners
+
+#: what is wrong, and the op at which it is seen
+Problem = tuple[str, ir.Operation]
+
+
+def problems(function: func.FuncOp) -> Iterator[Problem]:
+    """Everything that is wrong with the memory plan of a function, in program order."""
+    body = read_body(function)
+    at = layouts(function, body)
+    attributes = function.operation.attributes
+    if "gflow.arena_size" not in attributes:
+        yield (
+            "the function has no gflow.arena_size; run gflow-plan-memory first",
+            function.operation,
+        )
+        return
+    for name in ("gflow.arena_size", "gflow.lower_bound"):
+        if name in attributes and not isinstance(attributes[name], ir.IntegerAttr):
+            yield f"{name} must be an integer, found {attributes[name]}", function.operation
+            return
+    size = ir.IntegerAttr(attributes["gflow.arena_size"]).value
+    if "gflow.lower_bound" in attributes:
+        bound = ir.IntegerAttr(attributes["gflow.lower_bound"]).value
+        if size < bound:
+            yield f"the arena of {size} bytes is below its bound of {bound}", function.operation
+    places: dict[int, PlanPlace] = {}
+    making = [o for o in body.ops if o.name != "constant" and not is_view(o, at)]
+    for o in making:
+        found = places_of(o.op)
+        if found is None:
+            yield 'needs a place for each result: gflow.buffers = ["arena:<offset>", …]', o.op
+            return
+        for r, place in zip(o.results, found):
+            whole = places.setdefault(at[r].base, place)  # of which it may be a part
+            if whole != place:
+                yield f"lies in {place}, and what it is a part of in {whole}", o.op
+            places[r] = place
+    yield from _layouts(body, at, places, making)
+    yield from _arena(body, at, places, size)
+    yield from _returned(body, at, places, aliases(function, body))
+    yield from _launches(body, at, places)
+
+
+def _layouts(
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], making: list[Op]
+) -> Iterator[Problem]:
+    """Values lie in their places with strides that their makers can write and all their readers can read."""
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            if not readable(o, n, body.types[v].shape, at):
+                yield f"cannot read operand {n} with strides {[*at[v].strides]}", o.op
+    for o in making:
+        for n, r in enumerate(o.results):
+            shape, strides = body.types[r].shape, at[r].strides
+            place = places[r]
+            if place.space != "arg":
+                dense = at[r].base != r or is_row_major(shape, strides)
+                if place.strides is not None or not dense:
+                    yield f"result {n} in {place} is read with strides {[*strides]}", o.op
+            elif (place.strides or row_major_strides(shape)) != strides:
+                yield f"result {n} in {place} is read with strides {[*strides]}", o.op
+            if not writable(o, shape, strides):
+                yield f"cannot write result {n} with strides {[*strides]}", o.op
+            if share_memory(shape, strides):
+                yield f"elements of result {n} share memory: its strides are {[*strides]}", o.op
+
+
+def _arena(
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], size: int
+) -> Iterator[Problem]:
+    """Values in the arena lie within it, and on none that is needed still."""
+    last = last_uses(body, at)
+    live: list[tuple[int, int, int]] = []  # (low, high, value), by address; they don't overlap
+    dying: dict[int, list[int]] = {}  # op → values that die after it
+    for o in body.ops:
+        for n, r in enumerate(o.results):
+            if r not in places or places[r].space != "arena":
+                continue
+            low = places[r].number
+            whole = at[r].base  # of which it may be a part
+            high = low + max(body.types[whole].nbytes, 1)
+            if low % ALIGN or high > size:
+                yield f"bytes {low} to {high} are not an aligned part of an arena of {size}", o.op
+                continue
+            first = bisect_right(live, low, key=lambda entry: entry[1])
+            after = bisect_left(live, high, key=lambda entry: entry[0])
+            taken = live[first:after]
+            for _, _, old in taken:
+                if old != whole and not _may_take_over(body, at, o, n, old, last, places):
+                    yield _overlap(body, o, n, old), o.op
+            live[first:after] = [(low, high, whole)]
+            dies = max(last.get(whole, o.index), body.producer[whole])
+            dying.setdefault(dies, []).append(whole)
+        yield from _scratch(o, live, size)
+        for v in dying.pop(o.index, ()):
+            first = bisect_left(live, places[v].number, key=lambda entry: entry[0])
+            if first < len(live) and live[first][2] == v:
+                del live[first]
+
+
+def _scratch(o: Op, live: list[tuple[int, int, int]], size: int) -> Iterator[Problem]:
+    """An op's scratch lies in the arena, on nothing that is live while it runs."""
+    if "gflow.scratch" not in o.op.attributes:
+        return
+    attribute = o.op.attributes["gflow.scratch"]
+    if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2 or min(attribute) < 0:
+        yield f"gflow.scratch must be array<i64: offset, bytes>, found {attribute}", o.op
+        return
+    low, length = attribute
+    if low % ALIGN or low + length > size:
+        yield f"scratch of {length} bytes at {low} is no aligned part of an arena of {size}", o.op
+    first = bisect_right(live, low, key=lambda entry: entry[1])
+    if first < len(live) and live[first][0] < low + length:
+        yield "scratch overlaps a live value", o.op
+
+
+def _may_take_over(
+    body: Body,
+    at: list[Layout],
+    o: Op,
+    n: int,
+    old: int,
+    last: dict[int, int],
+    places: dict[int, PlanPlace],
+) -> bool:
+    """Whether result `n` of `o` may lie where `old` does, which is live when `o` runs."""
+    r = o.results[n]
+    reads = [i for i, v in enumerate(o.operands) if at[v].base == old]
+    if o.name != "fused" or len(reads) != 1 or last.get(old) != o.index or old in o.results:
+        return False
+    v = o.operands[reads[0]]
+    same = places[old] == places[r] and body.types[old].nbytes == body.types[r].nbytes
+    whole = body.types[v].numel == body.types[old].numel and in_order(at[v], body.types[v].shape)
+    return same and whole and reads_where_it_writes(o.op, reads[0], n)
+
+
+def _overlap(body: Body, o: Op, n: int, old: int) -> str:
+    maker = body.ops[body.producer[old]]
+    return (
+        f"result {n} overwrites result {maker.results.index(old)} of gflow.{maker.name} "
+        f"(op {maker.index}), which is needed still"
+    )
+
+
+def _returned(
+    body: Body,
+    at: list[Layout],
+    places: dict[int, PlanPlace],
+    target: list[int | None],
+) -> Iterator[Problem]:
+    """Returned values are where the caller looks; no old value is read after its update."""
+    due: dict[int, tuple[str, int]] = {}
+    for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
+        if alias is not None and v == body.arguments[alias]:
+            continue
+        due[v] = ("result", n) if alias is None else ("arg", alias)
+        if v not in places or places[v][:2] != due[v]:
+            yield f"result {n} of the function must lie in {due[v][0]}:{due[v][1]}", body.terminator
+    readers: dict[int, list[int]] = {}
+    for o in body.ops:
+        for v in o.operands:
+            readers.setdefault(at[v].base, []).append(o.index)
+    checks = [o.index for o in body.ops if o.name == CHECK]
+    for v, (space, number, _) in places.items():
+        o = body.ops[body.producer[v]]
+        if space == "arg" and checks and o.index < checks[-1]:
+            yield f"updates argument {number} before gflow.{CHECK} (op {checks[-1]})", o.op
+        if space != "arena" and due.get(v) != (space, number):
+            yield f"{space}:{number} is not this value's place", o.op
+        if space != "arg" or number >= len(body.arguments):
+            continue
+        argument = body.arguments[number]
+        for i in readers.get(argument, ()):
+            if i > o.index or (i == o.index and not _in_place(at, o, v, argument)):
+                yield f"reads argument {number} after gflow.{o.name} updated it", body.ops[i].op
+
+
+def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
+    """Whether an op that reads the argument it updates does so only where it writes, in one order."""
+    reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
+    return o.name == "fused" and all(
+        o.operands[n] == argument and reads_where_it_writes(o.op, n, o.results.index(value))
+        for n in reads
+    )
+
+
+def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Iterator[Problem]:
+    """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes."""
+    done: set[int] = set()
+    for launch, group in groupby(body.ops, key=lambda o: _launch(o.op)):
+        if launch is None:
+            continue
+        ops = list(group)
+        if launch in done:
+            yield f"the ops of launch {launch} do not stand together", ops[0].op
+        done.add(launch)
+        writer: dict[int, int] = {}  # argument → the op that writes it
+        for o in ops:
+            for place in (places[r] for r in o.results if r in places):
+                if place.space != "arg" and len(ops) > 1:
+                    yield (
+                        f"launch {launch} writes {place}; only updates of arguments share one",
+                        o.op,
+                    )
+                writer[place.number] = o.index
+        for o in ops:
+            for base in (at[v].base for v in o.operands):
+                place = places.get(base, PlanPlace("arg", base))
+                if place.space == "arg" and writer.get(place.number, o.index) != o.index:
+                    yield f"reads {place}, which another op of launch {launch} writes", o.op
+
+
+def _launch(op: ir.Operation) -> int | None:
+    if "gflow.launch" not in op.attributes:
+        return None
+    return ir.IntegerAttr(op.attributes["gflow.launch"]).value

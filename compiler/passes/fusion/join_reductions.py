@@ -1,0 +1,403 @@
+"""Sum columns in the kernel that walks the rows.
+
+Before, as `gflow-fuse` makes kernels of it, one of rows and one of columns, which both read %g:
+
+    func.func @f(%x: tensor<4096x256xf32>, %g: tensor<4096x256xf32>, %b: tensor<256xf32>)
+        -> (tensor<4096x256xf32>, tensor<256xf32>) {
+      %m = "gflow.mul"(%x, %g) : (tensor<4096x256xf32>, tensor<4096x256xf32>) -> tensor<4096x256xf32>
+      %s = "gflow.reduce"(%m) {dims = array<i64: 1>, kind = "sum"} : (tensor<4096x256xf32>) -> tensor<4096xf32>
+      %k = "gflow.broadcast"(%s) {dims = array<i64: 0>, shape = array<i64: 4096, 256>}
+          : (tensor<4096xf32>) -> tensor<4096x256xf32>
+      %d = "gflow.sub"(%g, %k) : (tensor<4096x256xf32>, tensor<4096x256xf32>) -> tensor<4096x256xf32>
+      %c = "gflow.reduce"(%g) {dims = array<i64: 0>, kind = "sum"} : (tensor<4096x256xf32>) -> tensor<256xf32>
+      %u = "gflow.sub"(%b, %c) : (tensor<256xf32>, tensor<256xf32>) -> tensor<256xf32>
+      return %d, %u : tensor<4096x256xf32>, tensor<256xf32>
+    }
+
+After `gflow-fuse,gflow-join-reductions` the first leaves sums of runs of rows, and the second sums those:
+
+    func.func @f(%x: …) -> … {
+      %0:2 = "gflow.fused"(%x, %g) ({
+      ^bb0(%i: …, %j: …):
+        %2 = "gflow.mul"(%i, %j) : …
+        %3 = "gflow.reduce"(%2) {dims = array<i64: 1>, kind = "sum"} : …
+        %4 = "gflow.broadcast"(%3) …
+        %5 = "gflow.sub"(%j, %4) : …
+        %6 = "gflow.partial_sums"(%j) {run = 8 : i64} : (tensor<4096x256xf32>) -> tensor<512x256xf32>
+        "gflow.yield"(%5, %6) …
+      }) {kind = "row", …
+      %1 = "gflow.fused"(%b, %0#1) ({
+      ^bb0(%i: tensor<256xf32>, %j: tensor<512x256xf32>):
+        %2 = "gflow.reduce"(%j) {dims = array<i64: 0>, kind = "sum"} : …
+        %3 = "gflow.sub"(%i, %2) : …
+        "gflow.yield"(%3) …
+      }) {kind = "column", …
+      return %0#0, %1 : …
+    }
+
+So the backward of a norm reads what it needs once. A kernel of columns joins one of rows over the same index space if
+all that it loads of that size the other one loads or computes, before or after it in the program. What the sums become
+(updates of several parameters) is one kernel where nothing in between needs it. It is for devices that run a program
+for each run of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.ssa import Body, Op, attributes_of, fused_kind, read_body
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType, type_of
+
+from ..base import Pass
+
+
+@dataclass(frozen=True)
+class JoinOptions:
+    """Which kernels are worth it."""
+
+    least_rows: int = field(default=2048, metadata={"doc": "rows of a kernel"})
+    programs: int = field(default=528, metadata={"doc": "runs that its rows are cut into, at most"})
+    shortest: int = field(default=128, metadata={"doc": "elements of a row, at least"})
+    longest: int = field(default=4096, metadata={"doc": "elements of a row, at most"})
+    max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})
+
+
+#: runs are multiples of it: as many rows as a program may take at once
+_TILE = 8
+
+
+@dataclass
+class _Columns:
+    """A kernel that sums columns.
+
+    wide, gives: operands and results over the whole index space. sums: the reductions. before: what these sum, and
+    what it gives, are computed by. after: what is computed of the sums.
+    """
+
+    o: Op
+    space: tuple[int, ...]
+    wide: set[int]
+    gives: dict[int, ir.Value]
+    sums: list[ir.Operation]
+    before: list[ir.Operation]
+    after: list[ir.Operation]
+
+    @property
+    def sums_to(self) -> list[int]:
+        """The results of the sums' shape."""
+        return [v for v in self.o.results if v not in self.gives]
+
+
+class _Order:
+    """Where values are made, and where ops first need what they read, as kernels are joined."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.made = list(body.producer)
+        self.needs = [o.index for o in body.ops]
+
+    def users(self, values: Iterable[int]) -> set[int]:
+        return {self.needs[u] for v in values for u in self.body.users[v]}
+
+
+def run(function: func.FuncOp, options: JoinOptions) -> None:
+    body = read_body(function)
+    order = _Order(body)
+    near: dict[
+        int, list[tuple[Op, tuple[int, ...]]]
+    ] = {}  # value → kernels of rows that read or make it
+    found: dict[int, list[_Columns]] = {}
+    for o in body.ops:
+        space = _space_of(o, "row")
+        if _fits(space, options):
+            for v in {*o.operands, *o.results}:
+                near.setdefault(v, []).append((o, space))
+    for o in body.ops:
+        c = _columns(o) if _fits(_space_of(o, "column"), options) else None
+        if c is None:
+            continue
+        others = {
+            r.index: r for v in (*c.wide, *c.gives) for r, s in near.get(v, ()) if s == c.space
+        }
+        candidates = [r for r in others.values() if _can_join(order, r, c)]
+        if candidates:
+            best = max(candidates, key=lambda r: (_shared(r, c), -r.index))
+            found.setdefault(best.index, []).append(c)
+    for index, columns in found.items():
+        r = body.ops[index]
+        still = [c for c in columns if _can_join(order, r, c)]
+        _join(order, r, _within(r, still, options), options)
+
+
+def _space_of(o: Op, kind: str) -> tuple[int, ...]:
+    """The index space of a kernel all of whose reductions are of rows or columns; () for another op."""
+    if fused_kind(o.op) != kind or root_of(o.op):
+        return ()
+    space: tuple[int, ...] = ()
+    for op in _inner(o.op):
+        if op.name != "gflow.reduce":
+            continue
+        shape, dims = type_of(op.operands[0]).shape, read(OPS["reduce"], op.attributes)["dims"]
+        last = len(shape) - 1
+        wanted = (last,) if kind == "row" else tuple(range(last))
+        if space not in ((), shape) or tuple(dims) != wanted:
+            return ()
+        space = shape
+    return space
+
+
+def _fits(space: tuple[int, ...], options: JoinOptions) -> bool:
+    if len(space) < 2:
+        return False
+    enough = TensorType(space[:-1], "i1").numel >= options.least_rows
+    return enough and options.shortest <= space[-1] <= options.longest
+
+
+def _inner(fused: ir.Operation) -> list[ir.Operation]:
+    return [view.operation for view in fused.regions[0].blocks[0].operations]
+
+
+def _columns(o: Op) -> _Columns | None:
+    """What a kernel of columns does; None if it does more than sum float32 and go on in the sums' shape."""
+    *inner, end = _inner(o.op)
+    sums = [op for op in inner if op.name == "gflow.reduce"]
+    space = type_of(sums[0].operands[0]).shape
+    size = TensorType(space, "i1").numel
+    for op in sums:
+        kind = read(OPS["reduce"], op.attributes)["kind"]
+        if kind != "sum" or type_of(op.operands[0]).dtype != "f32":
+            return None
+    gives = {r: y for r, y in zip(o.results, end.operands) if type_of(y).numel == size}
+    ends = [y for y in end.operands if type_of(y).numel != size]
+    before = _cone([*(op.operands[0] for op in sums), *gives.values()], inner, [])
+    after = _cone(ends, inner, sums)
+    if any(op in sums for op in before):
+        return None
+    if any(type_of(v).numel == size for op in after for v in op.operands):
+        return None
+    wide = {
+        v
+        for v in _arguments(o, before, sums)
+        if type_of(o.op.operands[o.operands.index(v)]).numel == size
+    }
+    return _Columns(o, space, wide, gives, sums, before, after)
+
+
+def _arguments(o: Op, *ops: Iterable[ir.Operation]) -> list[int]:
+    """The operands of a kernel that some ops of it read."""
+    given = [v for some in ops for op in some for v in op.operands]
+    numbers = {ir.BlockArgument(v).arg_number for v in given if isinstance(v.owner, ir.Block)}
+    return [o.operands[n] for n in sorted(numbers)]
+
+
+def _cone(
+    values: Sequence[ir.Value], inner: Sequence[ir.Operation], stop: Sequence[ir.Operation]
+) -> list[ir.Operation]:
+    """The ops that compute `values`, in order, from what `stop` gives."""
+    stack, found = list(values), set(stop)
+    while stack:
+        value = stack.pop()
+        if not isinstance(value.owner, ir.Block) and value.owner.operation not in found:
+            found.add(value.owner.operation)
+            stack += value.owner.operation.operands
+    return [op for op in inner if op in found and op not in stop]
+
+
+def _can_join(order: _Order, r: Op, c: _Columns) -> bool:
+    """Whether a kernel of rows of the same space may sum columns: it stands where it can, and has all of them."""
+    feeds = not c.gives.keys().isdisjoint(r.operands)
+    if not feeds and not c.wide <= {*r.operands, *r.results}:
+        return False
+    for v in _needed(c):
+        if order.made[v] >= r.index and v not in r.results:
+            return False
+    last = max(r.index, c.o.index)
+    given = all(u >= r.index for u in order.users(c.gives))
+    return given and all(u > last for u in order.users(c.sums_to))
+
+
+def _shared(r: Op, c: _Columns) -> int:
+    """How many large values the two have in common."""
+    return len(c.wide & {*r.operands, *r.results}) + len(c.gives.keys() & set(r.operands))
+
+
+def _needed(c: _Columns) -> list[int]:
+    """The operands that the sums, and the values over the whole index space, need."""
+    given = [v for v in c.gives.values() if isinstance(v.owner, ir.Block)]
+    numbers = {ir.BlockArgument(v).arg_number for v in given}
+    passed = {c.o.operands[n] for n in numbers}
+    return sorted({*_arguments(c.o, c.before, c.sums), *passed})
+
+
+def _within(r: Op, columns: Sequence[_Columns], options: JoinOptions) -> list[_Columns]:
+    """As many of the kernels as one may have operands, and types of them, for; none needs another one's sums."""
+    taken: list[_Columns] = []
+    sums: set[int] = set()
+    operands, results = {*r.operands}, [v.type for v in r.op.results]
+    for c in columns:
+        types = {v.type for v in (*r.op.operands, *c.o.op.operands)}
+        outputs = {*results, *(t.type for t in c.o.op.results)}
+        more = operands | set(_needed(c))
+        fits = len(more) <= options.max_inputs and max(len(types), len(outputs)) < MIXED_GROUPS
+        if fits and sums.isdisjoint(_needed(c)):
+            taken.append(c)
+            operands = more
+            sums.update(c.sums_to)
+    return taken
+
+
+def _join(order: _Order, r: Op, columns: Sequence[_Columns], options: JoinOptions) -> None:
+    """Build the kernel of rows anew, and what follows the sums."""
+    body = order.body
+    if not columns:
+        return
+    rows = TensorType(columns[0].space[:-1], "i1").numel
+    each = -(-rows // options.programs)
+    length = -(-each // _TILE) * _TILE
+    sums = _build_rows(body, r, columns, length)
+    for group, at in _groups(order, r, columns):
+        _build_columns(group, sums, body.ops[at].op)
+        for c in group:
+            order.needs[c.o.index] = min(c.o.index, r.index)
+            for v in c.sums_to:
+                order.made[v] = at
+    for v in (v for c in columns for v in c.gives):
+        order.made[v] = r.index
+    for o in sorted([r, *(c.o for c in columns)], key=lambda o: -o.index):
+        o.op.erase()
+
+
+def _groups(
+    order: _Order, r: Op, columns: Sequence[_Columns]
+) -> Iterable[tuple[list[_Columns], int]]:
+    """The kernels that what follows the sums becomes, each with the op that it stands before (or replaces).
+
+    It is one where none of its results is read before the last of them stood.
+    """
+    at = max([r.index, *(c.o.index for c in columns)])
+    users = order.users(v for c in columns for v in c.sums_to)
+    types = {v.type for c in columns for v in (*c.o.op.operands, *c.o.op.results)}
+    if all(u > at for u in users) and len(types) < MIXED_GROUPS:
+        return [(list(columns), at)]
+    return [([c], max(r.index, c.o.index)) for c in columns]
+
+
+class _Region:
+    """A fused op in the making: its operands, and the values of its region by those they stand for."""
+
+    def __init__(self, kind: str, operands: Iterable[ir.Value], results: Sequence[TensorType]):
+        self.operands = sorted(dict.fromkeys(operands), key=lambda v: str(v.type))
+        self.op = builder.build_op("fused", self.operands, {"kind": kind}, list(results))
+        self.block = self.op.regions[0].blocks.append(*[v.type for v in self.operands])
+        self.inside = dict(zip(self.operands, self.block.arguments))
+
+    def enter(self, old: ir.Operation) -> dict[ir.Value, ir.Value]:
+        """The arguments of another op's region as values of this one."""
+        arguments = old.regions[0].blocks[0].arguments
+        pairs = zip(arguments, old.operands)
+        return {a: self.inside[v] for a, v in pairs if v in self.inside}
+
+    @staticmethod
+    def clone(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
+        copy = ir.Operation.create(
+            op.name,
+            results=[r.type for r in op.results],
+            operands=[known[v] for v in op.operands],
+            attributes=attributes_of(op),
+            loc=op.location,
+        )
+        known.update(zip(op.results, copy.results))
+
+
+def _build_rows(
+    body: Body, r: Op, columns: Sequence[_Columns], length: int
+) -> dict[ir.Operation, ir.Value]:
+    """The kernel of rows with the partial sums of columns; the partial sums by the reduction they are for."""
+    given = {v: c.o.op.results[c.o.results.index(v)] for c in columns for v in c.gives}
+    joined = {r.index, *(c.o.index for c in columns)}
+    returned = set(body.returned)
+    given |= dict(zip(r.results, r.op.results))
+    kept = [given[v] for v in given if v in returned or not joined.issuperset(body.users[v])]
+    own = set(given.values())
+    more = [c.o.op.operands[c.o.operands.index(v)] for c in columns for v in _needed(c)]
+    operands = [v for v in (*r.op.operands, *more) if v not in own]
+    shape = (-(-TensorType(columns[0].space[:-1], "i1").numel // length), columns[0].space[-1])
+    reduces = [op for c in columns for op in c.sums]
+    outputs: list[tuple[TensorType, ir.Value | ir.Operation]] = []
+    outputs += [(type_of(v), v) for v in kept]
+    outputs += [(TensorType(shape, "f32"), op) for op in reduces]
+    outputs.sort(key=lambda out: str(out[0]))
+    summed: dict[ir.Value | ir.Operation, ir.Value] = {}
+    location = ir.Location.fused([r.op.location, *(c.o.op.location for c in columns)])
+    with ir.InsertionPoint(r.op), location:
+        region = _Region("row", operands, [t for t, _ in outputs])
+        with ir.InsertionPoint(region.block):
+            for o in sorted([r, *(c.o for c in columns)], key=lambda o: o.index):
+                known = region.enter(o.op)
+                if o is r:
+                    *inner, end = _inner(r.op)
+                    for op in inner:
+                        region.clone(op, known)
+                    region.inside |= {v: known[y] for v, y in zip(r.op.results, end.operands)}
+                    continue
+                c = next(c for c in columns if c.o is o)
+                for op in c.before:
+                    region.clone(op, known)
+                region.inside |= {given[v]: known[y] for v, y in c.gives.items()}
+                for op in c.sums:
+                    with op.location:
+                        attrs = {"run": length}
+                        summed[op] = builder.build("partial_sums", [known[op.operands[0]]], attrs)
+            made = region.inside | summed
+            builder.build_op("yield", [made[key] for _, key in outputs], {}, [])
+    results = {key: v for (_, key), v in zip(outputs, region.op.results)}
+    for v in kept:
+        v.replace_all_uses_with(results[v])
+    return {op: results[op] for op in reduces}
+
+
+def _build_columns(
+    columns: Sequence[_Columns], sums: dict[ir.Operation, ir.Value], before: ir.Operation
+) -> None:
+    """What follows the sums, as one kernel over the partial sums."""
+    outputs: list[tuple[TensorType, ir.Value, ir.Value]] = []
+    operands: list[ir.Value] = []
+    for c in columns:
+        end = _inner(c.o.op)[-1]
+        pairs = zip(c.o.results, c.o.op.results, end.operands)
+        outputs += [(type_of(v), v, y) for number, v, y in pairs if number in c.sums_to]
+        arguments = c.o.op.regions[0].blocks[0].arguments
+        used = {v for op in c.after for v in op.operands}
+        used |= {y for n, y in zip(c.o.results, end.operands) if n in c.sums_to}
+        operands += [v for a, v in zip(arguments, c.o.op.operands) if a in used]
+        operands += [sums[op] for op in c.sums]
+    outputs.sort(key=lambda out: str(out[0]))
+    locations = [c.o.op.location for c in columns]
+    location = locations[0] if len(locations) == 1 else ir.Location.fused(locations)
+    with ir.InsertionPoint(before), location:
+        region = _Region("column", operands, [t for t, _, _ in outputs])
+        known: dict[ir.Value, ir.Value] = {}
+        with ir.InsertionPoint(region.block):
+            for c in columns:
+                known |= region.enter(c.o.op)
+                for op in c.sums:
+                    with op.location:
+                        attrs = {**read(OPS["reduce"], op.attributes), "dims": (0,)}
+                        known[op.results[0]] = builder.build(
+                            "reduce", [region.inside[sums[op]]], attrs
+                        )
+                for op in c.after:
+                    region.clone(op, known)
+            builder.build_op("yield", [known[y] for _, _, y in outputs], {}, [])
+    for (_, v, _), new in zip(outputs, region.op.results):
+        v.replace_all_uses_with(new)
+
+
+PASS = Pass("gflow-join-reductions", run, JoinOptions, __doc__ or "")

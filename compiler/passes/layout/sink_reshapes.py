@@ -1,0 +1,239 @@
+"""Reshapes that split dimensions move behind the ops that follow, until they meet one that undoes them.
+
+Linear layers compute [batch · position, channel], and what stands between them is written over [batch,
+position, channel]. A reshape between two ops is memory for a value that one kernel could hand on. So
+elementwise ops and reductions of split values are done before the split, by as many dimensions as the product
+has; what else they read (broadcasts, constants, random numbers, other values) is brought to that shape.
+
+Before:
+
+    %0 = "gflow.matmul"(%x, %w) : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+    %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 4, 16>} : (tensor<8x16xf32>) -> tensor<2x4x16xf32>
+    %2 = "gflow.broadcast"(%b) {dims = array<i64: 2>, shape = array<i64: 2, 4, 16>}
+       : (tensor<16xf32>) -> tensor<2x4x16xf32>
+    %3 = "gflow.add"(%1, %2) : (tensor<2x4x16xf32>, tensor<2x4x16xf32>) -> tensor<2x4x16xf32>
+    %4 = "gflow.reshape"(%3) {shape = array<i64: 8, 16>} : (tensor<2x4x16xf32>) -> tensor<8x16xf32>
+    %5 = "gflow.matmul"(%4, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+
+After:
+
+    %0 = "gflow.matmul"(%x, %w) : (tensor<8x4xf32>, tensor<4x16xf32>) -> tensor<8x16xf32>
+    %1 = "gflow.broadcast"(%b) {dims = array<i64: 1>, shape = array<i64: 8, 16>}
+       : (tensor<16xf32>) -> tensor<8x16xf32>
+    %2 = "gflow.add"(%0, %1) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %3 = "gflow.matmul"(%2, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+
+An op stays as it is where it reads a broadcast that repeats along a part of a joined dimension (a table of
+positions), a view that cannot be joined without a copy, or a value that is computed for it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.ir.views import VIEW_OPS, argument_strides
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import TensorType, row_major_strides
+
+from ..base import NoOptions, Pass
+from ..simplify.rewriter import Node, Rewriter
+from ..simplify.rules import ELEMENTWISE, Rules
+
+_MAX_DEPTH = 12
+
+RULES = Rules()
+
+#: for each dimension of a joined shape the dimensions of the split one that it is made of
+Joined = tuple[tuple[int, ...], ...]
+
+
+def joined_dims(shape: Sequence[int], split: Sequence[int]) -> Joined | None:
+    """How the dimensions of `split` make up those of `shape`, in order; None if they don't."""
+    found: list[tuple[int, ...]] = []
+    d = 0
+    for size in shape:
+        start, covered = d, 1
+        while d < len(split) and covered < size:
+            covered *= split[d]
+            d += 1
+        if covered != size:
+            return None
+        found.append(tuple(range(start, d)))
+    if not found or any(size != 1 for size in split[d:]):
+        return None
+    return (*found[:-1], (*found[-1], *range(d, len(split))))
+
+
+class Sinker(Rewriter):
+    """Knows which values are splits of others.
+
+    scattered: arguments that don't lie row-major.
+    """
+
+    def __init__(self, function: func.FuncOp) -> None:
+        super().__init__(function, RULES)
+        body = read_body(function)
+        self.scattered = {
+            body.values[v]
+            for v, strides in zip(body.arguments, argument_strides(function, body))
+            if strides != row_major_strides(body.types[v].shape)
+        }
+        self._pure_of: dict[tuple[ir.Value, tuple[int, ...]], ir.Value | None] = {}
+
+    def source(self, value: ir.Value) -> ir.Value | None:
+        """What `value` is a split of; None if it is none."""
+        node = self.node(value, "reshape")
+        if node is None:
+            return None
+        (x,) = node.operands
+        shape, split = self.type(x).shape, node.type.shape
+        splits = len(shape) < len(split) and 0 not in shape and joined_dims(shape, split)
+        return x if splits else None
+
+    def reshaped(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+        """A reshape of `value`, or of what it is a reshape of."""
+        value = self.origin(value)
+        same = self.type(value).shape == shape
+        return value if same else self.build("reshape", [value], {"shape": shape})
+
+    def origin(self, value: ir.Value) -> ir.Value:
+        """The value under a chain of reshapes."""
+        while (node := self.node(value, "reshape")) is not None:
+            (value,) = node.operands
+        return value
+
+    def joined(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+        """`value` in `shape`, without a copy; None where that cannot be, or would not pay."""
+        found = self._pure_value(value, shape, 0)
+        if found is not None:
+            return found
+        origin = self.origin(value)
+        node = self.node(origin)
+        if origin in self.scattered or (node is not None and node.name in VIEW_OPS):
+            return None
+        computed = node is not None and node.name in (*ELEMENTWISE, "reduce")
+        if computed and origin == value and len(list(value.uses)) == 1:
+            return None  # one kernel computes and reads it
+        return self.reshaped(value, shape)
+
+    def _pure_value(self, value: ir.Value, shape: tuple[int, ...], depth: int) -> ir.Value | None:
+        """`value` in `shape`, of joined values, numbers and broadcasts alone."""
+        key = value, shape
+        if key not in self._pure_of:
+            self._pure_of[key] = self._joined_alone(value, shape, depth)
+        return self._pure_of[key]
+
+    def _joined_alone(self, value: ir.Value, shape: tuple[int, ...], depth: int) -> ir.Value | None:
+        number, node = self.splat(value), self.node(value)
+        if number is not None:
+            return self.constant(number, TensorType(shape, self.type(value).dtype))
+        if node is None or depth > _MAX_DEPTH:
+            return None
+        match node.name:
+            case "reshape":
+                x = self.source(value)
+                return x if x is not None and self.type(x).shape == shape else None
+            case "broadcast":
+                return self._joined_broadcast(node, shape)
+            case "random":
+                return self.build("random", node.operands, {**node.attrs, "shape": shape})
+            case name if name in ELEMENTWISE:
+                parts = [self._pure_value(x, shape, depth + 1) for x in node.operands]
+                known = [part for part in parts if part is not None]
+                return self.build(name, known, node.attrs) if len(known) == len(parts) else None
+        return None
+
+    def _joined_broadcast(self, node: Node, shape: tuple[int, ...]) -> ir.Value | None:
+        """A broadcast whose operand has all or nothing of each joined dimension."""
+        (x,) = node.operands
+        full = node.type.shape
+        groups = joined_dims(shape, full)
+        if groups is None:
+            return None
+        sizes = dict(zip(node.attrs["dims"], self.type(x).shape))
+        kept: dict[int, int] = {}
+        for d, group in enumerate(groups):
+            own = [e for e in group if sizes.get(e, 1) != 1]
+            if own and own != [e for e in group if full[e] != 1]:
+                return None
+            if own:
+                kept[d] = prod(sizes[e] for e in own)
+        inner = self._joined_operand(x, tuple(kept.values()))
+        if inner is None:
+            return None
+        return self.build("broadcast", [inner], {"shape": shape, "dims": tuple(kept)})
+
+    def _joined_operand(self, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
+        number = self.splat(value)
+        if number is not None:
+            return self.constant(number, TensorType(shape, self.type(value).dtype))
+        wide = tuple(size for size in self.type(value).shape if size != 1)
+        return self.reshaped(value, shape) if wide == shape else self.joined(value, shape)
+
+
+@RULES.add("reshape", on=("reshape",))
+def reshape_twice(n: Node, b: Rewriter) -> ir.Value | None:
+    """A reshape of a reshape: none, or one."""
+    assert isinstance(b, Sinker)
+    return b.reshaped(n.operands[0], n.type.shape)
+
+
+@RULES.add(*ELEMENTWISE, on=("reshape",))
+def elementwise(n: Node, b: Rewriter) -> ir.Value | None:
+    """An elementwise op of a split value."""
+    assert isinstance(b, Sinker)
+    sources = [x for x in map(b.source, n.operands) if x is not None]
+    shapes = {b.type(x).shape for x in sources}
+    for shape in sorted(shapes, key=lambda s: (len(s), s)):
+        parts = [b.joined(x, shape) for x in n.operands]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return b.reshaped(b.build(n.name, known, n.attrs), n.type.shape)
+    return None
+
+
+@RULES.add("reduce", on=("reshape",))
+def reduction(n: Node, b: Rewriter) -> ir.Value | None:
+    """A reduction of a split value over all of some joined dimensions."""
+    assert isinstance(b, Sinker)
+    x = b.source(n.operands[0])
+    if x is None or n.attrs["kind"].startswith("arg"):
+        return None
+    split = b.type(n.operands[0]).shape
+    groups = joined_dims(b.type(x).shape, split)
+    assert groups is not None
+    gone = set(n.attrs["dims"])
+    dims = []
+    for d, group in enumerate(groups):
+        wide = {e for e in group if split[e] != 1}
+        if wide <= gone and (wide or gone & set(group)):
+            dims.append(d)
+        elif wide & gone:
+            return None
+    reduced = b.build("reduce", [x], {**n.attrs, "dims": tuple(dims)})
+    return b.reshaped(reduced, n.type.shape)
+
+
+@RULES.add("take")
+def look_up(n: Node, b: Rewriter) -> ir.Value | None:
+    """A look-up of rows at indices of several dimensions: of one, then split."""
+    assert isinstance(b, Sinker)
+    table, index = n.operands
+    shape = b.type(index).shape
+    if len(shape) < 2 or n.attrs["dim"] != 0 or index in b.scattered or b.type(index).numel == 0:
+        return None
+    made = b.node(index)
+    if made is not None and made.name in VIEW_OPS:
+        return None
+    flat = b.reshaped(index, (b.type(index).numel,))
+    return b.reshaped(b.build("take", [table, flat], n.attrs), n.type.shape)
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Move splits in one function, in place."""
+    Sinker(function).sweep()
+
+
+PASS = Pass("gflow-sink-reshapes", run, doc=__doc__)

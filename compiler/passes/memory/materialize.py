@@ -1,0 +1,194 @@
+"""Insert the copies that memory needs, as kernels of their own.
+
+After this pass every reshape is a view, contractions read operands that a GEMM can take, and every
+returned value (or what it is a reshape of) is written by an op of its own: into the result's buffer,
+or into the storage of the argument that it updates.
+
+Before, where `%1` cannot be a view of `%0`, which is one of `%x`:
+
+    %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
+    %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 16>} : (tensor<8x4xf32>) -> tensor<2x16xf32>
+    %2 = "gflow.matmul"(%1, %w) : (tensor<2x16xf32>, tensor<16x4xf32>) -> tensor<2x4xf32>
+
+After:
+
+    %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : …
+    %c = "gflow.fused"(%0) ({
+    ^bb0(%y: tensor<8x4xf32>):
+      "gflow.yield"(%y) …
+    }) {kind = "pointwise", …} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    %1 = "gflow.reshape"(%c) {shape = array<i64: 2, 16>} : …
+    %2 = "gflow.matmul"(%1, %w) : …
+
+An update is written in place if nothing reads the old value later, if the kernel that makes it reads it
+only where it writes, and if no `gflow.check` and no step that may fail comes later: a call that fails has changed
+nothing. Else it goes to a buffer and is copied at the end. What is written in place has the argument's strides for all
+that read it later: one reader that needs it dense reads a copy, and for several the update is made in a buffer too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gflow.compiler.ir.failing import may_fail
+from gflow.compiler.ir.ssa import Body, Op, aliases, read_body
+from gflow.compiler.ir.views import Layout, argument_strides, is_view, layouts, written_to_arguments
+from gflow.compiler.memory.in_place import reads_where_it_writes
+from gflow.compiler.memory.layouts import readable, writable
+from gflow.compiler.memory.results import owners
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.types import COMPLEX
+
+from ..base import NoOptions, Pass
+
+#: there are no kernels on complex numbers
+_CLONE = {
+    "overload": "aten.clone.default",
+    "args": '[[{"t": 0}], {"memory_format": {"memory_format": "contiguous_format"}}]',
+}
+
+
+def copy_of(value: ir.Value) -> ir.Value:
+    """A dense row-major copy at the insertion point: a fused op, or PyTorch's of complex numbers."""
+    ty = builder.type_of(value)
+    if ty.dtype in COMPLEX:
+        return builder.build_op("aten", [value], _CLONE, [ty]).results[0]
+    fused = builder.build_op("fused", [value], {"kind": "pointwise"}, [ty])
+    block = fused.regions[0].blocks.append(value.type)
+    with ir.InsertionPoint(block):
+        builder.build_op("yield", [block.arguments[0]], {}, [])
+    return fused.results[0]
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    body = read_body(function)
+    first = _fix_updates(function, body, aliases(function, body))
+    body = read_body(function)
+    _fix_operands(body, layouts(function, body))
+    body = read_body(function)
+    _fix_results(body, layouts(function, body), aliases(function, body), first or body.terminator)
+
+
+def _fix_updates(
+    function: func.FuncOp, body: Body, target: list[int | None]
+) -> ir.Operation | None:
+    """Copy what updates arguments at the end, unless the op that makes it can write it there; the first copy.
+
+    An update that is an old value itself (two buffers swapped) goes by way of a buffer.
+    """
+    tentative = written_to_arguments(function, body)
+    at, dense = layouts(function, body), layouts(function, body, {})
+    strides = argument_strides(function, body)
+    spared = _copies_spared(body, at, dense, tentative)
+    readers: dict[int, list[int]] = {}
+    for o in body.ops:
+        for v in o.operands:
+            readers.setdefault(at[v].base, []).append(o.index)
+    failing = max((o.index for o in body.ops if o.name == CHECK or may_fail(o)), default=-1)
+    updated = {body.arguments[alias] for alias in target if alias is not None}
+    read_at_the_end = {at[v].base for v in body.returned}
+    copies: list[tuple[int, ir.Value]] = []
+    first = None
+    with ir.InsertionPoint(body.terminator):
+        for n, (v, alias) in enumerate(zip(body.returned, target)):
+            if alias is None or v == body.arguments[alias]:
+                continue
+            argument, shape = body.arguments[alias], body.types[v].shape
+            if (
+                tentative.get(v) == alias
+                and spared.get(v, 0) < 2
+                and body.producer[v] > failing
+                and argument not in read_at_the_end
+                and writable(body.ops[body.producer[v]], shape, strides[alias])
+                and _in_place(body, at, v, argument, readers.get(argument, []))
+            ):
+                continue
+            value = body.values[v]
+            if at[v].base in updated:
+                with _location(value):
+                    value = copy_of(value)
+                first = first or value.owner
+            copies.append((n, value))
+        for n, value in copies:
+            with _location(value):
+                body.terminator.operands[n] = copy_of(value)
+            first = first or body.terminator.operands[n].owner
+    return first
+
+
+def _copies_spared(
+    body: Body, at: list[Layout], dense: list[Layout], written: Mapping[int, int]
+) -> dict[int, int]:
+    """For values with their argument's strides the operands that must be copied for that: none if they
+    were dense, and copied at the end."""
+    found: dict[int, int] = {}
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            base, shape = at[v].base, body.types[v].shape
+            if base in written and not readable(o, n, shape, at) and readable(o, n, shape, dense):
+                found[base] = found.get(base, 0) + 1
+    return found
+
+
+def _fix_operands(body: Body, at: list[Layout]) -> None:
+    """Copy operands that an op cannot read where they lie."""
+    for o in body.ops:
+        for n, v in enumerate(o.operands):
+            if not readable(o, n, body.types[v].shape, at):
+                with o.op.location, ir.InsertionPoint(o.op):
+                    o.op.operands[n] = copy_of(o.op.operands[n])
+
+
+def _fix_results(
+    body: Body, at: list[Layout], target: list[int | None], before: ir.Operation
+) -> None:
+    """Copy what is returned as a new tensor, unless the op that makes it can write it there.
+
+    before: where the copies go; an old value that is also a result is saved before any copy overwrites it.
+    """
+    written = {v for v, alias in zip(body.returned, target) if alias is not None}
+    with ir.InsertionPoint(before):
+        for n, v in enumerate(owners(body, at, target)):
+            if target[n] is not None:
+                continue
+            p = body.producer[v]
+            if p >= 0 and _makes(body.ops[p], at) and v not in written:
+                written.add(v)
+                continue
+            value = body.values[body.returned[n]]
+            with _location(value):
+                body.terminator.operands[n] = copy_of(value)
+
+
+def _makes(o: Op, at: list[Layout]) -> bool:
+    """Whether an op writes its results, as kernels do and views and constants don't."""
+    return o.name in OPS and o.name != "constant" and not is_view(o, at)
+
+
+def _in_place(body: Body, at: list[Layout], value: int, argument: int, readers: list[int]) -> bool:
+    """Whether the op that makes `value` may write it into the argument's storage.
+
+    readers: the ops that read the argument.
+    """
+    p = body.producer[value]
+    o = body.ops[p]
+    if any(r > p for r in readers):
+        return False
+    if p not in readers:
+        return True
+    result = o.results.index(value)
+    return o.name == "fused" and all(
+        operand == argument and reads_where_it_writes(o.op, n, result)
+        for n, operand in enumerate(o.operands)
+        if at[operand].base == argument and readable(o, n, body.types[operand].shape, at)
+    )
+
+
+def _location(value: ir.Value) -> ir.Location:
+    return ir.Location.unknown() if isinstance(value.owner, ir.Block) else value.owner.location
+
+
+PASS = Pass("gflow-materialize", run, NoOptions, __doc__ or "")

@@ -1,0 +1,100 @@
+"""Give every value a place: the arena, a result's buffer, or the argument that it updates.
+
+Before:
+
+    func.func @f(%x: tensor<8x16xf32>, %w: tensor<16x4xf32>, %v: tensor<4x4xf32>) -> tensor<8x4xf32> {
+      %0 = "gflow.exp"(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+      %1 = "gflow.matmul"(%0, %w) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+      %2 = "gflow.tanh"(%1) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+      %3 = "gflow.matmul"(%2, %v) : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      return %3 : tensor<8x4xf32>
+    }
+
+After `gflow-fuse{epilogues=false},gflow-materialize,gflow-plan-memory`:
+
+    func.func @f(…) -> tensor<8x4xf32> attributes {gflow.arena_size = 640 : i64, gflow.lower_bound = 640 : i64} {
+      %0 = "gflow.fused"(…) … {gflow.buffers = ["arena:0"], …} : …
+      %1 = "gflow.matmul"(%0, …) {gflow.buffers = ["arena:512"]} : …
+      %2 = "gflow.fused"(%1) … {gflow.buffers = ["arena:512"], …} : …
+      %3 = "gflow.matmul"(%2, …) {gflow.buffers = ["result:0"]} : …
+      return %3 : tensor<8x4xf32>
+    }
+
+Live ranges follow program order; views extend the life of what they look at. A kernel that is
+done with a dying operand where it writes takes over its buffer. Offsets (in bytes) come from
+several strategies, and the smallest arena is kept; the search ends as soon as one needs no more
+than `gflow.lower_bound`, the largest sum of live bytes at any one op, which no arena can beat in
+this order. The strategies:
+
+- `timeline`: allocate and free as the program runs, each buffer in the smallest free block
+- `skyline`: from the bottom up, at the lowest place the buffer that lives longest in the time there
+- `size`, `lifetime`, `volume` (size × life): the largest first, each at the lowest free offset
+- `best-fit`: the largest first, each in the smallest gap
+
+With `scratch`, what an op's code needs while it runs (patches of a convolution, partial sums of
+threads) is planned like a value that lives for that op: `gflow.scratch = [offset, bytes]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.memory.liveness import Buffer, lives_of, lower_bound
+from gflow.compiler.memory.places import set_number, write_places
+from gflow.dialects.mlir import func, ir
+
+from ..base import Pass, target_of
+from .scratch import scratch_of
+from .search import choose
+from .strategies import STRATEGIES, apart
+
+
+@dataclass(frozen=True)
+class PlanMemoryOptions:
+    """How hard to look for a small arena."""
+
+    scratch: str = field(
+        default="",
+        metadata={
+            "doc": "a target (cpu, cuda:90) whose code's scratch is planned too; else it lies behind"
+        },
+    )
+    compress: bool = field(
+        default=True,
+        metadata={"doc": "values may lie where others lay before; without, each has its own bytes"},
+    )
+    strategies: tuple[str, ...] = field(
+        default=("timeline", "skyline", "size"),
+        metadata={"doc": f"of {', '.join(STRATEGIES)}, in the order they are tried; or all"},
+    )
+    improve: int = field(
+        default=0, metadata={"doc": "steps of a local search, where no strategy meets the bound"}
+    )
+    time_limit: float = field(
+        default=10.0, metadata={"doc": "seconds after which the local search ends in any case"}
+    )
+
+
+def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
+    strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
+    target = target_of(options.scratch)
+    for name in strategies or ("",):
+        if name not in STRATEGIES:
+            raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
+    lives = lives_of(function, take_over=options.compress)
+    buffers, needs = lives.buffers, {}
+    if target is not None:
+        needs = scratch_of(function, lives, target)
+        buffers = [*buffers, *(Buffer(size, i, i) for i, size in needs.items())]
+    if options.compress:
+        size, offsets = choose(buffers, strategies, options.improve, options.time_limit)
+    else:
+        size, offsets = apart(buffers)
+    write_places(function, lives, size, offsets)
+    for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
+        lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])
+    set_number(function, "lower_bound", lower_bound(buffers))
+
+
+PASS = Pass("gflow-plan-memory", run, PlanMemoryOptions, __doc__ or "")

@@ -1,0 +1,156 @@
+"""Make a copy again where it is needed next, rather than keep it, where memory is short.
+
+Before, where `%c` needs a copy of `%t`, and `%a` is read at the end in any case:
+
+    %a = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+    %t = "gflow.transpose"(%a) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    %c = "gflow.reshape"(%t) {shape = array<i64: 4, 16>} : (tensor<8x8xf32>) -> tensor<4x16xf32>
+    %0 = "gflow.matmul"(%v, %c) : (tensor<32x4xf32>, tensor<4x16xf32>) -> tensor<32x16xf32>
+    %1 = "gflow.matmul"(%0, %w) : (tensor<32x16xf32>, tensor<16x16xf32>) -> tensor<32x16xf32>
+    %2 = "gflow.matmul"(%c, %u) : (tensor<4x16xf32>, tensor<16x32xf32>) -> tensor<4x32xf32>
+    %3 = "gflow.matmul"(%2, %1) : (tensor<4x32xf32>, tensor<32x16xf32>) -> tensor<4x16xf32>
+    %4 = "gflow.matmul"(%a, %a) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+
+After `gflow-fuse{epilogues=false},gflow-materialize,gflow-repeat-copies`:
+
+    %a = "gflow.matmul"(%x, %x) : …
+    %t = "gflow.transpose"(%a) … : …
+    %k = "gflow.fused"(%t) … : …
+    %c = "gflow.reshape"(%k) {shape = array<i64: 4, 16>} : …
+    %0 = "gflow.matmul"(%v, %c) : …
+    %1 = "gflow.matmul"(%0, %w) : …
+    %l = "gflow.fused"(%t) … : …
+    %d = "gflow.reshape"(%l) {shape = array<i64: 4, 16>} : …
+    %2 = "gflow.matmul"(%d, %u) : …
+    %3 = "gflow.matmul"(%2, %1) : …
+    %4 = "gflow.matmul"(%a, %a) : …
+
+It goes after `gflow-materialize`. A kernel is repeated if it does next to no arithmetic (copies, casts), if
+all that it reads is there anyway when it is needed again, and if its result is live at the op where
+the most bytes are, but not read by it. So no life gets longer, and none is shortened in vain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.ssa import Op, fused_kind
+from gflow.compiler.ir.views import VIEW_OPS
+from gflow.compiler.memory.liveness import Lives, last_uses, lives_of
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+
+from ..base import Pass
+
+
+@dataclass(frozen=True)
+class RepeatCopiesOptions:
+    """What is cheap."""
+
+    cost: int = field(
+        default=2, metadata={"doc": "the arithmetic for each element (an add is 1) that is cheap"}
+    )
+    rounds: int = field(default=4, metadata={"doc": "how many peaks are lowered, one by one"})
+
+
+def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:
+    lives = lives_of(function)
+    for _ in range(options.rounds):
+        before = lives.lower_bound
+        if not before or not _repeat(lives, lives.per_op.index(before), options.cost):
+            return
+        lives = lives_of(function)
+        if lives.lower_bound >= before:
+            return
+
+
+def _repeat(lives: Lives, peak: int, cost: int) -> bool:
+    """Repeat what can be after op `peak`, and lives across it; whether there was anything."""
+    body, at = lives.body, lives.at
+    live = {
+        v
+        for v, n in lives.buffer_of.items()
+        if body.producer[v] < peak and lives.buffers[n].end > peak
+    }
+    reads: dict[int, list[Op]] = {v: [] for v in live}
+    for o in lives.making:
+        for base in {at[v].base for v in o.operands} & live:
+            reads[base].append(o)
+    last = last_uses(body, at)
+    updated = {
+        body.arguments[int(place.removeprefix("arg:"))]: body.producer[v]
+        for v, place in lives.place.items()
+        if place.startswith("arg:")
+    }
+    found = False
+    for v in sorted(live):
+        o = body.ops[body.producer[v]]
+        later = [user for user in reads[v] if user.index > peak]
+        if not later or any(user.index == peak for user in reads[v]) or not _cheap(o, cost):
+            continue
+        if not all(_through_views(lives, w, v) for user in later for w in user.operands):
+            continue
+        first = later[0].index
+        bases = [at[w].base for w in o.operands]
+        if all(_stays(lives, base, first, last, updated) for base in bases):
+            _repeat_for(lives, o, v, later)
+            found = True
+    return found
+
+
+def _through_views(lives: Lives, value: int, base: int) -> bool:
+    """Whether a value, if it lies in `base`, is that or a view that can be made again."""
+    while value != base and lives.at[value].base == base:
+        view = lives.body.ops[lives.body.producer[value]]
+        if view.name not in VIEW_OPS:
+            return False
+        value = view.operands[0]
+    return True
+
+
+def _cheap(o: Op, cost: int) -> bool:
+    """Whether an op is a pointwise kernel of one result that computes next to nothing."""
+    if fused_kind(o.op) != "pointwise" or len(o.results) != 1:
+        return False
+    total = 0
+    for inner in o.op.regions[0].blocks[0].operations:
+        definition = OPS[inner.operation.name.removeprefix("gflow.")]
+        if definition.category == "random":
+            return False
+        total += definition.cost if definition.category == "elementwise" else 0
+    return total <= cost
+
+
+def _stays(
+    lives: Lives, base: int, until: int, last: dict[int, int], updated: dict[int, int]
+) -> bool:
+    """Whether a value that was read once is there until op `until` in any case."""
+    if base in lives.buffer_of:
+        return last[base] >= until
+    if lives.body.producer[base] < 0:
+        return updated.get(base, until) >= until
+    return base not in lives.place or lives.place[base].startswith("result:")
+
+
+def _repeat_for(lives: Lives, o: Op, value: int, users: list[Op]) -> None:
+    """Run `o` again before the first of `users`, which read its result or views of it."""
+    body = lives.body
+    at = ir.InsertionPoint(users[0].op)
+    new: dict[int, ir.Value] = {value: o.op.clone(at).results[0]}
+
+    def renewed(v: int) -> ir.Value:
+        if v not in new:
+            view = body.ops[body.producer[v]]
+            copy = view.op.clone(at)
+            copy.operands[0] = renewed(view.operands[0])
+            new[v] = copy.results[0]
+            copy.move_after(new[view.operands[0]].owner.operation)
+        return new[v]
+
+    for user in users:
+        for n, v in enumerate(user.operands):
+            if lives.at[v].base == value:
+                user.op.operands[n] = renewed(v)
+
+
+PASS = Pass("gflow-repeat-copies", run, RepeatCopiesOptions, __doc__ or "")

@@ -1,0 +1,101 @@
+"""Write what a concatenation or a copy reads right into its result, so that nothing is moved.
+
+Before, as `gflow-fuse` makes kernels of it:
+
+    func.func @f(%x: tensor<32x64xf32>, %w: tensor<128x8xf32>) -> tensor<32x8xf32> {
+      %0 = "gflow.sin"(%x) : (tensor<32x64xf32>) -> tensor<32x64xf32>
+      %1 = "gflow.cos"(%x) : (tensor<32x64xf32>) -> tensor<32x64xf32>
+      %2 = "gflow.concatenate"(%0, %1) {dim = 1 : i64, operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}
+         : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x128xf32>
+      %3 = "gflow.matmul"(%2, %w) : (tensor<32x128xf32>, tensor<128x8xf32>) -> tensor<32x8xf32>
+      return %3 : tensor<32x8xf32>
+    }
+
+After `gflow-fuse,gflow-materialize,gflow-write-in-place`:
+
+    func.func @f(…) -> … {
+      %0:2 = "gflow.fused"(%x) … {kind = "pointwise", …} : …
+      %1 = "gflow.concatenate"(%0#0, %0#1) {dim = 1 : i64, gflow.in_place, …} : …
+      %2 = "gflow.matmul"(%1, %w) : …
+      return %2 : …
+    }
+
+`%1` is there from the first of its parts on; `%0#0` and `%0#1` are the left and the right half of it, with rows that
+are 128 elements apart. Reshapes and transposes may stand between a part and where it goes. All operands must be
+values that nothing else reads, of kernels that can write with strides: pointwise and row kernels, gradients of
+attention, and other concatenations and copies. A value whose rows would not be contiguous any more stays where it is.
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
+from gflow.compiler.ir.views import IN_PLACE, Layout, layouts, part_layouts, source_layout
+from gflow.dialects.mlir import func, ir
+
+from ..base import NoOptions, Pass
+
+_WRITERS = ("pointwise", "row")
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    body = read_body(function)
+    at = layouts(function, body)
+    # what the function returns has a place of its own
+    fixed = {at[v].base for v in body.returned} | set(body.returned)
+    parts: dict[int, Layout] = {}
+    for o in reversed(body.ops):
+        if not _collects(o) or o.results[0] in fixed:
+            continue
+        found = _sources(body, o, parts, fixed)
+        if found is not None:
+            parts |= found
+            o.op.attributes[IN_PLACE] = ir.UnitAttr.get()
+
+
+def _sources(
+    body: Body, o: Op, parts: dict[int, Layout], fixed: set[int]
+) -> dict[int, Layout] | None:
+    """Where the values that `o` collects would lie; None unless all of them can."""
+    found: dict[int, Layout] = {}
+    for v, layout in zip(o.operands, part_layouts(body, o, parts)):
+        source = source_layout(body, v, layout)
+        if source is None or source[0] in found or not _read_once(body, v, source[0]):
+            return None
+        value, lies = source
+        p = body.producer[value]
+        if p < 0 or value in fixed or not _writes_with_strides(body.ops[p], value):
+            return None
+        wide = [s for n, s in zip(body.types[value].shape, lies.strides) if n != 1]
+        if wide[-1:] > [1] or body.types[value].numel == 0:
+            return None
+        found[value] = lies
+    return found
+
+
+def _collects(o: Op) -> bool:
+    """Whether an op only gathers values: a concatenation, or a kernel that copies its operand."""
+    if o.name == "concatenate":
+        return True
+    if o.name != "fused" or len(o.operands) != 1 or len(o.results) != 1:
+        return False
+    block = o.op.regions[0].blocks[0]
+    inner = list(block.operations)
+    return len(inner) == 1 and inner[0].operation.operands[0] == block.arguments[0]
+
+
+def _read_once(body: Body, value: int, source: int) -> bool:
+    """Whether nothing else reads `value`, nor what it is a view of, down to `source`."""
+    while len(body.users[value]) == 1:
+        if value == source:
+            return True
+        (value,) = body.ops[body.producer[value]].operands
+    return False
+
+
+def _writes_with_strides(o: Op, value: int) -> bool:
+    if o.name in ("concatenate", "attention_grad"):
+        return o.name != "attention_grad" or o.results.index(value) < 3  # the bias's lies dense
+    return fused_kind(o.op) in _WRITERS and "gflow.launch" not in o.op.attributes
+
+
+PASS = Pass("gflow-write-in-place", run, NoOptions, __doc__ or "")

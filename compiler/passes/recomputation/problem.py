@@ -1,0 +1,259 @@
+"""A scheduled function as numbers, for deciding what to compute again: who makes and reads what,
+bytes, and what a second run of an op would read and cost.
+
+Values are those with memory of their own, by their number in the body; views count as reads of what
+they look at where an op that is no view reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gflow.compiler.ir.contractions import CONTRACTIONS
+from gflow.compiler.ir.cost import Cost, cost_of, seconds
+from gflow.compiler.ir.ssa import Body, Op, aliases, fused_kind, read_body
+from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view, layouts
+from gflow.compiler.memory.liveness import TakesOver, aligned
+from gflow.compiler.targets import DEVICES
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import BARRIER
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to compute values again: the op to repeat and those of its results that it then makes
+    (`partial`: not all), what it reads, the bytes of results that nobody needs, and seconds."""
+
+    op: int
+    results: tuple[int, ...]
+    partial: bool
+    reads: tuple[int, ...]
+    waste: int
+    seconds: float
+
+
+@dataclass
+class _Region:
+    """The inside of a fused op: for each op what it reads (inner values by number), and its cost.
+
+    values: number of inner values; the first are the block's arguments.
+    """
+
+    reads: list[list[int]]
+    makes: list[list[int]]
+    costs: list[Cost]
+    yields: list[int]
+    arguments: int
+
+
+@dataclass
+class Problem:
+    """size: bytes in the arena by value; 0 for what lies elsewhere. maker: the op that makes a value;
+    -1 for arguments, constants and views. readers: the ops, views aside, that read a value, in order.
+    reads, makes: values by op. updated: argument → the op that overwrites it.
+    """
+
+    body: Body
+    at: Sequence[Layout]
+    device: str
+    size: list[int]
+    maker: list[int]
+    readers: list[list[int]]
+    reads: list[list[int]]
+    makes: list[list[int]]
+    updated: dict[int, int]
+    takes_over: TakesOver = field(default_factory=TakesOver)
+    _recipes: dict[tuple[int, ...], Recipe | None] = field(default_factory=dict)
+    _regions: dict[int, _Region] = field(default_factory=dict)
+
+    @cached_property
+    def users(self) -> dict[int, list[int]]:
+        """For each value those whose recipes (made so far) read it."""
+        return {}
+
+    def recipe(self, *values: int) -> Recipe | None:
+        """How to compute results of one op again; None where that cannot be done."""
+        if values not in self._recipes:
+            found = self._recipes[values] = self._make_recipe(values)
+            if found is not None and len(values) == 1:
+                for v in found.reads:
+                    self.users.setdefault(v, []).append(values[0])
+        return self._recipes[values]
+
+    def _make_recipe(self, values: tuple[int, ...]) -> Recipe | None:
+        index = self.maker[values[0]]
+        if index < 0:
+            return None
+        o = self.body.ops[index]
+        if o.name == BARRIER or "unique" in o.op.attributes:
+            return None
+        device = DEVICES[self.device]
+        if o.name != "fused" or len(values) == len(o.results):
+            waste = sum(self.size[r] for r in o.results if r not in values)
+            cost = cost_of(o.op)
+            if not cost.bytes:  # a view that memory makes a copy of
+                cost = Cost(2 * sum(self.body.types[r].nbytes for r in o.results))
+            return Recipe(
+                index, values, False, tuple(self.reads[index]), waste, seconds(cost, device)
+            )
+        region = self.region(index)
+        inner, operands, siblings = slice_of(region, [o.results.index(v) for v in values])
+        costs = [region.costs[i] for i in inner]
+        contraction = next((c for c in costs if c.contraction), None)
+        moved = sum(self.body.types[v].nbytes for v in values)
+        read = [*(o.operands[n] for n in operands), *(o.results[n] for n in siblings)]
+        moved += sum(self.body.types[v].nbytes for v in set(read))
+        total = sum(c.flops for c in costs)
+        cost = Cost(moved, total, contraction is not None, contraction.dtype if contraction else "")
+        reads = dict.fromkeys(self.at[v].base for v in read)
+        return Recipe(index, values, True, tuple(reads), 0, seconds(cost, device))
+
+    def region(self, index: int) -> _Region:
+        """The inside of fused op `index`."""
+        if index not in self._regions:
+            self._regions[index] = _read_region(self.body.ops[index].op)
+        return self._regions[index]
+
+
+def read_problem(function: func.FuncOp, device: str) -> Problem:
+    """Look at a function once; the answer holds until its IR changes."""
+    body = read_body(function)
+    at = layouts(function, body)
+    size = [0] * len(body.values)
+    maker = [-1] * len(body.values)
+    readers: list[list[int]] = [[] for _ in body.values]
+    reads: list[list[int]] = []
+    makes: list[list[int]] = []
+    placed = set(body.returned)
+    for o in body.ops:
+        made = [] if o.name == "constant" or is_view(o, at) else o.results
+        view = o.name in VIEW_OPS and not made
+        read = [] if view else list(dict.fromkeys(at[v].base for v in o.operands))
+        reads.append(read)
+        makes.append(made)
+        for v in read:
+            readers[v].append(o.index)
+        for v in made:
+            maker[v] = o.index
+            size[v] = 0 if v in placed else aligned(body.types[v].nbytes)
+    updated = {}
+    for v in body.returned:
+        if at[v].base != v:  # a copy of it is made at the end
+            maker[at[v].base] = -1
+    for v, alias in zip(body.returned, aliases(function, body)):
+        if alias is not None and maker[v] >= 0:
+            updated[body.arguments[alias]] = maker[v]
+    return Problem(body, at, device, size, maker, readers, reads, makes, updated)
+
+
+def _read_region(fused: ir.Operation) -> _Region:
+    block = fused.regions[0].blocks[0]
+    number = {v: n for n, v in enumerate(block.arguments)}
+    arguments = len(number)
+    *ops, last = [op.operation for op in block.operations]
+    reads, makes, costs = [], [], []
+    for op in ops:
+        reads.append([number[v] for v in op.operands])
+        for r in op.results:
+            number[r] = len(number)
+        makes.append([number[r] for r in op.results])
+        costs.append(cost_of(op))
+    return _Region(reads, makes, costs, [number[v] for v in last.operands], arguments)
+
+
+def slice_of(region: _Region, results: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """What some results of a fused op need: inner ops, operands, and other results of the op, which
+    are read where they would otherwise have to be computed too. All in order."""
+    needed = {region.yields[n] for n in results}
+    others = {v: n for n, v in enumerate(region.yields) if v not in needed}
+    inner, siblings = [], []
+    for i in range(len(region.reads) - 1, -1, -1):
+        if needed.isdisjoint(region.makes[i]):
+            continue
+        known = [others[v] for v in region.makes[i] if v in others]
+        if known:
+            siblings += known
+        else:
+            inner.append(i)
+            needed.update(region.reads[i])
+    return inner[::-1], sorted(v for v in needed if v < region.arguments), sorted(siblings)
+
+
+def repeat(problem: Problem, recipe: Recipe, value: Callable[[int], ir.Value]) -> list[ir.Value]:
+    """Build the ops of a recipe at the insertion point.
+
+    value: what to read for a value of the body.
+
+    Returns: the values of `recipe.results`.
+    """
+    o = problem.body.ops[recipe.op]
+    if recipe.partial:
+        return _partly(problem, o, recipe, value)
+    operands = [value(v) for v in o.operands]
+    copy = o.op.clone()
+    for n, v in enumerate(operands):
+        copy.operands[n] = v
+    made = dict(zip(o.results, copy.results))
+    _mark(copy)
+    return [made[v] for v in recipe.results]
+
+
+def _partly(
+    problem: Problem, o: Op, recipe: Recipe, value: Callable[[int], ir.Value]
+) -> list[ir.Value]:
+    """A fused op with some of the results, and the inner ops and operands that those need."""
+    region = problem.region(o.index)
+    wanted = sorted(o.results.index(v) for v in recipe.results)
+    inner, numbers, siblings = slice_of(region, wanted)
+    block = o.op.regions[0].blocks[0]
+    *ops, last = [op.operation for op in block.operations]
+    names = {ops[i].name.removeprefix("gflow.") for i in inner}
+    if names & CONTRACTIONS and names <= {*CONTRACTIONS, "reshape"}:
+        return _alone(o, inner, wanted, {block.arguments[n]: value(o.operands[n]) for n in numbers})
+    kind = fused_kind(o.op) or None
+    if not any(region.costs[i].contraction for i in inner) and "reduce" not in names:
+        kind = "pointwise"
+    types = [problem.body.types[o.results[n]] for n in wanted]
+    block_values = [block.arguments[n] for n in numbers] + [last.operands[n] for n in siblings]
+    read = [o.operands[n] for n in numbers] + [o.results[n] for n in siblings]
+    order = sorted(range(len(read)), key=lambda n: (problem.body.types[read[n]], n))
+    operands = [value(read[n]) for n in order]
+    with o.op.location:
+        fused = builder.build_op("fused", operands, {"kind": kind}, types)
+    body = fused.regions[0].blocks.append(*[v.type for v in operands])
+    new = {block_values[n]: a for n, a in zip(order, body.arguments)}
+    with ir.InsertionPoint(body):
+        for i in inner:
+            copy = ops[i].clone()
+            for n, v in enumerate(ops[i].operands):
+                copy.operands[n] = new[v]
+            new.update(zip(ops[i].results, copy.results))
+        with ir.Location.unknown():
+            builder.build_op("yield", [new[last.operands[n]] for n in wanted], {}, [])
+    _mark(fused)
+    made = dict(zip(wanted, fused.results))
+    return [made[o.results.index(v)] for v in recipe.results]
+
+
+def _alone(
+    o: Op, inner: Sequence[int], wanted: Sequence[int], values: dict[ir.Value, ir.Value]
+) -> list[ir.Value]:
+    """The contraction of a fused op without its epilogue, outside of any region.
+
+    values: what to read for an argument of the block.
+    """
+    *ops, last = [op.operation for op in o.op.regions[0].blocks[0].operations]
+    for i in inner:
+        copy = ops[i].clone()
+        for n, v in enumerate(ops[i].operands):
+            copy.operands[n] = values[v]
+        values.update(zip(ops[i].results, copy.results))
+        _mark(copy)
+    return [values[last.operands[n]] for n in wanted]
+
+
+def _mark(op: ir.Operation) -> None:
+    op.attributes["gflow.recomputed"] = ir.UnitAttr.get()

@@ -1,0 +1,172 @@
+"""Compute values again where they are needed, rather than keep them, until memory fits a budget.
+
+Before, where `%h` is kept while 16 KiB values come and go:
+
+    %h = "gflow.tanh"(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+    %a = "gflow.matmul"(%h, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %b = "gflow.matmul"(%a, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %c = "gflow.matmul"(%b, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %d = "gflow.matmul"(%c, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %e = "gflow.matmul"(%h, %d) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+
+After `gflow-fuse,gflow-rematerialize{fraction=0.7}`:
+
+    %h = "gflow.fused"(%x) … {kind = "pointwise", …} : …
+    %a = "gflow.matmul"(%h, %w) : …
+    %b = "gflow.matmul"(%a, %w) : …
+    %c = "gflow.matmul"(%b, %w) : …
+    %d = "gflow.matmul"(%c, %w) : …
+    %h2 = "gflow.fused"(%x) … {gflow.recomputed, kind = "pointwise", …} : …
+    %e = "gflow.matmul"(%h2, %d) : …
+
+Works on fused kernels in their final order, on any function: no marks are needed, and it goes with
+those that `gflow-checkpoint` has worked on. The budget holds for the planned arena, as
+`gflow-plan-memory` will lay it out: the pass plans a copy of the function to be sure. Of a kernel
+only those results are computed again that are needed.
+
+The greedy search (`compiler/passes/recomputation/choose.py`) takes the values whose second run costs the
+fewest seconds, by the roofline of `device`, for the bytes that it frees where there are too many.
+Random numbers come out the same; calls into PyTorch that draw are not repeated, nor is anything
+whose operands have been overwritten.
+
+The function carries `gflow.rematerialized`: the number of ops run twice, the extra seconds that the
+roofline predicts, and the arena without and with them. A budget that cannot be met is an error that
+says the smallest one that can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.targets import DEVICES
+from gflow.dialects.mlir import func, ir
+
+from ..base import Pass
+from ..memory import materialize, plan_memory, repeat_copies
+from .choose import Choice, choose
+from .problem import Problem, read_problem
+from .rewrite import rewrite
+
+
+@dataclass(frozen=True)
+class RematerializeOptions:
+    """How much memory there is."""
+
+    budget: int = field(default=0, metadata={"doc": "bytes of arena to stay under; 0: no budget"})
+    fraction: float = field(
+        default=0.0,
+        metadata={"doc": "the budget as a share of the arena without anything computed again"},
+    )
+    device: str = field(default="cpu", metadata={"doc": f"whose times count: {', '.join(DEVICES)}"})
+    scratch: str = field(
+        default="", metadata={"doc": "as gflow-plan-memory has it: what its arena will contain"}
+    )
+
+
+#: how often the search is told to leave more room for what does not fit together
+_ATTEMPTS = 6
+
+#: steps of the bisection for the smallest budget
+_BISECTIONS = 8
+
+
+def run(function: func.FuncOp, options: RematerializeOptions) -> None:
+    if options.device not in DEVICES:
+        raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
+    if options.budget < 0 or not 0 <= options.fraction <= 1:
+        raise PassError("budget must be a number of bytes, fraction between 0 and 1")
+    if not options.budget and not options.fraction:
+        return
+    before = _arena(function, options.scratch)
+    budget = options.budget or int(options.fraction * before)
+    if before <= budget:
+        _report(function, None, budget, before, before)
+        return
+    problem = read_problem(function, options.device)
+    found = _fit(function, problem, budget, options.scratch)
+    if found is None:
+        found = _smallest(function, problem, before, options.scratch)
+        if found[1] > budget:
+            raise PassError(
+                f"the memory budget of {budget} bytes cannot be met: the least that was found is "
+                f"{found[1]} bytes, and {before} bytes are needed without computing anything again"
+            )
+    choice, after = found
+    rewrite(problem, choice.result)
+    _report(function, choice, budget, before, after)
+
+
+def _fit(
+    function: func.FuncOp, problem: Problem, budget: int, scratch: str
+) -> tuple[Choice, int] | None:
+    """A choice whose arena is within the budget, and that arena; None if none is found."""
+    limit = budget
+    for _ in range(_ATTEMPTS):
+        choice = choose(problem, limit)
+        if choice.result.peak > limit:
+            return None
+        arena = _arena(function, scratch, problem, choice)
+        if arena <= budget:
+            return choice, arena
+        limit -= max(arena - budget, budget // 256)
+    return None
+
+
+def _smallest(
+    function: func.FuncOp, problem: Problem, before: int, scratch: str
+) -> tuple[Choice, int]:
+    """The choice with the smallest arena that a bisection of limits finds; independent of a budget."""
+    low, high = 0, before
+    best: tuple[Choice, int] | None = None
+    for _ in range(_BISECTIONS):
+        middle = (low + high) // 2
+        choice = choose(problem, middle)
+        arena = _arena(function, scratch, problem, choice)
+        if best is None or arena < best[1]:
+            best = choice, arena
+        if choice.result.peak <= middle:
+            high = middle
+        else:
+            low = middle
+    assert best is not None
+    return best
+
+
+def _arena(
+    function: func.FuncOp,
+    scratch: str,
+    problem: Problem | None = None,
+    choice: Choice | None = None,
+) -> int:
+    """The arena that will be planned, found out on a copy of the function."""
+    copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
+    twin: func.FuncOp = copy.opview
+    try:
+        if problem is not None and choice is not None:
+            rewrite(replace(problem, body=read_body(twin)), choice.result)
+        for step in (materialize.PASS, repeat_copies.PASS):
+            step.run(twin, step.options())
+        plan_memory.run(twin, plan_memory.PlanMemoryOptions(scratch=scratch))
+        return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
+    finally:
+        copy.erase()
+
+
+def _report(
+    function: func.FuncOp, choice: Choice | None, budget: int, before: int, after: int
+) -> None:
+    i64 = ir.IntegerType.get_signless(64)
+    runs = 0 if choice is None else len(choice.result.runs)
+    seconds = 0.0 if choice is None else choice.result.seconds
+    numbers = {"budget": budget, "arena_before": before, "arena_after": after, "ops": runs}
+    function.operation.attributes["gflow.rematerialized"] = ir.DictAttr.get(
+        {
+            **{name: ir.IntegerAttr.get(i64, n) for name, n in numbers.items()},
+            "seconds": ir.FloatAttr.get(ir.F64Type.get(), seconds),
+        }
+    )
+
+
+PASS = Pass("gflow-rematerialize", run, RematerializeOptions, __doc__ or "")

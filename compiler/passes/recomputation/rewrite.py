@@ -1,0 +1,65 @@
+"""Writing a choice into the IR: second runs of ops, and readers that read what these make."""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.views import VIEW_OPS
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops.structure import BARRIER
+
+from .problem import Problem, repeat
+from .replay import Replay
+
+
+class _Writer:
+    """Values as they are at the point of the program that the writer has come to."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.current: dict[int, ir.Value] = {}  # value that was computed again → its second version
+        self.views: dict[int, ir.Value] = {}  # view of it → the same view of the second version
+
+    def value(self, v: int) -> ir.Value:
+        """What stands for value `v` here; views of second versions are built at the insertion point."""
+        body, at = self.problem.body, self.problem.at
+        if at[v].base not in self.current:
+            return body.values[v]
+        if v == at[v].base:
+            return self.current[v]
+        if v not in self.views:
+            o = body.ops[body.producer[v]]
+            if o.name == BARRIER:
+                return self.value(o.operands[o.results.index(v)])
+            operand = self.value(o.operands[0])
+            copy = o.op.clone()
+            copy.operands[0] = operand
+            self.views[v] = copy.results[0]
+        return self.views[v]
+
+
+def rewrite(problem: Problem, result: Replay) -> None:
+    """Write a replay's second runs into the function that the problem was read from."""
+    body = problem.body
+    writer = _Writer(problem)
+    following = iter([*result.runs, (len(body.ops), None)])
+    t, recipe = next(following)
+    for o in body.ops:
+        while recipe is not None and t == o.index:
+            with ir.InsertionPoint(o.op):
+                made = repeat(problem, recipe, writer.value)
+            writer.current.update(zip(recipe.results, made))
+            t, recipe = next(following)
+        if _is_free_view(problem, o.index) or not writer.current:
+            continue
+        with ir.InsertionPoint(o.op):
+            for n, v in enumerate(o.operands):
+                if problem.at[v].base in writer.current:
+                    o.op.operands[n] = writer.value(v)
+    for o in reversed(body.ops):
+        if (o.name == BARRIER or _is_free_view(problem, o.index)) and not any(
+            True for r in o.op.results for _ in r.uses
+        ):
+            o.op.erase()
+
+
+def _is_free_view(problem: Problem, index: int) -> bool:
+    return problem.body.ops[index].name in VIEW_OPS and not problem.makes[index]

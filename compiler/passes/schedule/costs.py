@@ -1,0 +1,12 @@
+"""How long ops take on a device, by the cost model."""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.cost import cost_of, seconds
+from gflow.compiler.ir.ssa import Body
+from gflow.compiler.targets import Device
+
+
+def seconds_of(body: Body, device: Device) -> list[float]:
+    """Each op's roofline time."""
+    return [seconds(cost_of(o.op), device) for o in body.ops]

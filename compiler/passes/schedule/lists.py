@@ -1,0 +1,121 @@
+"""List scheduling: of the ops that are ready, the one with the smallest key comes next."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gflow.compiler.ir.views import is_view
+
+from .dependences import Dependences
+
+
+def by_key(found: Dependences, key: Callable[[int], Any]) -> list[int]:
+    """Op numbers in their new order. key: of an op, which never changes; it ends in the op's number."""
+    waiting = [len(b) for b in found.before]
+    heap = [key(i) for i, n in enumerate(waiting) if n == 0]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        i = heapq.heappop(heap)[-1]
+        order.append(i)
+        for j in found.after[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                heapq.heappush(heap, key(j))
+    return order
+
+
+def updates_first(found: Dependences) -> list[int]:
+    """Program order, but for updates, which come as soon as they can.
+
+    So do the numbers that updates wait for, e.g. a learning rate in another element type.
+    """
+    first = found.early | _numbers(found) | _gradients(found)
+    return by_key(found, lambda i: (i not in first, i))
+
+
+def _gradients(found: Dependences) -> set[int]:
+    """Gradients of convolution weights that only updates read, and what lies between.
+
+    The input of the convolution often dies there, which makes room for the other gradient: that one
+    is as large, and its patches are too.
+    """
+    body = found.body
+    kept = set(found.early)
+    returned = set(body.returned)
+    for o in reversed(body.ops):
+        users = [u for r in o.results for u in body.users[r]]
+        if not users or not returned.isdisjoint(o.results) or not all(u in kept for u in users):
+            continue
+        if o.name == "convolution_weight_grad" or is_view(o, found.at):
+            kept.add(o.index)
+    return kept
+
+
+def _numbers(found: Dependences) -> set[int]:
+    """The ops that make single numbers for updates, from arguments and constants alone."""
+    ops: set[int] = set()
+    for o in found.body.ops:
+        if all(n in ops for n in found.before[o.index]) and all(
+            found.body.types[r].numel == 1 for r in o.results
+        ):
+            ops.add(o.index)
+    needed = {n for i in found.early for n in found.before[i]} & ops
+    for i in sorted(ops, reverse=True):
+        if i in needed:
+            needed |= found.before[i]
+    return needed
+
+
+def short_last(found: Dependences, short: Sequence[bool]) -> list[int]:
+    """Long ops as soon as they can; a short one only when no long one is ready."""
+    return by_key(found, lambda i: (short[i], i))
+
+
+def host_early(found: Dependences, host: Sequence[bool], seconds: Sequence[float]) -> list[int]:
+    """Two resources: the host runs `host` ops itself, and queues the others for the device.
+
+    The host never waits while it can do something else: it runs a step of its own whose operands
+    are there, else queues the next kernel, and only where there is none waits for the step whose
+    operands come first. seconds: of each op.
+    """
+    waiting = [len(b) for b in found.before]
+    done = [0.0] * len(waiting)  # when an op's results are there
+    kernels: list[int] = []
+    steps: list[tuple[float, int]] = []  # (when its operands are there, op)
+    clock = device = 0.0
+    order: list[int] = []
+
+    def ready(i: int) -> None:
+        if host[i]:
+            there = max((done[n] for n in found.before[i]), default=0.0)
+            heapq.heappush(steps, (there, i))
+        else:
+            heapq.heappush(kernels, i)
+
+    for i, n in enumerate(waiting):
+        if n == 0:
+            ready(i)
+    while steps or kernels:
+        if steps and (steps[0][0] <= clock or not kernels):
+            there, i = heapq.heappop(steps)
+            clock = max(clock, there) + seconds[i]
+            done[i] = clock
+        else:
+            i = heapq.heappop(kernels)
+            there = max((done[n] for n in found.before[i]), default=0.0)
+            clock += min(seconds[i], QUEUE_SECONDS)
+            device = max(device, there, clock) + seconds[i]
+            done[i] = device
+        order.append(i)
+        for j in found.after[i]:
+            waiting[j] -= 1
+            if waiting[j] == 0:
+                ready(j)
+    return order
+
+
+#: what it takes the host to queue a kernel
+QUEUE_SECONDS = 4e-6

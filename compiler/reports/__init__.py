@@ -1,0 +1,1 @@
+"""What the compiler says about a program: costs, launches, drawings."""

@@ -1,0 +1,309 @@
+"""What the launches of a program for CUDA move and compute, from its IR: `gflow-opt --emit=launches`.
+
+For each op of a planned function: its launches, the bytes it reads and writes (each byte of an operand once,
+however often a stride of 0 repeats it), scratch that is written and read again (partial sums, operands copied to
+lie in whole vectors), its operations, and the floor of its time on the target's device: a roofline (`cost`) of that and
+of the launches. A floor is no prediction: tiles that are read again from the second-level cache, waits and the
+last wave's idle multiprocessors come on top. `programs` and `waves` say how well a launch fills the device: the
+programs of its largest launch, and these over what all multiprocessors hold at once by their blocks and warps
+(registers and shared memory may hold fewer).
+
+A sum over kinds of op says how much only moves data. The lower bound is what no program could do without: each
+argument read and each result written once, and the products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import LaunchStep, Step
+from gflow.dialects.types import TensorType
+
+from ..emit.triton.build import build_with
+from ..emit.triton.program_builder import Builder
+from ..ir.contractions import root_of
+from ..ir.cost import Cost, cost_of, rate
+from ..ir.cost import seconds as least_seconds
+from ..ir.locations import Source, source_of
+from ..ir.ssa import Op, aliases
+from ..ir.tables import count_text, ratio, table, time_text
+from ..ir.views import VIEW_OPS, Layout
+from ..memory.planned import label
+from ..targets import Device, Target
+from .visual.page import byte_text
+
+#: kinds of op that compute nothing
+COPIES = frozenset({"copy", "cast"})
+
+_KINDS = {
+    "matmul": "matmul",
+    "convolution": "convolution",
+    "convolution_input_grad": "convolution",
+    "convolution_weight_grad": "convolution",
+    "attention": "attention",
+    "attention_grad": "attention",
+    "concatenate": "copy",
+    "pad": "copy",
+    "reverse": "copy",
+    "iota": "copy",
+    "gather": "index",
+    "take": "index",
+    "index_add": "index",
+    "reduce": "ATen",
+    "aten": "ATen",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An op of the program.
+
+    launches: its own; none for an op that shares another's. read, written: bytes; scratch counts in both.
+    seconds: the floor of its time on the device, launches included. programs: of its largest launch. waves: these
+    over what the device holds at once.
+    """
+
+    kind: str
+    label: str
+    type: str
+    launches: int
+    read: int
+    written: int
+    flops: int
+    seconds: float
+    programs: int
+    waves: float
+    source: Source
+
+    @property
+    def moved(self) -> int:
+        return self.read + self.written
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """The launches of a program on a device. `str()` gives the text for people.
+
+    bound: what no program could do without; bound_seconds: the floor of its time.
+    """
+
+    name: str
+    device: Device
+    launches: tuple[Launch, ...]
+    arena: int
+    bound: Cost
+    bound_seconds: float
+
+    @property
+    def count(self) -> int:
+        return sum(entry.launches for entry in self.launches)
+
+    @property
+    def moved(self) -> int:
+        return sum(entry.moved for entry in self.launches)
+
+    @property
+    def copied(self) -> int:
+        """Bytes moved by ops that compute nothing."""
+        return sum(entry.moved for entry in self.launches if entry.kind in COPIES)
+
+    @property
+    def flops(self) -> int:
+        return sum(entry.flops for entry in self.launches)
+
+    @property
+    def seconds(self) -> float:
+        return sum(entry.seconds for entry in self.launches)
+
+    def __str__(self) -> str:
+        head = f"@{self.name} on {self.device.name}: arena {byte_text(self.arena)}\n\n"
+        return head + self._kinds() + "\n\n" + self._ops() + "\n"
+
+    def _kinds(self) -> str:
+        kinds: dict[str, list[Launch]] = {}
+        for entry in self.launches:
+            kinds.setdefault(entry.kind, []).append(entry)
+        rows: list[tuple[str, ...]] = [
+            ("kind", "launches", "read", "written", "operations", "floor", "share")
+        ]
+        total = self.seconds
+        for kind, found in sorted(kinds.items(), key=lambda k: -sum(e.seconds for e in k[1])):
+            rows.append((kind, *_sums(found, total)))
+        rows.append(("total", *_sums(list(self.launches), total)))
+        share = ratio(self.bound_seconds, total)
+        rows.append(
+            (
+                "lower bound", "", byte_text(self.bound.bytes), "", count_text(self.bound.flops),
+                time_text(self.bound_seconds), share,
+            )
+        )  # fmt: skip
+        return table(rows, "<>>>>>>")
+
+    def _ops(self) -> str:
+        """Ops of one kind, text and type in one row, those that take longest first."""
+        groups: dict[tuple[str, str, str, int], list[Launch]] = {}
+        for entry in self.launches:
+            groups.setdefault((entry.kind, entry.label, entry.type, entry.moved), []).append(entry)
+        head = (
+            "ops",
+            "launches",
+            "read",
+            "written",
+            "operations",
+            "floor",
+            "share",
+            "programs",
+            "waves",
+            "op",
+            "",
+        )
+        rows: list[tuple[str, ...]] = [(*head, "first of")]
+        total = self.seconds
+        for found in sorted(groups.values(), key=lambda g: -sum(e.seconds for e in g)):
+            first = found[0]
+            what = first.label, first.type, str(first.source)
+            fills = (f"{first.programs:,}", f"{first.waves:.1f}") if first.programs else ("", "")
+            rows.append((str(len(found)), *_sums(found, total), *fills, *what))
+        return table(rows, ">>>>>>>>><<<")
+
+
+def _sums(found: list[Launch], total: float) -> tuple[str, ...]:
+    seconds = sum(e.seconds for e in found)
+    return (
+        f"{sum(e.launches for e in found):,}",
+        byte_text(sum(e.read for e in found)),
+        byte_text(sum(e.written for e in found)),
+        count_text(sum(e.flops for e in found)),
+        time_text(seconds),
+        ratio(seconds, total),
+    )
+
+
+def launch_report(function: func.FuncOp, target: Target) -> LaunchReport:
+    """What the launches of a planned function cost.
+
+    Raises:
+        CannotLower: the function has no plan, or an op no code.
+    """
+    b, device = Builder(function, target), target.device
+    program = build_with(b)
+    found = []
+    for ops, begin, end in b.units:
+        for n, o in enumerate(ops):
+            own = end - begin if len(ops) == 1 else int(n < end - begin)
+            found.append(_launch(b, o, own, device, b.steps[begin:end]))
+    bound, seconds = _bound(b, device)
+    return LaunchReport(program.name, device, tuple(found), program.arena_bytes, bound, seconds)
+
+
+def _launch(b: Builder, o: Op, launches: int, device: Device, steps: Sequence[Step]) -> Launch:
+    scratch = 0
+    if "gflow.scratch" in o.op.attributes:
+        scratch = list(ir.DenseI64ArrayAttr(o.op.attributes["gflow.scratch"]))[1]
+    loaded, written = _read(b, o) + scratch, sum(_unique(b, r) for r in o.results) + scratch
+    cost = _with_tf32(b.function, o, replace(cost_of(o.op), bytes=loaded + written))
+    seconds = least_seconds(cost, device) + (launches - 1) * device.launch
+    types = ", ".join(dict.fromkeys(_short(b.body.types[r]) for r in o.results))
+    programs, waves = max(
+        (_fills(b, s) for s in steps if isinstance(s, LaunchStep)), default=(0, 0.0)
+    )
+    return Launch(
+        kind_of_op(o), label(o), types, launches, loaded, written, cost.flops, seconds, programs, waves,
+        source_of(o.op),
+    )  # fmt: skip
+
+
+def _fills(b: Builder, step: LaunchStep) -> tuple[int, float]:
+    """The programs of a launch, and these over what the device holds at once."""
+    device, config = b.target.device, b.triton[step.kernel].configs[step.config]
+    at_once = device.multiprocessors * max(1, min(device.blocks, device.warps // config.num_warps))
+    programs = prod(step.grid)
+    return programs, programs / at_once
+
+
+def kind_of_op(o: Op) -> str:
+    """What sort of work an op is: "matmul", "convolution", "attention", "reduction", "pointwise", "index",
+    "copy" (moves elements), "cast" (and rounds them), "ATen"."""
+    if o.name != "fused":
+        return _KINDS.get(o.name, o.name)
+    root = root_of(o.op)
+    if root is not None:
+        return _KINDS[root.name.removeprefix("gflow.")]
+    inner = {op.operation.name.removeprefix("gflow.") for op in o.op.regions[0].blocks[0]}
+    inner -= VIEW_OPS | {"yield", "constant", "iota"}
+    if "reduce" in inner:
+        return "reduction"
+    return "pointwise" if inner - {"convert"} else "cast" if inner else "copy"
+
+
+def _read(b: Builder, o: Op) -> int:
+    """Bytes that an op reads: of a value under several views no more than it has."""
+    if o.name in ("take", "gather"):  # as much as they give, and the indices
+        return sum(_unique(b, v) for v in (*o.results, *o.operands[1:]))
+    parts: dict[int, dict[tuple[Layout, tuple[int, ...]], int]] = {}
+    for n, v in enumerate(o.operands):
+        base = b.at[v].base
+        key = b.at[v], b.body.types[v].shape
+        parts.setdefault(base, {})[key] = min(_unique(b, v), _taken(o, n))
+    return sum(min(sum(sizes.values()), b.body.types[base].nbytes) for base, sizes in parts.items())
+
+
+def _unique(b: Builder, value: int) -> int:
+    """Bytes of a value in memory; what a stride of 0 repeats counts once."""
+    ty = b.body.types[value]
+    sizes = zip(ty.shape, b.strides(value))
+    return prod(size for size, stride in sizes if stride or not size) * ty.itemsize
+
+
+def _taken(o: Op, operand: int) -> int:
+    """Bytes that a kernel may take of an operand: slices of it, where it has nothing else of it."""
+    if o.name != "fused":
+        return 1 << 62
+    argument = o.op.regions[0].blocks[0].arguments[operand]
+    users = {use.owner.operation for use in argument.uses}
+    if any(user.name != "gflow.slice" for user in users):
+        return 1 << 62
+    return sum(builder.type_of(user.results[0]).nbytes for user in users)
+
+
+def _with_tf32(function: func.FuncOp, o: Op, cost: Cost) -> Cost:
+    """The cost of a product of float32 at the rate that the function allows it."""
+    if not cost.contraction or cost.dtype != "f32":
+        return cost
+    allowed = function.operation.attributes.get("gflow.tf32", None)
+    kinds = [] if allowed is None else [ir.StringAttr(kind).value for kind in ir.ArrayAttr(allowed)]
+    return replace(cost, dtype="tf32") if kind_of_op(o) in kinds else cost
+
+
+def _bound(b: Builder, device: Device) -> tuple[Cost, float]:
+    """Arguments read once, results written once; products, each at its rate."""
+    body = b.body
+    used = {b.at[v].base for o in body.ops for v in o.operands if o.name not in VIEW_OPS}
+    moved = sum(_unique(b, v) for v in body.arguments if v in used)
+    moved += sum(
+        body.types[v].nbytes
+        for v, alias in zip(body.returned, aliases(b.function, body))
+        if alias is None or v != body.arguments[alias]
+    )
+    flops, seconds = 0, 0.0
+    for o in body.ops:
+        if kind_of_op(o) in ("matmul", "convolution", "attention"):
+            products = _products(o)
+            cost = _with_tf32(b.function, o, products)
+            flops += cost.flops
+            seconds += cost.flops / rate(cost, device)
+    return Cost(moved, flops), max(moved / device.bandwidth, seconds)
+
+
+def _products(o: Op) -> Cost:
+    """The cost of an op's contraction without what follows it."""
+    root = root_of(o.op) if o.name == "fused" else None
+    return cost_of(o.op if root is None else root)
+
+
+def _short(ty: TensorType) -> str:
+    return "x".join([*map(str, ty.shape), ty.dtype])

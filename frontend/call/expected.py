@@ -1,0 +1,69 @@
+"""What a graph's programs take, and what a call gave instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from gflow.tracing.tracer import input_names
+
+Described = dict[str, str]
+
+
+def describe_call(
+    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Described:
+    """Every input of a call by its name, in words."""
+    names = input_names(build, args, kwargs)
+    return {name: _describe(leaf) for name, leaf in zip(names, tree_leaves((args, kwargs)))}
+
+
+def _describe(leaf: Any) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return repr(leaf)
+    text = (
+        f"a tensor of shape {list(leaf.shape)} and dtype {str(leaf.dtype).removeprefix('torch.')}"
+    )
+    if not leaf.is_contiguous():
+        text += f" with strides {list(leaf.stride())}"
+    if leaf.device.type != "cpu":
+        text += f" on {leaf.device}"
+    if leaf.requires_grad:
+        text += " that requires grad"
+    return text
+
+
+def difference(given: Described, known: Iterable[Described]) -> str:
+    """How a call differs from the most similar of those known; nothing if its inputs don't."""
+    found = sorted((_differences(given, other) for other in known), key=len)
+    return "; ".join(found[0]) if found else ""
+
+
+def _differences(given: Described, known: Described) -> list[str]:
+    out = []
+    for name, text in given.items():
+        if name not in known:
+            out.append(f"input {name!r} is {text}, and the graph has no such input")
+        elif known[name] != text:
+            out.append(f"input {name!r} is {text}, the graph takes {known[name]}")
+    out += [
+        f"input {name!r} is missing, the graph takes {text}"
+        for name, text in known.items()
+        if name not in given
+    ]
+    return out
+
+
+def full_message(here: str, name: str, size: int, unlike: str) -> str:
+    """A call that no program fits, where no other may be compiled."""
+    why = unlike or (
+        "the train or eval mode of a module, grad mode, autocast, or a hyperparameter that is part of "
+        "the program is another"
+    )
+    return (
+        f"{here}: {name} has as many programs as set_cache_size({size}, strict=True) allows, and this "
+        f"call needs another: {why}."
+    )

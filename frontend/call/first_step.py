@@ -1,0 +1,256 @@
+"""What a graph's first call changes before its program has run: optimizers get their state, and where that is
+made from gradients alone, a first step is made op by op.
+
+`Setup` puts optimizers and scaler back as they were, for a call that is given up. A first step works on
+copies (`on_copies`); what it has computed is written by `FirstStep.commit`, once the program is there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from gflow.tracing.optimizers.state import _equal
+
+Optimizer = torch.optim.Optimizer
+
+
+class Setup:
+    """Optimizers and a scaler, as they were: their dicts, not what is in the tensors."""
+
+    def __init__(self, optimizers: Sequence[Optimizer], scaler: Any) -> None:
+        self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._lists: list[tuple[list[Any], list[Any]]] = []
+        self._generator: torch.Tensor | None = None
+        seen: set[int] = set()
+        for optimizer in optimizers:
+            self._add_optimizer(optimizer, seen)
+        if scaler is not None:
+            self._dicts.append((vars(scaler), dict(vars(scaler))))
+
+    def _add_optimizer(self, optimizer: Optimizer, seen: set[int]) -> None:
+        if id(optimizer) in seen:
+            return
+        seen.add(id(optimizer))
+        own = vars(optimizer)
+        self._dicts.append((own, dict(own)))
+        for inner in _wrapped(optimizer):
+            self._add_optimizer(inner, seen)
+        groups = optimizer.param_groups
+        self._lists.append((groups, list(groups)))
+        entries = [e for e in optimizer.state.values() if isinstance(e, dict)]
+        dicts: list[Any] = [optimizer.state, optimizer.defaults, *groups, *entries]
+        self._dicts += [(d, dict(d)) for d in dicts]
+
+    def draws(self) -> None:
+        """From here on, PyTorch's generator may be drawn from."""
+        if self._generator is None:
+            self._generator = torch.default_generator.get_state()
+
+    def undo(self) -> bool:
+        """Put all back. Whether anything had changed. It can be done again."""
+        changed = False
+        for live, saved in self._dicts:
+            if live.keys() != saved.keys() or any(live[k] is not v for k, v in saved.items()):
+                changed = True
+                live.clear()
+                live.update(saved)
+        for items, before in self._lists:
+            items[:] = before
+        if self._generator is not None:
+            torch.default_generator.set_state(self._generator)
+        return changed
+
+
+class FirstStep:
+    """A step that was made on copies: what `build()` returned, and what is to be written where.
+
+    grads: gradients after the step, by the ids of parameters.
+    """
+
+    def __init__(
+        self,
+        outputs: Any,
+        writes: list[tuple[torch.Tensor, torch.Tensor]],
+        grads: dict[int, torch.Tensor],
+    ) -> None:
+        self.outputs, self.writes, self.grads = outputs, writes, grads
+        self.begun = self.done = False
+
+    def commit(self) -> None:
+        """Write. Given up in the middle, it can be done again."""
+        self.begun = True
+        with torch.no_grad():
+            for target, value in self.writes:
+                target.detach().copy_(value)
+                increment_version(target)
+        self.done = True
+
+
+def _wrapped(optimizer: Optimizer) -> list[Optimizer]:
+    """Optimizers that this one holds, as Lookahead does."""
+    return [inner for inner in vars(optimizer).values() if isinstance(inner, Optimizer)]
+
+
+def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+    """These, and all that they hold, each once."""
+    found: dict[int, Optimizer] = {}
+    left = [*optimizers]
+    while left:
+        optimizer = left.pop()
+        if id(optimizer) not in found:
+            found[id(optimizer)] = optimizer
+            left += _wrapped(optimizer)
+    return [*found.values()]
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return type(value)([_copy(v) for v in value])
+    if type(value) is dict:
+        return {k: _copy(v) for k, v in value.items()}
+    return value
+
+
+class _Copy:
+    """One optimizer, working on copies of its parameters and state.
+
+    shared: copies of groups and states, which optimizers may have in common, by the ids of what was copied.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, copies: dict[int, torch.Tensor], shared: dict[int, Any]
+    ) -> None:
+        self.optimizer = optimizer
+        self.saved = dict(vars(optimizer))
+        self.real = {id(copies[id(p)]): p for g in optimizer.param_groups for p in g["params"]}
+        groups, state = optimizer.param_groups, optimizer.state
+        if id(groups) not in shared:
+            shared[id(groups)] = [
+                {
+                    k: [copies[id(p)] for p in v] if k == "params" else _copy(v)
+                    for k, v in group.items()
+                }
+                for group in groups
+            ]
+        if id(state) not in shared:
+            shared[id(state)] = defaultdict(
+                dict, {copies.get(id(key), key): _copy(entry) for key, entry in state.items()}
+            )
+        self.groups: list[dict[str, Any]] = shared[id(groups)]
+        self.state: defaultdict[Any, Any] = shared[id(state)]
+        own = {
+            k: _copy(v)
+            for k, v in self.saved.items()
+            if isinstance(v, torch.Tensor) or (k[:1] != "_" and type(v) in (list, tuple, dict))
+        }
+        self.new: dict[str, Any] = {}
+        self.swapped = {**own, "param_groups": self.groups, "state": self.state}
+
+    def enter(self) -> None:
+        vars(self.optimizer).update(self.swapped)
+
+    def leave(self) -> None:
+        """Put the optimizer back; what the step has made of its attributes is kept."""
+        if not self.new:
+            self.new = dict(vars(self.optimizer))
+        vars(self.optimizer).clear()
+        vars(self.optimizer).update(self.saved)
+
+    def install(self, writes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Give the optimizer the state that its copy has; values of tensors that it has already go to
+        `writes`."""
+        optimizer = self.optimizer
+        for key, entry in self.state.items():
+            real = self.real.get(id(key), key)
+            if not isinstance(entry, dict):
+                _merge(optimizer.state, {real: entry}, writes)
+            elif entry or real in optimizer.state:
+                _merge(optimizer.state[real], entry, writes)
+        for group, new in zip(optimizer.param_groups, self.groups):
+            _merge(group, {k: v for k, v in new.items() if k != "params"}, writes)
+        own = {k: v for k, v in self.new.items() if k not in ("param_groups", "state", "defaults")}
+        _merge(vars(optimizer), own, writes)
+
+
+def _merge(
+    live: dict[Any, Any], new: dict[Any, Any], writes: list[tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    for key, value in new.items():
+        old = live.get(key)
+        if isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor):
+            if old.shape == value.shape and old.dtype == value.dtype:
+                writes.append((old, value))
+                continue
+            live[key] = value
+        elif key not in live or type(value) is not type(old) or not _equal(value, old):
+            live[key] = value
+
+
+def on_copies(
+    optimizers: Sequence[Optimizer],
+    scaler: Any,
+    parameters: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor],
+    start: dict[int, torch.Tensor],
+    steps: Callable[[], list[Any]],
+) -> tuple[list[Any], list[tuple[torch.Tensor, torch.Tensor]], dict[int, torch.Tensor]]:
+    """Let optimizers make a step on copies of everything that they update.
+
+    start: values of parameters that are not their own, by id. steps: makes it; gives the optimizers that were skipped.
+
+    Returns:
+        The skipped, what is to be written where, and gradients after the step by ids of parameters.
+    """
+    every_optimizer = _with_wrapped(optimizers)
+    every = {id(p): p for o in every_optimizer for g in o.param_groups for p in g["params"]}
+    copies = {
+        i: start.get(i, p).detach().clone().requires_grad_(p.requires_grad)
+        for i, p in every.items()
+    }
+    for p, grad in zip(parameters, grads):
+        copies[id(p)].grad = grad
+    shared: dict[int, Any] = {}
+    held = [_Copy(o, copies, shared) for o in every_optimizer]
+    scale = {
+        k: v
+        for k, v in (vars(scaler) if scaler is not None else {}).items()
+        if isinstance(v, torch.Tensor)
+    }
+    saved = dict(vars(scaler)) if scaler is not None else {}
+
+    def restore() -> None:
+        for one in held:
+            one.leave()
+        if scaler is not None:
+            vars(scaler).update(saved)
+
+    scaled: dict[str, Any] = {k: v.clone() for k, v in scale.items()}
+    if "_per_optimizer_states" in saved:
+        scaled["_per_optimizer_states"] = copy.copy(saved["_per_optimizer_states"])
+    try:
+        try:
+            for one in held:
+                one.enter()
+            if scaler is not None:
+                vars(scaler).update(scaled)
+            skipped = steps()
+            if scaler is not None:
+                scaled = {k: vars(scaler)[k] for k in scale}
+        finally:
+            restore()
+    finally:
+        restore()
+    writes = [(p, copies[i]) for i, p in every.items()]
+    writes += [(scale[k], scaled[k]) for k in scale]
+    for one in held:
+        one.install(writes)
+    left = {i: c.grad for i, c in copies.items() if c.grad is not None}
+    return skipped, [(t, v.detach()) for t, v in writes], left

@@ -1,0 +1,70 @@
+"""Inputs of a call that lie in the memory of what the program updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gflow.errors import GraphInputError
+from gflow.tracing.context.location import user_frame
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.program.shared import overlap, storage_of
+
+
+class MemoryCheck:
+    """For one program and its parameters, buffers and other tensors, as they lie now.
+
+    arguments: the program's, None for its inputs. slots: of each input its argument and its place among
+        the arguments of the call.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        arguments: Sequence[torch.Tensor | None],
+        slots: Sequence[tuple[int, int]],
+    ) -> None:
+        self.trace, self.arguments, self.slots = trace, arguments, slots
+        updated = {o.alias for o in trace.outputs if o.alias is not None}
+        self._inputs = [position for position, _ in slots if position in updated]
+        last = {r: op.loc.phase for op in trace.ops for r in op.results if r is not None}
+        self._storages: dict[int, list[tuple[int, bool]]] = {}
+        for out in trace.outputs:
+            tensor = None if out.alias is None else arguments[out.alias]
+            if out.alias is not None and tensor is not None:
+                after_build = last.get(out.value) == "optimizer"
+                entry = (out.alias, after_build)
+                self._storages.setdefault(storage_of(tensor), []).append(entry)
+        self.needed = bool(self._inputs or self._storages)
+
+    def apply(self, given: list[torch.Tensor]) -> None:
+        """Exchange inputs for copies where only optimizers update their memory, after all that reads them.
+
+        Args:
+            given: the arguments of the program.
+
+        Raises:
+            GraphInputError: `build()` updates one of two tensors in one memory.
+        """
+        for position, _ in self.slots:
+            tensor = given[position]
+            for other, after_build in self._storages.get(storage_of(tensor), ()):
+                held = self.arguments[other]
+                if held is None or held is tensor or not overlap(held, tensor):
+                    continue
+                if not after_build or position in self._inputs:
+                    raise self._problem(other, position)
+                given[position] = tensor.clone(memory_format=torch.preserve_format)
+        for mine in self._inputs:
+            for other, tensor in enumerate(given):
+                if other != mine and tensor is not given[mine] and overlap(tensor, given[mine]):
+                    raise self._problem(mine, other)
+
+    def _problem(self, updated: int, other: int) -> GraphInputError:
+        file, line = user_frame(3)
+        first, second = self.trace.inputs[updated], self.trace.inputs[other]
+        return GraphInputError(
+            f"{file}:{line}: build() changes {first.role} {first.name!r} in place, and it shares memory "
+            f"with {second.role} {second.name!r}; pass a copy (.clone()) of one of them."
+        )

@@ -1,0 +1,98 @@
+"""Gradient accumulation: one call of a training graph in several micro-batches.
+
+Every tensor among the arguments that has dimensions is split along its first. Each micro-batch runs
+one program, forward and backward, which adds its gradients to buffers; after the last, another runs
+the optimizers. What `build()` returns is joined: tensors along their first dimension, single numbers
+as their mean, single integers (counts) as their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from gflow.errors import GraphInputError, GraphTraceError
+from gflow.execution import executor
+from gflow.execution.executor import Compiled
+from gflow.runtime.micro_batches import MicroBatches, Split, split
+from gflow.tracing.context.location import user_frame
+from gflow.tracing.data.trace import OutputRef, Trace
+from gflow.tracing.tracer import input_names
+
+
+def split_arguments(
+    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments of each micro-batch.
+
+    Raises:
+        GraphInputError: a tensor's first dimension is no multiple of their number.
+    """
+    leaves, spec = tree_flatten((args, kwargs))
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] % count:
+            file, line = user_frame(2)
+            name = input_names(build, args, kwargs)[i]
+            raise GraphInputError(
+                f"{file}:{line}: input {name!r} of shape {list(leaf.shape)} cannot be split into "
+                f"{count} micro-batches (config.set_gradient_accumulation_steps({count})): its first "
+                f"dimension is no multiple of {count}. Pass whole batches (DataLoader has drop_last="
+                "True); keep what does not belong to samples as a buffer of a module."
+            )
+    pieces: dict[int, Sequence[Any]] = {}
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.ndim:
+            pieces.setdefault(id(leaf), split(leaf, count))
+    return [
+        tree_unflatten([pieces[id(x)][k] if id(x) in pieces else x for x in leaves], spec)
+        for k in range(count)
+    ]
+
+
+def compile_step(trace: Trace, options: Any) -> Compiled:
+    """Compile a trace: as one program, or as those of a step in micro-batches. What is said of the
+    latter (IR, kernels, memory) is said of the program that every micro-batch runs."""
+    if trace.parts is None:
+        return executor.compile_trace(trace, options)
+    _check_results(trace)
+    compiled = [executor.compile_trace(part, options) for part in trace.parts]
+    buffers = {id(buffer) for _, buffer in trace.kept}
+    kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
+    run = MicroBatches(compiled[0], compiled[1], split_of(trace), kept)
+    timings: dict[str, float] = {}
+    for part in compiled:
+        for phase, seconds in part.timings.items():
+            timings[phase] = timings.get(phase, 0.0) + seconds
+    takes_rng = any(part.takes_rng for part in compiled)
+    return replace(compiled[0], run=run, takes_rng=takes_rng, timings=timings)
+
+
+def split_of(trace: Trace) -> Split:
+    """Which arguments and results of a step are whose."""
+    assert trace.parts is not None
+    at = {entry.value: i for i, entry in enumerate(trace.inputs)}
+    first, rest = trace.parts
+    return Split(
+        trace.micro_batches,
+        [at[i.value] for i in first.inputs],
+        [at[i.value] for i in rest.inputs],
+        [at[i.value] for i in first.inputs if i.role == "input" and i.value.shape],
+        [at[i.value] for i in first.inputs if i.role == "gradient"],
+        sum(o.alias is None for o in first.outputs),
+    )
+
+
+def _check_results(trace: Trace) -> None:
+    for leaf in trace.out_leaves:
+        if isinstance(leaf, OutputRef):
+            value = trace.outputs[leaf.index].value
+            if not value.shape and value.dtype == torch.bool:
+                raise GraphTraceError(
+                    f"{trace.name}: build() returns a single bool, of which there would be one for "
+                    "each micro-batch (set_gradient_accumulation_steps). Return a count (.sum()), "
+                    "or a tensor with one for each sample."
+                )

@@ -1,0 +1,332 @@
+"""What a plan depends on in the Python of its optimizers, and the checks of it before each call.
+
+The checks are bound to the dicts as they are (`bind`), so that a call compares them with a few loops in C,
+one over all parameters for each key: whether dicts are the same, numbers, guards, values, tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+
+from gflow.tracing.data.numbers import Guard, compiled, leaves
+from gflow.tracing.data.places import (
+    MISSING,
+    BakedValue,
+    NumberSource,
+    Place,
+    PlainWrite,
+    StateSlot,
+    Structure,
+    item,
+    put,
+)
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.optimizers.rates import LR_SCALE, check_changed
+
+#: types of values that are compared by ==, which tells them from all others
+_COMPARED = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
+
+
+def _same(a: Iterable[Any], b: Iterable[Any]) -> bool:
+    return all(map(is_, a, b))
+
+
+class _Owner:
+    """The dicts of one optimizer, as they are."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.groups, self.state = optimizer.param_groups, optimizer.state
+        self.dicts = list(self.groups)
+        self.lists = [(group, list(group["params"])) for group in self.dicts]
+        self.parameters = [[*map(id, params)] for _, params in self.lists]
+        self.keys, self.entries = list(self.state), list(self.state.values())
+
+    def current(self) -> bool:
+        """Whether they still are."""
+        optimizer, groups, state = self.optimizer, self.groups, self.state
+        if optimizer.param_groups is not groups or optimizer.state is not state:
+            return False
+        if len(groups) != len(self.dicts) or not _same(groups, self.dicts):
+            return False
+        for group, params in self.lists:
+            now = group["params"]
+            if len(now) != len(params) or not _same(now, params):
+                return False
+        return (
+            len(state) == len(self.keys)
+            and _same(state, self.keys)
+            and _same(state.values(), self.entries)
+        )
+
+
+class _Rows:
+    """Values at the same keys of several dicts, read by one loop."""
+
+    def __init__(self, keys: tuple[Any, ...]) -> None:
+        self.read: Callable[[Any], Any] = itemgetter(*keys, keys[0])  # a tuple, of one key too
+        self.holders: list[Any] = []
+        self.expected: list[tuple[Any, ...]] = []
+
+    def equal(self) -> bool:
+        return list(map(self.read, self.holders)) == self.expected
+
+    def identical(self) -> bool:
+        now = map(self.read, self.holders)
+        return _same(chain.from_iterable(now), chain.from_iterable(self.expected))
+
+
+class _Number:
+    """A number that a plan reads: its source, and where it stands now."""
+
+    def __init__(self, source: NumberSource) -> None:
+        self.source = source
+        self.holders: list[Any] = [p.holder for p in (source.place, *source.others)]
+        self.read = itemgetter(source.key)
+        place = source.place
+        self.rate = source.key == "lr" and place.kind == "group" and LR_SCALE in place.holder
+
+    def value(self) -> Any:
+        """The number; `MISSING` where it isn't one number any more."""
+        source = self.source
+        if source.path:
+            values = [item(h, source.key, source.path) for h in self.holders]
+        elif len(self.holders) == 1:
+            return self.holders[0].get(source.key, MISSING)
+        else:
+            try:
+                values = list(map(self.read, self.holders))
+            except KeyError:
+                return MISSING
+        value = values[0]
+        return value if values.count(value) == len(values) else MISSING
+
+    def write(self, value: float) -> None:
+        source = self.source
+        if source.path:
+            for holder in self.holders:
+                put(holder, source.key, source.path, value)
+        else:
+            key = source.key
+            for holder in self.holders:
+                holder[key] = value
+        source.last = value
+
+
+def _fits(value: Any, last: Any) -> bool:
+    """Whether a number is of the kind that the trace was made for."""
+    if isinstance(last, float):
+        return isinstance(value, float)
+    return type(value) is int
+
+
+class PythonState:
+    """The conditions of one trace on Python values, and what each call writes back."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        steps = trace.steps
+        self.baked: list[BakedValue] = _unique([b for step in steps for b in step.baked])
+        self.structures: list[Structure] = _unique([s for step in steps for s in step.structures])
+        inputs = {i.value for i in trace.inputs}
+        self.slots: list[StateSlot] = [s for step in steps for s in step.slots if s.value in inputs]
+        self.writes: list[PlainWrite] = [w for step in steps for w in step.writes]
+        guarded = {i for g in trace.guards for i in leaves(g.expr)}
+        self.sources = [
+            n
+            for i, n in enumerate(trace.numbers)
+            if not n.born and (n.value in inputs or i in guarded)
+        ]
+        self.written = [n for n in trace.numbers if n.final is not None]
+        own = {id(n) for n in self.written}
+        self.always: list[Guard] = []
+        self.others: list[Guard] = []
+        for guard in trace.guards:
+            moves = any(id(trace.numbers[i]) in own for i in leaves(guard.expr))
+            (self.always if moves else self.others).append(guard)
+        self._always, self._all = compiled(self.always), compiled([*self.always, *self.others])
+        self._checked_rates, self._held = False, False
+        self.bind()
+        self.parameters = [owner.parameters for owner in self.owners]
+
+    # binding
+
+    def locate(self) -> bool:
+        """Find the dicts that `load_state_dict`, or the author, has put in place of those known."""
+        return all(place.locate() for step in self.trace.steps for place in step.places)
+
+    def bind(self) -> None:
+        """Take the dicts as they are."""
+        owners = [
+            p.optimizer
+            for step in self.trace.steps
+            for p in step.places
+            if isinstance(p.optimizer, torch.optim.Optimizer)
+        ]
+        self.owners = [_Owner(o) for o in {id(o): o for o in owners}.values()]
+        self.numbers = [_Number(n) for n in self.sources]
+        self.finals = [(n, _Number(n)) for n in self.written]
+        values: dict[Place, list[BakedValue]] = {}
+        self.slow: list[BakedValue | Structure] = []
+        self.missing: list[BakedValue] = []
+        absent: dict[Place, list[Any]] = {}
+        for b in self.baked:
+            if b.value is MISSING and not b.path:
+                if b.place.kind == "state":
+                    self.missing.append(b)
+                else:
+                    absent.setdefault(b.place, []).append(b.key)
+            elif b.path or not (isinstance(b.value, _COMPARED) or callable(b.value)):
+                self.slow.append(b)
+            else:
+                values.setdefault(b.place, []).append(b)
+        rows: dict[tuple[Any, ...], _Rows] = {}
+        for place, found in values.items():
+            keys = tuple(b.key for b in found)
+            row = rows.setdefault(keys, _Rows(keys))
+            row.holders.append(place.holder)
+            row.expected.append((*(b.value for b in found), found[0].value))
+        found_rows = list(rows.values())
+        self.values = [r for r in found_rows if len(r.holders) > 1]
+        self.single = [
+            (r.read, r.holders[0], r.expected[0]) for r in found_rows if len(r.holders) == 1
+        ]
+        self.absent = [(place.holder, frozenset(keys)) for place, keys in absent.items()]
+        own = [s for s in self.structures if not s.at]
+        self.slow += [s for s in self.structures if s.at or s.keys is None]
+        self.sized: list[Any] = [s.place.holder for s in own]
+        self.sizes = [s.length for s in own]
+        self.keyed = [s for s in own if s.keys]
+        tensors: dict[Place, list[StateSlot]] = {}
+        self.deep: list[tuple[StateSlot, Any]] = []
+        for slot in self.slots:
+            if slot.path:
+                self.deep.append((slot, slot.read()))
+            else:
+                tensors.setdefault(slot.place, []).append(slot)
+        rows = {}
+        for place, slots in tensors.items():
+            keys = tuple(s.key for s in slots)
+            row = rows.setdefault(keys, _Rows(keys))
+            row.holders.append(place.holder)
+            row.expected.append((*(s.read() for s in slots), slots[0].read()))
+        self.tensors = list(rows.values())
+
+    # checks
+
+    def bound(self) -> bool:
+        """Whether the dicts are those that were bound."""
+        for owner in self.owners:  # noqa: SIM110 (a generator costs more than its loop)
+            if not owner.current():
+                return False
+        return True
+
+    def fits(self) -> bool:
+        """Whether what the dicts hold is still what the trace was made for, but for numbers and tensors.
+        To be asked where dicts were exchanged."""
+        for b in self.missing:
+            found = item(b.place.holder, b.key, ())
+            if found is not MISSING and (not isinstance(found, dict) or found):
+                return False
+        if [_Owner(o.optimizer).parameters for o in self.owners] != self.parameters:
+            return False
+        return all(s.holds() for s in self.keyed)
+
+    def take_numbers(self) -> bool:
+        """Bring changed numbers into their arguments. False: the trace does not hold for them."""
+        changed, self._held = not self._held, False
+        for number in self.numbers:
+            source, value = number.source, number.value()
+            if value is not source.last and value != source.last:
+                if not _fits(value, source.last):
+                    return False
+                if number.rate and not self._rate_changed(source):
+                    return False
+                source.last = value
+                source.tensor.fill_(value)
+                changed = True
+        holds = self._all if changed else self._always
+        self._held = holds(self.trace.numbers)
+        return self._held
+
+    def _rate_changed(self, source: NumberSource) -> bool:
+        if not self._checked_rates:
+            if not check_changed(source.place.optimizer, source.place.which):
+                return False
+            self._checked_rates = True
+        return True
+
+    def values_hold(self) -> bool:
+        """Whether flags, strings and the like, and the sizes of containers, are as they were."""
+        try:
+            for read, holder, expected in self.single:
+                if read(holder) != expected:
+                    return False
+            for row in self.values:
+                if not row.equal():
+                    return False
+            if self.sized and list(map(len, self.sized)) != self.sizes:
+                return False
+            for holder, keys in self.absent:
+                if not holder.keys().isdisjoint(keys):
+                    return False
+            return not self.slow or all(b.holds() for b in self.slow)
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            return False  # a key is gone, or values of another kind cannot be compared
+
+    def tensors_same(self) -> bool:
+        """Whether the tensors are those that were bound."""
+        try:
+            for row in self.tensors:
+                if not row.identical():
+                    return False
+        except KeyError:
+            return False
+        return not self.deep or all(slot.read() is tensor for slot, tensor in self.deep)
+
+    # after a call
+
+    def write(self) -> None:
+        """Give Python what the step has made."""
+        for write in self.writes:
+            write.apply()
+        for source, number in self.finals:
+            number.write(type(source.last)(source.tensor.item()))
+
+    # words
+
+    def why(self) -> str | None:
+        """What does not hold now, for people."""
+        numbers = [n.read() for n in self.trace.numbers]
+        for source, value in zip(self.trace.numbers, numbers):
+            if not source.born and source in self.sources and not _fits(value, source.last):
+                return f"{source.name} was {source.last!r} and is {value!r}"
+        for number in self.numbers:
+            if number.source.others and number.value() is MISSING:
+                return f"{number.source.name} was one number for several parameters"
+        for guard in (*self.always, *self.others):
+            if not guard.holds(numbers):
+                names = ", ".join(
+                    f"{self.trace.numbers[i].name} = {numbers[i]!r}" for i in leaves(guard.expr)
+                )
+                return f"{guard.describe([n.name for n in self.trace.numbers])}; now {names}"
+        for b in self.baked:
+            if not b.holds():
+                now = item(b.place.holder, b.key, b.path)
+                return f"{b.key!r} was {b.value!r} and is {now!r}"
+        if any(not s.holds() for s in self.structures):
+            return "a container has another size or other keys"
+        return None
+
+
+def _unique(items: Sequence[Any]) -> list[Any]:
+    found: dict[Any, Any] = {}
+    for x in items:
+        where = (id(x.place), x.at) if isinstance(x, Structure) else (id(x.place), x.key, x.path)
+        found.setdefault(where, x)
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""From a trace to something that runs: the device, the compiler, the runtime."""

@@ -1,0 +1,130 @@
+"""The device that a graph is compiled for: where its tensors are, or another one that is asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gflow.dialects.program_form import seal
+from gflow.runtime.loading import DEVICE
+from gflow.tracing.context.watch import current
+from gflow.tracing.data.trace import Trace
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
+    from gflow.dialects.program import Program
+
+
+def gpu_of(trace: Trace) -> torch.device | None:
+    """The GPU that a trace's tensors are on, if they are on one."""
+    for entry in trace.inputs:
+        device = entry.value.device if entry.tensor is None else entry.tensor.device
+        if device.type == "cuda":
+            return device
+    return None
+
+
+def for_tensors(options: CompileOptions, gpu: torch.device | None) -> CompileOptions:
+    """The options for tensors on a GPU, or on the CPU: of a GPU its compute capability, unless they
+    name one themselves."""
+    if gpu is None or options.target != "cpu":
+        return options
+    major, minor = torch.cuda.get_device_capability(gpu)
+    return replace(options, target=f"cuda:{major}{minor}")
+
+
+def tf32_kinds() -> tuple[str, ...]:
+    """The kinds of float32 products that PyTorch's switches let a GPU make with 10 bits of mantissa."""
+    switches = {
+        "matmul": torch.backends.cuda.matmul.fp32_precision,
+        "convolution": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+    }
+    return tuple(kind for kind, precision in switches.items() if precision == "tf32")
+
+
+def allow_tf32(module: Any, options: CompileOptions) -> None:
+    """Write down, for a GPU, which products may be made so: `gflow.tf32` of each function."""
+    from gflow.dialects.mlir import ir
+
+    kinds = tf32_kinds()
+    if options.target == "cpu" or not kinds:
+        return
+    with module.context:
+        listed = ir.ArrayAttr.get([ir.StringAttr.get(kind) for kind in kinds])
+        for op in module.body.operations:
+            op.operation.attributes["gflow.tf32"] = listed
+
+
+def add_code(program: Program, options: CompileOptions, always: bool = False) -> None:
+    """Compile the Triton kernels of a program for CUDA, or take them from the disk cache; unless
+    `always`, not where something else than a GPU is to run it.
+
+    Raises:
+        KernelError: a kernel does not compile.
+    """
+    if program.target == "cpu" or (os.environ.get(DEVICE) and not always):
+        return
+    from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+
+    tell = options.on_phase or current().phase
+    add_device_code(program, store=_store(), tell=tell, timing=options.timing)
+    program.seal = seal(program)  # of the configs that were chosen, with their code
+
+
+def _store() -> Any:
+    from gflow.runtime.stored import cache
+
+    return None if cache.directory() is None else (cache.read, cache.write)
+
+
+def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
+    """The program with its launches chosen by measuring on the GPU, if the options want that."""
+    if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
+        return program
+    from gflow.compiler.emit.triton.library_calls import library_calls
+    from gflow.compiler.emit.triton.toolchain.autotune import contenders, tune
+    from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
+    from gflow.compiler.targets import parse_target
+    from gflow.dialects.program import LaunchStep
+    from gflow.runtime.cuda.timing import StepTimer
+    from gflow.runtime.loading import cuda_device
+
+    start, store, tell = time.perf_counter(), _store(), options.on_phase or current().phase
+    arch = parse_target(program.target).arch
+    every = compile_kernels(
+        contenders(program), arch, store=store, tell=tell, failed=lambda kernel, config, why: None
+    )
+    complete = replace(program, device_code={**every, **program.device_code})
+    timer = StepTimer(complete, cuda_device(gpu))
+    name = torch.cuda.get_device_name(gpu)
+    found = tune(complete, timer, name, calls=library_calls(program), store=store, tell=tell)
+    used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
+    options.timing["tune"] = time.perf_counter() - start
+    found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
+    return replace(found, seal=seal(found))
+
+
+def programs_for(
+    trace: Trace, options: CompileOptions, target: str, code: bool = True
+) -> list[Program]:
+    """The programs of a trace for another target than it was compiled for; those of a step in
+    micro-batches are two. code: with machine code.
+
+    Raises:
+        ValueError: the target isn't known.
+        KernelError: a kernel does not compile.
+    """
+    from .executor import program_of
+
+    options = replace(options, target=target, timing={})
+    found = []
+    for part in trace.parts or (trace,):
+        program = program_of(part, options)
+        if code:
+            add_code(program, options, always=True)
+        found.append(program)
+    return found

@@ -1,0 +1,196 @@
+"""`gflow.dynamic_dim(x, 0, min=1, max=64)`: dimensions of inputs whose size may differ from call to call.
+
+The marks of one call's arguments are one size: all marked dimensions have it. A graph that was called with
+marks keeps them, for later calls whose arguments are alike but for that size; one program serves all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from gflow.errors import GraphInputError
+from gflow.tracing.context.location import user_frame
+from gflow.tracing.data.sizes import Dynamic, Range
+from gflow.tracing.tracer import input_names
+
+Tensor = torch.Tensor
+_MARKS = "_gflow_dynamic"
+
+#: whether anything was ever marked: calls of graphs look for marks only then
+_marked = False
+
+
+def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tensor:
+    """Mark a dimension of a graph's input: its size varies from call to call, from `min` to `max`. The
+    graph that is called with it compiles one program for all these sizes. Returns the tensor.
+
+    Later calls of that graph need no marks. All dimensions that are marked in the arguments of one call
+    have one and the same size, such as a batch of inputs and of their targets.
+
+    Raises:
+        GraphInputError: there is no such dimension, no such range, or the size is not in it.
+    """
+    global _marked
+    if not isinstance(tensor, Tensor):
+        raise GraphInputError(
+            f"{_here()}: dynamic_dim() takes a tensor, got {type(tensor).__name__}; mark the tensors that "
+            "a graph is called with"
+        )
+    if not -tensor.dim() <= dim < tensor.dim():
+        raise GraphInputError(
+            f"{_here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
+        )
+    dim %= tensor.dim()
+    for name, value in (("min", min), ("max", max)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise GraphInputError(
+                f"{_here()}: dynamic_dim({name}={value!r}): it must be an integer"
+            )
+    if not 1 <= min < max < 1 << 24:
+        raise GraphInputError(
+            f"{_here()}: dynamic_dim(min={min}, max={max}): it takes 1 <= min < max < {1 << 24:,}"
+        )
+    if not min <= tensor.shape[dim] <= max:
+        raise GraphInputError(
+            f"{_here()}: dimension {dim} of the tensor is {tensor.shape[dim]}, which is not in "
+            f"[{min}, {max}]"
+        )
+    _marked = True
+    marks = dict(getattr(tensor, _MARKS, {}))
+    marks[dim] = Range(min, max)
+    setattr(tensor, _MARKS, marks)
+    return tensor
+
+
+class Call(NamedTuple):
+    """A call with a size that varies: what does, and what its program is found by."""
+
+    dynamic: Dynamic
+    key: tuple[Any, ...]
+
+
+@dataclass
+class DynamicCalls:
+    """What of a graph's calls varies, as far as calls have said."""
+
+    known: list[Dynamic] = field(default_factory=list)
+
+    def of(
+        self,
+        build: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        key: tuple[Any, ...],
+    ) -> Call | None:
+        """The call as one whose size varies; None for others.
+
+        leaves, key: of its arguments, as `flatten_call` gives them.
+
+        Raises:
+            GraphInputError: its size is outside of the range, or marked dimensions differ.
+        """
+        if not _marked:
+            return None
+
+        def problem(text: str) -> GraphInputError:
+            return GraphInputError(f"{_here(3)}: {text}")
+
+        names = lambda: input_names(build, args, kwargs)  # noqa: E731
+        marks = {i: m for i, leaf in enumerate(leaves) if (m := getattr(leaf, _MARKS, None))}
+        marked = None
+        if marks:
+            marked = _as_one(marks, names, problem)
+            if marked not in self.known:
+                self.known.insert(0, marked)
+        for dynamic in [marked] if marked else self.known:
+            if marked is None and not _alike(dynamic, leaves):
+                continue
+            self._check(dynamic, leaves, names, problem)
+            return Call(dynamic, _key(dynamic, leaves, key))
+        return None
+
+    def _check(
+        self,
+        dynamic: Dynamic,
+        leaves: Sequence[Any],
+        names: Callable[[], list[str]],
+        problem: Callable[[str], GraphInputError],
+    ) -> None:
+        n = size_of(dynamic, leaves)
+        for i, dims in dynamic.dims.items():
+            for d in dims:
+                if leaves[i].shape[d] != n:
+                    first = next(iter(dynamic.dims))
+                    raise problem(
+                        f"dimension {d} of input {names()[i]!r} is {leaves[i].shape[d]}, and dimension "
+                        f"{dynamic.dims[first][0]} of {names()[first]!r} is {n}; dimensions that are "
+                        "marked with dynamic_dim() have one size in a call."
+                    )
+            if not leaves[i].is_contiguous():
+                raise problem(
+                    f"input {names()[i]!r} has a dynamic dimension and is not dense; call .contiguous()"
+                )
+        if not dynamic.sizes.least <= n <= dynamic.sizes.most:
+            first = next(iter(dynamic.dims))
+            raise problem(
+                f"dimension {dynamic.dims[first][0]} of input {names()[first]!r} is {n}, and it was "
+                f"marked with dynamic_dim(min={dynamic.sizes.least}, max={dynamic.sizes.most})."
+            )
+
+
+def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
+    """The size that a call brings along."""
+    i, dims = next(iter(dynamic.dims.items()))
+    size: int = leaves[i].shape[dims[0]]
+    return size
+
+
+def _as_one(
+    marks: dict[int, dict[int, Range]],
+    names: Callable[[], list[str]],
+    problem: Callable[[str], GraphInputError],
+) -> Dynamic:
+    ranges = {r: (i, d) for i, found in marks.items() for d, r in found.items()}
+    if len(ranges) > 1:
+        (a, (i, d)), (b, (j, e)) = list(ranges.items())[:2]
+        raise problem(
+            f"dimension {d} of input {names()[i]!r} is marked with sizes in {a}, and dimension {e} of "
+            f"{names()[j]!r} with {b}; a call has one size that varies: give all marks of it one range, "
+            "and leave other dimensions static."
+        )
+    return Dynamic(next(iter(ranges)), {i: tuple(sorted(found)) for i, found in marks.items()})
+
+
+def _alike(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
+    """Whether a call without marks has the tensors that were marked before."""
+    return all(
+        i < len(leaves) and isinstance(leaves[i], Tensor) and leaves[i].dim() > max(dims)
+        for i, dims in dynamic.dims.items()
+    )
+
+
+def _key(dynamic: Dynamic, leaves: Sequence[Any], key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key of a call, without the size that varies."""
+    parts = list(key)
+    at = 0
+    for i, leaf in enumerate(leaves):
+        if not isinstance(leaf, Tensor):
+            continue
+        own = (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+        at = parts.index(own, at)
+        if i in dynamic.dims:
+            dims = dynamic.dims[i]
+            shape = tuple(None if d in dims else s for d, s in enumerate(leaf.shape))
+            parts[at] = (shape, None, leaf.dtype, leaf.device, leaf.requires_grad)
+        at += 1
+    return (dynamic.sizes, *dynamic.dims.items(), *parts)
+
+
+def _here(depth: int = 2) -> str:
+    file, line = user_frame(depth)
+    return f"{file}:{line}"

@@ -1,0 +1,114 @@
+"""From a trace to something that runs: lowering, compiler, runtime."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gflow.dialects.extents import STAND_INS
+from gflow.tracing.context.watch import current
+from gflow.tracing.data.trace import Trace
+
+from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
+
+Runner = Callable[[list[torch.Tensor]], Any]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
+    int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,
+    `options` the compiler's, `program` what `run` runs."""
+
+    run: Runner
+    takes_rng: bool
+    ir: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+    options: Any = None
+    program: Any = None
+
+
+def compile_trace(trace: Trace, options: Any = None) -> Compiled:
+    """Lower, compile and load one trace."""
+    from gflow.compiler import CompileOptions
+    from gflow.lowering import lower
+    from gflow.runtime import load_program
+
+    watcher = current()
+    gpu = gpu_of(trace)
+    options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
+    watcher.traced(trace)
+    watcher.phase("lower")
+    start = time.perf_counter()
+    module = lower(trace, target=options.target)
+    lowered = time.perf_counter()
+    takes_rng = _argument_count(module) > len(trace.inputs)
+    program = _compile(module, options, trace)
+    add_code(program, options)
+    program = tuned(program, options, gpu)
+    compiled = time.perf_counter()
+    watcher.phase("JIT")
+    executable = load_program(program, kept_results=options.kept_results, where=gpu)
+    loaded = time.perf_counter()
+    timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
+    options = replace(options, on_phase=None)
+    return Compiled(executable, takes_rng, program.ir, timings, options, program)
+
+
+def program_of(trace: Trace, options: Any) -> Any:
+    """The program of a trace, without machine code for a GPU."""
+    from gflow.lowering import lower
+
+    return _compile(lower(trace, target=options.target), options, trace)
+
+
+def _compile(module: Any, options: Any, trace: Trace) -> Any:
+    """The program of a module: from the disk cache, or compiled and added to it."""
+    from gflow.compiler import compile_module, resolve
+    from gflow.lowering import lower
+    from gflow.runtime.stored import cache, program_io
+
+    allow_tf32(module, options)
+
+    def compiled() -> Any:
+        twin = None if trace.size is None else lower(trace, STAND_INS[1], options.target)
+        if twin is not None:
+            allow_tf32(twin, options)
+        return compile_module(module, options, twin)
+
+    if cache.directory() is None:
+        return compiled()
+    start = time.perf_counter()
+    code = io.BytesIO()
+    module.operation.write_bytecode(code)
+    name = cache.key(code.getvalue(), repr(resolve(options)))
+    data = cache.read("programs", name)
+    if data is not None:
+        current().phase("cache")
+        try:
+            program = program_io.from_bytes(data)
+        except program_io.ProgramError as error:
+            cache.discard("programs", name, str(error))
+        else:
+            options.timing["cache"] = time.perf_counter() - start
+            return program
+    program = compiled()
+    cache.write("programs", name, program_io.to_bytes(program))
+    return program
+
+
+def lowered_ir(trace: Trace) -> str:
+    """The module of a trace before any pass."""
+    from gflow.lowering import lower
+
+    return lower(trace.main).operation.get_asm(enable_debug_info=True)
+
+
+def _argument_count(module: Any) -> int:
+    function = next(iter(module.body.operations))
+    return len(function.arguments)

@@ -1,0 +1,1 @@
+"""`gflow.compile` of modules and functions, with and without gradients."""

@@ -1,0 +1,47 @@
+"""What a function reads besides its arguments, as far as it can be seen from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gflow.guards.reads import Reads
+from gflow.guards.state import StateGuard
+
+
+class Captured:
+    """Modules and tensors that a callable reaches: by its closure, globals, bound object, arguments of a partial,
+    and what these hold; of functions that it calls as well. A module is its own.
+
+    They are looked for anew when what was looked at is not what it was.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self._parts: list[Any] = []
+        self._guard: StateGuard | None = None
+
+    def parts(self) -> list[Any]:
+        """Modules that lie in no other one, and tensors."""
+        if isinstance(self.target, torch.nn.Module):
+            return [self.target]
+        if self._guard is None or not self._guard.holds():
+            reads = Reads().walk([("function", self.target)])
+            inside: set[int] = set()
+            found: dict[int, Any] = {}
+            for module in reads.modules.values():
+                if id(module) not in inside:
+                    found[id(module)] = module
+                    inside.update(map(id, module.modules()))
+            for read in reads.found:
+                for part in read.value if read.kind in ("list", "dict") else (read.value,):
+                    if isinstance(part, torch.Tensor) and read.kind not in (
+                        "slot",
+                        "hooks",
+                        "names",
+                    ):
+                        found.setdefault(id(part), part)
+            self._parts = list(found.values())
+            self._guard = StateGuard(reads.found, reads.names, [], lambda: None, lambda: 0)
+        return self._parts

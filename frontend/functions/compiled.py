@@ -1,0 +1,213 @@
+"""`gflow.compile`: one line for a module or a function."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from gflow.call.watchers import is_building
+from gflow.errors import GraphError, GraphInputError
+from gflow.lowering.dtypes import LoweringError
+from gflow.nn.graph import Graph
+from gflow.tracing.context.location import user_frame
+from gflow.tracing.program.unwrapped import unwrapped
+
+from .captured import Captured
+from .joint import Undivided
+
+_log = logging.getLogger("gflow")
+_LIMIT = 1024
+
+
+def compile(target: Any = None, /, **options: Any) -> Any:
+    """A module or function that runs compiled, and is used as before.
+
+    A call that needs no gradients (under `torch.no_grad()`, or where nothing requires grad) is one
+    compiled program. A call that does gives results with a `grad_fn`, whose backward is a compiled
+    program as well: `loss.backward()` and optimizers work as in eager mode. For a whole training step
+    as one program, with the optimizer's update, write an `nn.Graph`.
+
+    A module comes back as a module of the same class over the same parameters, buffers, mode and
+    attributes: `state_dict()`, `.train()`, `.to()` on one are those of the other.
+
+    Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
+    arguments. What no program can hold (a choice by the value of a tensor) is an error that names the
+    line; `torch.compile(model, backend="gflow")` splits there instead.
+
+    Args:
+        target: a module or function; without it, a decorator.
+        options: fields of `gflow.compiler.CompileOptions`, such as `threads`; and `cache_size`, how many
+            programs to keep (16).
+
+    Raises:
+        GraphError: `target` cannot be called, or an option is unknown.
+    """
+    if target is None:
+        return functools.partial(compile, **options)
+    if not callable(target):
+        file, line = user_frame(2)
+        raise GraphError(
+            f"{file}:{line}: compile() takes a module or a function, got {type(target).__name__}"
+        )
+    target = unwrapped(target)
+    if isinstance(target, CompiledModule):
+        target = target._original
+    run = _Runner(target, dict(options))
+    if isinstance(target, torch.nn.Module):
+        return _compiled_module(target, run, options)
+    function = functools.wraps(target)(lambda *args, **kwargs: run(args, kwargs))
+    return function
+
+
+class _Program(Graph):
+    """The calls that need no gradients."""
+
+    def __init__(
+        self, target: Callable[..., Any], captured: Captured, options: dict[str, Any]
+    ) -> None:
+        from gflow.compiler import CompileOptions
+
+        super().__init__()
+        self._target = target
+        self.target = dict(_modules(captured))
+        size = options.pop("cache_size", None)
+        if size is not None:
+            self.config.set_cache_size(size)
+        try:
+            self.config.compile_options = CompileOptions(**options)
+        except TypeError as error:
+            file, line = user_frame(2)
+            raise GraphError(f"{file}:{line}: compile(): {error}") from None
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        return self._target(*args, **kwargs)
+
+
+class _Runner:
+    """Chooses between a program without gradients and a pair of programs with them."""
+
+    def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.target, self.captured = target, Captured(target)
+        self.program = _Program(target, self.captured, options)
+        self._pairs: Any = None
+        self._by_dynamo: Callable[..., Any] | None = None
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or is_building():  # part of a larger program
+            return self.target(*args, **kwargs)
+        if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
+            return self._with_gradients(args, kwargs)
+        return self.program(*args, **kwargs)
+
+    def _needs_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return any(t.requires_grad for t in self._tensors()) or any(
+            isinstance(leaf, torch.Tensor) and leaf.requires_grad
+            for leaf in tree_leaves((args, kwargs))
+        )
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        for part in self.captured.parts():
+            if isinstance(part, torch.nn.Module):
+                yield from part.parameters()
+            elif isinstance(part, torch.Tensor):
+                yield part
+
+    def _with_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._by_dynamo is not None:
+            return self._by_dynamo(*args, **kwargs)
+        try:
+            return self._gradients()(*args, **kwargs)
+        except (GraphError, Undivided, LoweringError) as error:
+            problem = error
+        except RuntimeError as error:
+            # traced arguments are leaves, which autograd lets nothing update
+            if "a leaf Variable that requires grad" not in str(error) or not _has_history(
+                args, kwargs
+            ):
+                raise
+            problem = Undivided("an argument that is updated in place")
+        _log.info("compile(): left to TorchDynamo, since two programs cannot hold %s", problem)
+        dynamo = self._dynamo()
+        try:
+            result = dynamo(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise (error if isinstance(problem, Undivided) else problem) from error
+        if not isinstance(problem, GraphInputError):  # other arguments may do
+            self._by_dynamo = dynamo
+        return result
+
+    def _gradients(self) -> Any:
+        from .differentiable import Differentiable
+
+        if self._pairs is None:
+            self._pairs = pairs = Differentiable(self.target, self.captured, self.program.target)
+            state, config = self.program.__dict__["_state"], self.program.config
+            pairs.config.set_cache_size(state.plans.size)
+            pairs.config.compile_options = config.compile_options
+        return self._pairs
+
+    def _dynamo(self) -> Callable[..., Any]:
+        from gflow.dynamo import gflow
+
+        backend = functools.partial(gflow, options=self.program.config.compile_options)
+        compiled = torch.compile(self.target, backend=backend, fullgraph=True)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs.
+            with torch._dynamo.config.patch(
+                recompile_limit=_LIMIT, accumulated_recompile_limit=_LIMIT
+            ):
+                return compiled(*args, **kwargs)
+
+        return call
+
+
+def _modules(captured: Captured) -> Iterator[tuple[str, torch.nn.Module]]:
+    found = (part for part in captured.parts() if isinstance(part, torch.nn.Module))
+    return ((str(i), module) for i, module in enumerate(found))
+
+
+class CompiledModule:
+    """What `compile` adds to the class of a module."""
+
+    __slots__ = ()
+    _original: torch.nn.Module
+    _runner: _Runner
+    _options: dict[str, Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._runner(args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return compile(copy.deepcopy(self._original, memo), **self._options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuild, (self._original, self._options)
+
+
+def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> Any:
+    return compile(module, **options)
+
+
+def _compiled_module(module: torch.nn.Module, run: _Runner, options: dict[str, Any]) -> Any:
+    """An object of a subclass of the module's class, over the module's own attributes."""
+    kind = type(module)
+    slots = ("_original", "_runner", "_options")
+    body = {"__slots__": slots, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    new: Any = object.__new__(type(kind.__name__, (CompiledModule, kind), body))
+    new.__dict__ = module.__dict__
+    for name, value in zip(slots, (module, run, options)):
+        object.__setattr__(new, name, value)
+    return new
+
+
+def _has_history(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is the result of a call that autograd has recorded."""
+    leaves = tree_leaves((args, kwargs))
+    return any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in leaves)

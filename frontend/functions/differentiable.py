@@ -1,0 +1,198 @@
+"""Calls of a compiled module or function that need gradients: one program for the call and one for its
+backward, both from one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from gflow.call.plan import Plan
+from gflow.call.plans import use_arena
+from gflow.call.signature import check_call, check_tensors, flatten_call
+from gflow.call.watchers import building, one_at_a_time
+from gflow.execution.executor import Compiled, compile_trace
+from gflow.graph import Graph, _modes, _State
+from gflow.guards.build import Reading
+from gflow.runtime.seeds import Seeds
+from gflow.tracing.data.pytrees import learn, opened
+from gflow.tracing.tracer import _holds_tensors, trace_graph
+
+from .captured import Captured
+from .joint import Divided, Undivided, divide
+
+
+class Pair(Plan):
+    """The plan of a call, with its backward."""
+
+    def __init__(self, divided: Divided, forward: Compiled, backward: Compiled, spec: Any) -> None:
+        super().__init__(divided.forward, forward, None)
+        self.divided, self.backward, self.structure = divided, backward, spec
+        forward.run.executables = [backward.run]  # type: ignore[attr-defined]
+        outputs = divided.forward.outputs
+        self.buffers = [
+            t for o in outputs if o.alias is not None and (t := self.arguments[o.alias]) is not None
+        ]
+
+
+class Differentiable(Graph):
+    """Runs `target` with gradients for all that requires them."""
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        captured: Captured,
+        modules: dict[str, torch.nn.Module],
+    ) -> None:
+        super().__init__()
+        self._target, self._captured = target, captured
+        self.target = modules
+        self._seen: Any = None  # what the latest `build()` has found
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """The results, the gradients of all that requires them, and tensors in place of the gradients
+        that come in."""
+        result = self._target(*args, **kwargs)
+        leaves, spec = tree_flatten(result)
+        while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
+            leaves, spec = tree_flatten(result)
+        leaves, spec = tree_flatten(opened(result, _holds_tensors))
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        through = [x for x in tensors if x.requires_grad]
+        takers = self._takers(args, kwargs)
+        with torch.no_grad():
+            coming = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in through]
+        found: Sequence[Any] = [None] * len(takers)
+        if through and takers:
+            found = torch.autograd.grad(through, takers, coming, allow_unused=True)
+        self._seen = (
+            spec,
+            [None if isinstance(x, torch.Tensor) else x for x in leaves],
+            [isinstance(x, torch.Tensor) for x in leaves],
+            [x.requires_grad for x in tensors],
+            [g is not None for g in found],
+        )
+        return tensors, [g for g in found if g is not None], coming
+
+    def _takers(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """What takes gradients: parameters and captured tensors, then arguments."""
+        found: dict[int, torch.Tensor] = {}
+        for part in self._captured.parts():
+            inside = part.parameters() if isinstance(part, torch.nn.Module) else [part]
+            found |= {id(t): t for t in inside if t.requires_grad}
+        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        found |= {id(t): t for t in given if t.requires_grad}
+        return list(found.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        Raises:
+            Undivided: two programs cannot do it.
+            GraphError: no program can.
+        """
+        state: _State = self.__dict__["_state"]
+        if state.table is None or not state.table.is_current():
+            self._collect(state)
+        leaves, key = flatten_call(self.build, args, kwargs)
+        key = (key, *_modes(state))
+        plan = state.plans.find(key)
+        if plan is None:
+            with one_at_a_time:
+                plan = self._pair(state, args, kwargs)
+            state.plans.add(key, plan)
+        assert isinstance(plan, Pair)
+        spec, plain, tensors, needs, _ = plan.structure
+        results = _Call.apply(plan, leaves, state, needs, *self._takers(args, kwargs))
+        order = iter(results)
+        return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
+
+    def _pair(self, state: _State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
+        assert state.table is not None
+        if any(getattr(m, "sparse", False) for m in state.table.modules):
+            raise Undivided("sparse gradients")
+        check_call(self.build, args, kwargs)
+        slots = [(s.name, s.tensor) for s in state.table.slots]
+        check_tensors(self.build, args, kwargs, slots)
+        takers = self._takers(args, kwargs)
+        options = self.config.resolved()
+        state.building = True
+        reading = Reading(self, state.name, self.build, self._roots(), state.table)
+        kind = type(self).__name__
+        try:
+            with building(state.name, kind, state.debug, state.table, reading.frames):
+                joint = trace_graph(
+                    state.name, self.build, args, kwargs, self._roots(), reached=reading.reached
+                )
+                guard = reading.guard(joint)
+                seen = self._seen
+                _check(joint, takers)
+                divided = divide(joint, sum(seen[2]), seen[4])
+                forward = compile_trace(divided.forward, options)
+                backward = compile_trace(divided.backward, options)
+        finally:
+            state.building = False
+        use_arena(backward.run, state.plans.arena)
+        pair = Pair(divided, forward, backward, seen)
+        pair.guard = guard
+        return pair
+
+
+def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
+    """
+    Raises:
+        Undivided: an argument is updated, or a tensor needs a gradient that was not asked for.
+    """
+    ids = {id(t) for t in takers}
+    for entry in joint.inputs:
+        if entry.tensor is not None and entry.tensor.requires_grad and id(entry.tensor) not in ids:
+            raise Undivided(f"a gradient for {entry.name!r}, which is not among its parameters")
+    for out in joint.outputs:
+        if out.alias is not None and joint.inputs[out.alias].tensor is None:
+            raise Undivided("an argument that it updates")
+
+
+class _Call(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, plan: Pair, leaves: Sequence[Any], state: Any, needs: list[bool], *takers: Any
+    ) -> tuple[torch.Tensor, ...]:
+        divided = plan.divided
+        values = plan.run(leaves, state)
+        if plan.buffers:
+            torch.autograd.graph.increment_version(plan.buffers)
+        results, saved = values[: divided.results], values[divided.results :]
+        given = list(plan.arguments)
+        for position, leaf in plan.input_slots:
+            given[position] = leaves[leaf]
+        wanted = [n for kind, n in divided.inputs if kind == "forward"]
+        ctx.save_for_backward(*saved, *(given[n] for n in wanted))
+        ctx.plan, ctx.needs, ctx.places = plan, needs, {n: k for k, n in enumerate(wanted)}
+        ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
+        return tuple(results)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        plan: Pair = ctx.plan
+        kept = ctx.saved_tensors
+        saved = len(kept) - len(ctx.places)
+        coming = [g.contiguous() for g, need in zip(gradients, ctx.needs) if need]
+        arguments = []
+        for kind, n in plan.divided.inputs:
+            if kind == "gradient":
+                arguments.append(coming[n])
+            else:
+                arguments.append(kept[n] if kind == "saved" else kept[saved + ctx.places[n]])
+        if plan.backward.takes_rng:
+            arguments.append(Seeds().draw())
+        found = plan.backward.run(arguments)
+        return (
+            None,
+            None,
+            None,
+            None,
+            *(None if n is None else found[n] for n in plan.divided.gradients),
+        )

@@ -1,0 +1,235 @@
+"""A trace of a function with its gradients, divided in two: what a call runs, and what its backward
+runs.
+
+The first gives the results, and the values that the second needs and cannot cheaply compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from gflow.tracing.data.trace import (
+    OutputRef,
+    Trace,
+    TraceInput,
+    TraceOp,
+    TraceOutput,
+    TraceValue,
+    values_in,
+)
+from gflow.tracing.dispatch.refusals import name_if_refusing
+from gflow.tracing.program.collectives import is_collective
+
+aten = torch.ops.aten
+#: without operands, or that only look at values in another way: done again rather than kept
+_FREE = {
+    aten.t, aten.transpose, aten.permute, aten.view, aten._unsafe_view, aten.reshape, aten.expand,
+    aten.unsqueeze, aten.squeeze, aten.slice, aten.select, aten.alias, aten.detach, aten.unfold,
+    aten.full, aten.zeros, aten.ones, aten.arange, aten.scalar_tensor, aten.full_like,
+    aten.zeros_like, aten.ones_like, aten.empty_like, aten._to_copy, aten.lift_fresh_copy,
+}  # fmt: skip
+
+
+class Undivided(Exception):
+    """The trace cannot be divided; the message says why."""
+
+
+@dataclass
+class Divided:
+    """forward: its results are those of the function, then the values that `backward` needs; backward:
+    its inputs are these values, and the gradients of the results.
+
+    results: how many the function has. inputs: for each input of `backward`, ("saved", number among the
+    saved values), ("forward", number among the forward's inputs) or ("gradient", number among those that
+    come in). gradients: for each tensor that takes one, its number among the results of `backward`.
+    """
+
+    forward: Trace
+    backward: Trace
+    results: int
+    inputs: list[tuple[str, int]]
+    gradients: list[int | None]
+
+
+def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
+    """Divide a trace whose outputs are `results` results, gradients (of those tensors that have one), and
+    the stand-ins of the gradients that come in.
+
+    Raises:
+        Undivided: the backward needs a value that the forward overwrites.
+    """
+    plain = [o.value for o in joint.outputs if o.alias is None]
+    count = sum(gradients)
+    outs, grads, coming = (
+        plain[:results],
+        plain[results : results + count],
+        plain[results + count :],
+    )
+    updates = [o for o in joint.outputs if o.alias is not None]
+    made = {r: op for op in joint.ops for r in op.results if r is not None}
+    places = {entry.value: i for i, entry in enumerate(joint.inputs)}
+    incoming = {value: n for n, value in enumerate(coming)}
+    overwritten = {o.alias for o in updates}
+
+    later = _depending(joint.ops, set(coming))
+    forward_ops = _needed(
+        joint.ops, [*outs, *(o.value for o in updates)], later=later | set(coming)
+    )
+    if any(value in later for value in (*outs, *(o.value for o in updates))):
+        raise Undivided("a result that is computed from gradients")
+
+    saved: dict[TraceValue, int] = {}
+    taken: dict[int, TraceValue] = {}
+    again: set[TraceOp] = set()
+
+    def cheap(value: TraceValue, depth: int = 4) -> bool:
+        """Whether a few ops on single elements give a value from what is there anyway."""
+        op = made[value]
+        if value in saved:
+            return False
+        if op.func.overloadpacket in _FREE:
+            return True
+        if depth == 0 or torch.Tag.pointwise not in op.func.tags or _is_random(op):
+            return False
+        operands = (v for v in values_in((op.args, op.kwargs)) if v in made)
+        return all(v.shape != value.shape or v in kept or cheap(v, depth - 1) for v in operands)
+
+    backward_ops = _needed(joint.ops, grads, stop=set(coming))
+    gradient_ops = [
+        op for op in joint.ops if _is_later(op, later) and (op in backward_ops or is_collective(op))
+    ]
+    used = [v for op in gradient_ops for v in values_in((op.args, op.kwargs))] + grads
+    kept = {v for v in used if v in made and v not in later and not _is_light(made[v])}
+
+    def need(value: TraceValue) -> None:
+        if value in later or value in incoming:
+            return
+        if value in places:
+            if places[value] in overwritten:
+                raise Undivided(
+                    f"the old value of {joint.inputs[places[value]].name!r}, which it updates"
+                )
+            taken[places[value]] = value
+            return
+        if made[value] in again or value in saved:
+            return
+        op = made[value]
+        marked = bool(op.scope) and not (_is_random(op) or is_collective(op))  # computed again
+        if op not in forward_ops or marked or cheap(value):
+            again.add(op)
+            for operand in values_in((op.args, op.kwargs)):
+                need(operand)
+        else:
+            saved[value] = len(saved)
+
+    for value in used:
+        need(value)
+
+    forward = _part(joint, f"{joint.name}_forward", forward_ops)
+    forward.inputs = list(joint.inputs)
+    forward.input_leaves = joint.input_leaves
+    forward.outputs = [
+        *(TraceOutput(v, None, f"output.{n}") for n, v in enumerate(outs)),
+        *(TraceOutput(v, None, f"saved.{n}") for v, n in saved.items()),
+    ]
+    forward.out_leaves = [OutputRef(n) for n in range(len(forward.outputs))]
+    forward.out_spec = tree_flatten([0] * len(forward.outputs))[1]
+    forward.outputs += updates
+    forward.views = joint.views
+
+    backward = _part(joint, f"{joint.name}_backward", again.union(gradient_ops))
+    inputs: list[tuple[str, int]] = []
+    renamed: dict[TraceValue, TraceValue] = {}
+    for kind, group in (("gradient", incoming), ("saved", saved)):
+        for value, n in group.items():
+            dense = _dense(value)
+            renamed[value] = dense
+            backward.inputs.append(TraceInput(dense, "input", f"{kind}.{n}", None))
+            inputs.append((kind, n))
+    for n, value in taken.items():
+        backward.inputs.append(TraceInput(value, "input", joint.inputs[n].name, None))
+        inputs.append(("forward", n))
+    renewed = {op: _renamed(op, renamed) for op in backward.ops}
+    backward.ops = list(renewed.values())
+    backward.proven = {renewed[op] for op in again}
+    distinct = list(dict.fromkeys(grads))
+    backward.outputs = [
+        TraceOutput(renamed.get(v, v), None, f"gradient.{n}") for n, v in enumerate(distinct)
+    ]
+    order = iter(grads)
+    found = [distinct.index(next(order)) if has else None for has in gradients]
+    return Divided(forward, backward, results, inputs, found)
+
+
+def _depending(ops: Iterable[TraceOp], on: set[TraceValue]) -> set[TraceValue]:
+    """The values that are computed from some."""
+    found = set(on)
+    for op in ops:
+        if any(v in found for v in values_in((op.args, op.kwargs))):
+            found.update(r for r in op.results if r is not None)
+    return found - on
+
+
+def _needed(
+    ops: Sequence[TraceOp],
+    values: Iterable[TraceValue],
+    stop: Iterable[TraceValue] = (),
+    later: set[TraceValue] | None = None,
+) -> set[TraceOp]:
+    """The ops that compute values; where `later` is given, also collectives that give none of these, and ops that
+    refuse some values and read none of these."""
+    wanted, found, end = set(values), set(), set(stop)
+    for op in reversed(ops):
+        kept = later is not None and (
+            (is_collective(op) and not _is_later(op, later))
+            or (
+                name_if_refusing(op.func) is not None
+                and later.isdisjoint(values_in((op.args, op.kwargs)))
+            )
+        )
+        if kept or any(r in wanted and r not in end for r in op.results if r is not None):
+            found.add(op)
+            wanted.update(values_in((op.args, op.kwargs)))
+    return found
+
+
+def _is_later(op: TraceOp, later: set[TraceValue]) -> bool:
+    return any(r in later for r in op.results if r is not None)
+
+
+def _is_light(op: TraceOp) -> bool:
+    return torch.Tag.pointwise in op.func.tags or op.func.overloadpacket in _FREE
+
+
+def _is_random(op: TraceOp) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.func.tags
+
+
+def _part(joint: Trace, name: str, ops: set[TraceOp]) -> Trace:
+    return Trace(name, ops=[op for op in joint.ops if op in ops])
+
+
+def _dense(value: TraceValue) -> TraceValue:
+    """The same as a row-major argument, which results of programs are."""
+    strides, step = [], 1
+    for size in reversed(value.shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return TraceValue(value.id, value.shape, value.dtype, tuple(strides[::-1]), value.device)
+
+
+def _renamed(op: TraceOp, values: dict[TraceValue, TraceValue]) -> TraceOp:
+    def exchange(arg: object) -> object:
+        if isinstance(arg, TraceValue):
+            return values.get(arg, arg)
+        if isinstance(arg, (list, tuple)):
+            return type(arg)([exchange(a) for a in arg])
+        return arg
+
+    args = tuple(exchange(a) for a in op.args)
+    kwargs = {k: exchange(v) for k, v in op.kwargs.items()}
+    return TraceOp(op.func, args, kwargs, op.results, op.loc, op.scope)

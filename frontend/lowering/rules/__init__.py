@@ -1,0 +1,1 @@
+"""How each ATen op is lowered; a file for each family."""

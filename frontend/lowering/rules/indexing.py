@@ -1,0 +1,158 @@
+"""Look-ups by index tensors, and the sums that go back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..dtypes import Unsupported
+from ..emitter import Emitter, Value, broadcast_shapes
+from ..registry import lowers
+from .shape import wrap
+
+
+def _index(em: Emitter, index: Value) -> Value:
+    if index.dtype == "i1" or index.dtype.startswith(("f", "bf")):
+        raise Unsupported("an index that is not an integer")
+    return index if index.dtype in ("i64", "i32") else index.to("i64")
+
+
+def _wrapped(em: Emitter, index: Value, size: int) -> Value:
+    """Negative positions count from the end."""
+    index = _index(em, index)
+    return em.select(index.lt(0), index + size, index)
+
+
+@lowers("aten.embedding")
+def embedding(
+    em: Emitter, weight: Value, index: Value, padding_idx: int = -1,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Value:  # fmt: skip
+    return em("take", weight, _index(em, index), dim=0)
+
+
+@lowers("aten.embedding_dense_backward")
+def embedding_dense_backward(
+    em: Emitter, dy: Value, index: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Value:
+    if scale_grad_by_freq or dy.numel == 0:
+        raise Unsupported("gradients scaled by frequency")
+    index = _index(em, index)
+    grad = dy.compute()
+    if padding_idx >= 0:
+        mask = em.unsqueeze(index.eq(padding_idx), index.rank)
+        grad = em.select(mask, 0.0, grad)
+    zeros = em.full(0, (rows, dy.shape[-1]), grad.dtype)
+    return em("index_add", zeros, index, grad, dim=0).to(dy.dtype)
+
+
+@lowers("aten.index_select")
+def index_select(em: Emitter, x: Value, dim: int, index: Value) -> Value:
+    index = _index(em, index)
+    if not x.rank:
+        return x
+    if not index.rank:
+        index = index.reshape((1,))
+    return em("take", x, index, dim=wrap(dim, x.rank))
+
+
+@lowers("aten.gather")
+def gather(em: Emitter, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    index = _index(em, index)
+    if not x.rank or not index.rank:
+        flat = em("take", x.reshape((x.numel,)), index.reshape((index.numel,)), dim=0)
+        return flat.reshape(index.shape)
+    return em("gather", x, index, dim=wrap(dim, x.rank))
+
+
+@lowers("aten.take")
+def take(em: Emitter, x: Value, index: Value) -> Value:
+    return em("take", x.reshape((x.numel,)), _wrapped(em, index, x.numel), dim=0)
+
+
+@lowers("aten.index_add")
+def index_add(
+    em: Emitter, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
+) -> Value:
+    if not x.rank or not source.rank or x.dtype == "i1":
+        raise Unsupported("index_add on a scalar")
+    if alpha != 1:
+        source = (source.compute() * alpha).to(source.dtype)
+    index = _index(em, index).reshape((index.numel,))
+    result = em("index_add", x.compute(), index, source.compute(), dim=wrap(dim, x.rank))
+    return result.to(x.dtype)
+
+
+@lowers("aten.index_fill")
+def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
+    if not x.rank:
+        raise Unsupported("index_fill on a scalar")
+    dim = wrap(dim, x.rank)
+    index = _wrapped(em, index, x.shape[dim]).to("i64").reshape((index.numel,))
+    shape = (x.shape[dim], index.numel)
+    hit = em.iota(shape, 0, "i64").eq(em.broadcast(index, shape, (1,)))
+    mask = em.broadcast(em.reduce(hit, "any", (1,)), x.shape, (dim,))
+    filling = em.broadcast(value.to(x.dtype), x.shape) if isinstance(value, Value) else value
+    return em.select(mask, filling, x)
+
+
+def _merged(
+    em: Emitter, x: Value, indices: Sequence[Value | None]
+) -> tuple[Value, Value, int, list[int]]:
+    """Adjacent indexed dimensions merged into one.
+
+    Returns the (transposed, merged) tensor, the linear index, the merged dimension, and the
+    permutation that brought the dimensions together.
+    """
+    places = [d for d, index in enumerate(indices) if index is not None]
+    if any(indices[d].dtype in ("i1", "ui8") for d in places):  # type: ignore[union-attr]
+        raise Unsupported("a mask as an index")
+    order = list(range(x.rank))
+    if places != list(range(places[0], places[-1] + 1)):
+        order = places + [d for d in order if d not in places]
+    first = 0 if order[: len(places)] == places else places[0]
+    moved = em.transpose(x, order)
+    sizes = [x.shape[d] for d in places]
+    shape: tuple[int, ...] = ()
+    for d in places:
+        shape = broadcast_shapes(shape, indices[d].shape)  # type: ignore[union-attr]
+    linear: Value | None = None
+    for k, d in enumerate(places):
+        index = em.broadcast(_wrapped(em, indices[d], sizes[k]).to("i64"), shape)  # type: ignore[arg-type]
+        stride = math.prod(sizes[k + 1 :])
+        term = index if stride == 1 else index * stride
+        linear = term if linear is None else linear + term
+    assert linear is not None
+    count = len(places)
+    merged = moved.reshape((*moved.shape[:first], math.prod(sizes), *moved.shape[first + count :]))
+    return merged, linear, first, order
+
+
+@lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index_tensor(em: Emitter, x: Value, indices: Sequence[Value | None]) -> Value:
+    if not any(i is not None for i in indices):
+        return x
+    merged, linear, first, _ = _merged(em, x, indices)
+    return em("take", merged, linear, dim=first)
+
+
+@lowers("aten.index_put", "aten._unsafe_index_put")
+def index_put(
+    em: Emitter, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
+    unsafe: bool = False,
+) -> Value:  # fmt: skip
+    masks = [i for i in indices if i is not None]
+    if len(masks) == 1 and masks[0].dtype == "i1" and indices[0] is not None:
+        if values.numel != 1 or accumulate:
+            raise Unsupported("values of a size that depends on data")
+        mask = em.broadcast(masks[0], x.shape, range(masks[0].rank))
+        return em.select(mask, em.broadcast(values.reshape(()), x.shape), x)
+    if not accumulate or x.dtype == "i1":
+        raise Unsupported("index_put without accumulation")
+    merged, linear, first, order = _merged(em, x, indices)
+    shape = (*merged.shape[:first], *linear.shape, *merged.shape[first + 1 :])
+    source = em.broadcast(values, shape).compute()
+    total = em("index_add", merged.compute(), linear, source, dim=first).to(x.dtype)
+    moved = total.reshape(tuple(x.shape[d] for d in order))
+    return em.transpose(moved, sorted(range(x.rank), key=lambda d: order[d]))

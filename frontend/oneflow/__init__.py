@@ -1,0 +1,1 @@
+"""Names and spellings of OneFlow's graphs."""

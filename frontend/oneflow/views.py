@@ -1,0 +1,202 @@
+"""Modules as attributes of a graph: `graph.model` outside of `build()`, and lists, tuples and dicts of them.
+
+A view answers as the module does, but for `state_dict()` (a graph's modules are a part of its state, and
+OneFlow's documents have one way to save each), and `config`, which is OneFlow's older name for the
+settings of a module that has no `config` of its own. `graph.model.to(nn.Module)` is the module itself. Modules
+inside of it are views as well, however one gets at them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphError
+from gflow.tracing.context.location import user_frame
+from gflow.tracing.program.module_config import OlderSpelling, settings_of
+from gflow.tracing.program.unwrapped import View, unwrapped
+
+
+class ModuleView(View):
+    """Stands for a module of a graph. What is called on it is called on the module."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self) -> Any:  # `isinstance` asks for it
+        return type(self._held)
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        self._held.__class__ = kind
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = getattr(self._held, name)
+        except AttributeError:
+            if name != "config":
+                raise
+            return OlderSpelling(settings_of(self._held))
+        if name in _LISTING:
+            return _viewing(value, self._path)
+        return self._seen(value, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._held, name, unwrapped(value))
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._held, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._held(*args, **kwargs)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """`to(nn.Module)` is the module, `to(nn.graph.GraphModule)` its settings; anything else is
+        the module's own `to`."""
+        if args == (torch.nn.Module,) and not kwargs:
+            return self._held
+        return self._held.to(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """An error, unless it is called for the state dict of a module around it."""
+        if args or "destination" in kwargs:
+            return self._held.state_dict(*args, **kwargs)
+        file, line = user_frame(2)
+        path = self._path
+        raise GraphError(
+            f"{file}:{line}: {path} is a module of a graph, and has no state_dict() of its own. "
+            "Call state_dict() on the module that the graph was given, which is "
+            f"{path}.to(nn.Module), or graph.state_dict() for all that a run goes on from."
+        )
+
+    def _seen(self, value: Any, name: str) -> Any:
+        return view(value, f"{self._path}.{name}") if isinstance(value, torch.nn.Module) else value
+
+    # what Python looks up in the class
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._seen(self._held[key], str(key))  # type: ignore[index]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._held[key] = unwrapped(value)  # type: ignore[index,operator]
+
+    def __delitem__(self, key: Any) -> None:
+        del self._held[key]  # type: ignore[attr-defined,operator]
+
+    def __len__(self) -> int:
+        return len(self._held)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        items: Iterable[Any] = iter(self._held)  # type: ignore[call-overload]
+        return (self._seen(item, str(n)) for n, item in enumerate(items))
+
+    def __contains__(self, item: Any) -> bool:
+        return unwrapped(item) in self._held  # type: ignore[operator]
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __hash__(self) -> int:
+        return hash(self._held)
+
+
+#: methods that give modules
+_LISTING = {
+    "children",
+    "get_submodule",
+    "items",
+    "modules",
+    "named_children",
+    "named_modules",
+    "values",
+}
+
+
+def _viewing(method: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """A method that gives views for the modules that it gives."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = method(*args, **kwargs)
+        if isinstance(found, torch.nn.Module):
+            return view(found, f"{path}.{args[0]}" if args and args[0] else path)
+        return (_view_of_item(item, path) for item in found)
+
+    return call
+
+
+def _view_of_item(item: Any, path: str) -> Any:
+    if isinstance(item, torch.nn.Module):
+        return view(item, path)
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], torch.nn.Module):
+        name, module = item
+        return name, view(module, f"{path}.{name}" if name else path)
+    return item
+
+
+class ContainerView(View):
+    """Stands for a list or dict with modules that is an attribute of a graph."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # `isinstance` asks for it
+        return type(self._held)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._held, name)
+        return _viewing(value, self._path) if name in _LISTING else value
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """As a dict's."""
+        return view_of(self._held.get(key, default), f"{self._path}.{key}")
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self._held[key]
+        if isinstance(key, slice):
+            return [view_of(x, f"{self._path}.{n}") for n, x in enumerate(found)]
+        return view_of(found, f"{self._path}.{key}")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._held[key] = unwrapped(value)
+
+    def __delitem__(self, key: Any) -> None:
+        del self._held[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (view_of(x, f"{self._path}.{n}") for n, x in enumerate(self._held))
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, item: Any) -> bool:
+        return unwrapped(item) in self._held
+
+    def __add__(self, other: Any) -> Any:
+        return self._held + unwrapped(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self._held
+
+    def __iadd__(self, other: Any) -> Any:
+        self._held += unwrapped(other)
+        return self._held
+
+
+def view(module: torch.nn.Module, path: str) -> Any:
+    """The view of a module, or of that which a view stands for."""
+    return ModuleView(unwrapped(module), path)
+
+
+def view_of(value: Any, path: str) -> Any:
+    """The view of a module, or of a list, tuple or dict; anything else as it is."""
+    if isinstance(value, torch.nn.Module):
+        return view(value, path)
+    if type(value) is tuple:
+        return tuple([view_of(x, f"{path}.{n}") for n, x in enumerate(value)])
+    if isinstance(value, (list, dict)):
+        return ContainerView(unwrapped(value), path)
+    return value

@@ -1,0 +1,1 @@
+"""What a graph prints while it is built and when it is printed."""

@@ -1,0 +1,276 @@
+"""`gflow.save(graph, path)`: a graph's programs and state as a directory that runs without its code."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gflow.call.plan import Plan, unflatten
+from gflow.dialects.program import Program
+from gflow.errors import GraphError
+from gflow.execution.device import programs_for
+from gflow.runtime import calls, schedulers
+from gflow.runtime.cpu import machine
+from gflow.runtime.micro_batches import MicroBatches
+from gflow.runtime.numbers import name_of
+from gflow.runtime.stored import artifact, checkpoint
+from gflow.runtime.stored.bundle import Bundle, write_bundle
+from gflow.tracing.data.numbers import Leaf, same
+from gflow.tracing.data.places import NumberSource, Place
+from gflow.tracing.data.trace import Trace
+
+from .state_dict import state_dict
+
+
+def export(graph: Any, path: Path, target: str | None, key: bytes | None = None) -> None:
+    """Write the artifact, signed if there is a key.
+
+    Raises:
+        GraphError: the graph was not called yet, or holds what no file can.
+        ValueError: the target isn't known.
+    """
+    from gflow.compiler.targets import parse_target
+
+    wanted = None if target is None else str(parse_target(target))
+    state = graph._checked()
+    plans = _plans(state)
+    if not plans:
+        raise GraphError(
+            f"{state.name} is not compiled for the present modes of its modules; call it once with "
+            "its inputs before it is saved"
+        )
+    saved = _Saved(state, graph._roots())
+    described: list[dict[str, Any]] = []
+    programs: list[Program] = []
+    for plan in plans:
+        entry = saved.describe(plan)
+        entry["program"] = len(programs)
+        described.append(entry)
+        programs += _programs(plan, wanted)
+    files = artifact.program_files(programs)
+    manifest: dict[str, Any] = {
+        "name": state.name,
+        "training": bool(state.optimizers),
+        "target": programs[0].target,
+        "versions": {name: _version(name) for name in ("gflow", "torch", "triton")},
+        "programs": described,
+        "schedulers": _schedulers(state),
+    }
+    code = artifact.machine_code(programs)
+    if code is not None:
+        files[artifact.OBJECT] = code
+        manifest["object"] = machine.description(artifact.runner_text())
+    weights = saved.weights()
+    weights["constants"] = [
+        [
+            torch.frombuffer(bytearray(c), dtype=torch.uint8) if c else _nothing()
+            for c in p.constants
+        ]
+        for p in programs
+    ]
+    writers = {artifact.WEIGHTS: lambda file: checkpoint.write(weights, file)}
+    write_bundle(path, Bundle(manifest, files), writers, key)
+
+
+def _programs(plan: Plan, target: str | None) -> list[Program]:
+    """What a plan runs; for another target what its trace comes to there."""
+    made_for = plan.compiled.program.target
+    if target not in (None, made_for):
+        return programs_for(plan.trace, plan.compiled.options, target or made_for)
+    run = plan.compiled.run
+    if isinstance(run, MicroBatches):
+        parts: list[Any] = run.executables
+        return [part.program for part in parts]
+    return [plan.compiled.program]
+
+
+def _schedulers(state: Any) -> list[dict[str, Any] | None]:
+    found: list[dict[str, Any] | None] = []
+    for scheduler in state.schedulers:
+        described = schedulers.describe(scheduler)
+        if described is None:
+            warnings.warn(
+                f"the {type(scheduler).__name__} of {state.name} stays behind: it needs Python code "
+                "of its own. What is loaded keeps its learning rates; set_number() sets them.",
+                stacklevel=4,
+            )
+        else:
+            which = [o is scheduler.optimizer for o in state.optimizers]
+            described["optimizer"] = which.index(True)
+        found.append(described)
+    return found
+
+
+def _plans(state: Any) -> list[Plan]:
+    """The plans for the modes that the modules are in now, the latest first."""
+    if state.table is None:
+        return []
+    modes = state.table.modes()
+    found = [
+        p
+        for variants in reversed(state.plans.values())
+        for p in variants
+        if p.record is not None and p.record.modes == modes
+    ]
+    ready = [p for p in found if p.refresh()]
+    if state.latest in ready:
+        ready.remove(state.latest)
+        ready.insert(0, state.latest)
+    return ready
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _nothing() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8)
+
+
+class _Saved:
+    """The tensors and numbers of all plans, and where in the file each is."""
+
+    def __init__(self, state: Any, roots: Mapping[str, torch.nn.Module]) -> None:
+        self.state = state
+        self.tree = state_dict(state, roots)
+        self.extra: dict[str, torch.Tensor] = {}
+        self.numbers: dict[str, dict[str, Any]] = {}
+        self.places: dict[Any, list[Any]] = {}
+        self._walk(self.tree, ["state"])
+
+    def weights(self) -> dict[str, Any]:
+        return {"state": self.tree, "extra": self.extra, "numbers": self.numbers}
+
+    def _walk(self, value: Any, path: list[Any]) -> None:
+        if isinstance(value, torch.Tensor):
+            if value.numel():
+                self.places.setdefault(_identity(value), path)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._walk(item, [*path, key])
+        elif isinstance(value, (list, tuple)):
+            for n, item in enumerate(value):
+                self._walk(item, [*path, n])
+
+    def describe(self, plan: Plan) -> dict[str, Any]:
+        """A plan's entry in the manifest."""
+        trace, call = plan.trace, plan.record
+        assert call is not None
+        if trace.size is not None:
+            raise GraphError(
+                f"{trace.name} cannot be saved: it has a dimension marked with dynamic_dim(), which artifacts "
+                "do not carry yet; save a graph that was called without marks"
+            )
+        if call.problem:
+            raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
+        arguments: list[list[Any]] = []
+        sources = {number.value: number for number in trace.numbers}
+        names = {id(n): self._number(n) for n in trace.numbers}
+        for entry, tensor in zip(trace.inputs, plan.arguments):
+            leaf = trace.input_leaves.get(entry.value)
+            if leaf is not None:
+                arguments.append(["input", call.leaves[leaf]])
+            elif entry.role == "gradient":
+                arguments.append(["gradient", entry.name])
+            elif entry.value in sources:
+                arguments.append(["number", names[id(sources[entry.value])]])
+            else:
+                arguments.append(["weights", self._place(entry.name, tensor)])
+        if plan.compiled.takes_rng:
+            arguments.append(["rng", None])
+        run = plan.compiled.run
+        return {
+            "split": asdict(run.split) if isinstance(run, MicroBatches) else None,
+            "parameters": call.parameters,
+            "call": call.structure,
+            "inputs": list(call.inputs),
+            "arguments": arguments,
+            "outputs": _outputs(trace),
+            "numbers": [names[id(n)] for n in trace.numbers],
+            "guards": [
+                {"expr": _expression(g.expr, trace), "expected": g.expected} for g in trace.guards
+            ],
+        }
+
+    def _place(self, name: str, tensor: torch.Tensor) -> list[Any]:
+        found = self.places.get(_identity(tensor)) if tensor.numel() else None
+        if found is None:
+            unique, n = name, 1
+            while unique in self.extra:
+                unique, n = f"{name}.{n}", n + 1
+            self.extra[unique] = tensor.detach()
+            found = ["extra", unique]
+            if tensor.numel():
+                self.places[_identity(tensor)] = found
+        return found
+
+    def _number(self, source: NumberSource) -> str:
+        known = self.numbers.get(source.name)
+        value = source.read()
+        if known is None:
+            tensor = torch.scalar_tensor(value, dtype=source.tensor.dtype)
+            others = [self._in_state(source, place) for place in source.others]
+            self.numbers[source.name] = {
+                "tensor": tensor,
+                "where": self._in_state(source, source.place),
+                "also": [where for where in others if where is not None],
+            }
+        return source.name
+
+    def _in_state(self, source: NumberSource, place: Place) -> list[Any] | None:
+        """Where a number stands in the graph's state dict."""
+        optimizers = self.state.optimizers
+        which = next((i for i, o in enumerate(optimizers) if o is place.optimizer), None)
+        if which is None or place.kind not in ("group", "entry"):
+            return None
+        base: list[Any] = [f"graph.optimizer.{which}"]
+        if place.kind == "group":
+            return [*base, "param_groups", place.which, source.key, *source.path]
+        parameters = [p for g in place.optimizer.param_groups for p in g["params"]]
+        for n, parameter in enumerate(parameters):
+            if parameter is place.which:
+                return [*base, "state", n, source.key, *source.path]
+        return None
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _outputs(trace: Trace) -> Any:
+    class Index(int):
+        pass
+
+    structure = unflatten(trace, [Index(n) for n in range(len(trace.outputs))])  # type: ignore[misc]
+    try:
+        return calls.encode_results(structure, lambda x: int(x) if isinstance(x, Index) else None)
+    except TypeError as error:
+        raise GraphError(
+            f"{trace.name} cannot be saved: {error}; return tensors, lists, tuples and dicts"
+        ) from None
+
+
+def _expression(expr: Any, trace: Trace) -> dict[str, Any]:
+    """A guard's expression as data."""
+    if isinstance(expr, Leaf):
+        return {"number": expr.index}
+    if not isinstance(expr, tuple):
+        return {"value": expr}
+    if expr[0] is same:
+        return _expression(expr[1], trace)
+    name = name_of(expr[0])
+    if name is None:
+        raise GraphError(
+            f"{trace.name} cannot be saved: its optimizer's step chooses by "
+            f"{getattr(expr[0], '__qualname__', expr[0])!r} of a hyperparameter"
+        )
+    return {"call": name, "args": [_expression(arg, trace) for arg in expr[1:]]}

@@ -1,0 +1,29 @@
+"""Programs made again from their IR: what `gflow.load(..., native=False)` runs instead of stored code."""
+
+from __future__ import annotations
+
+from gflow.dialects.program import Program
+from gflow.runtime.stored.artifact import ArtifactError
+
+
+def regenerate(program: Program) -> Program:
+    """Check the planned module of a program and generate its code; nothing else of it is used but what its
+    arguments and results are.
+
+    Raises:
+        ArtifactError: the module is not valid, or not of this program.
+    """
+    from gflow.compiler import CompileOptions
+    from gflow.compiler.driver.compile import generate_planned
+    from gflow.execution.device import add_code
+
+    try:
+        made = generate_planned(program.ir, program.target, program.max_threads)
+    except ValueError as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ArtifactError(f"the IR of {program.name} cannot be compiled: {reason}") from None
+    for what in ("arguments", "results"):
+        if getattr(made, what) != getattr(program, what):
+            raise ArtifactError(f"the IR of {program.name} has other {what} than its program")
+    add_code(made, CompileOptions(target=program.target))
+    return made

@@ -1,0 +1,174 @@
+"""`gflow.save` and `gflow.load`: checkpoints and compiled graphs, without pickle.
+
+Imports the runtime only: a saved graph is loaded without what traced it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from gflow.runtime.stored import checkpoint
+from gflow.runtime.stored.checkpoint import CheckpointError
+from gflow.runtime.stored.trust import as_key
+
+Place = str | os.PathLike[str]
+
+
+def save(
+    obj: Any, path: Place, *, target: str | None = None, key: bytes | Place | None = None
+) -> None:
+    """Save a state dict, or a graph with its programs and weights. docs/checkpoints.md,
+    docs/deployment.md.
+
+    A process that is killed at any moment leaves the old file or the new one, whole.
+
+    Args:
+        obj: nested dicts, lists and tuples of tensors and plain data, like what `state_dict()` gives;
+            or a graph that has been called, which becomes a directory that `gflow.load` and
+            `gflow-run` can run without the model's code.
+        path: the file or directory.
+        target: for a graph, the device to save for; what it was compiled for without it.
+        key: for a graph, signs it: at least 16 bytes, or the path of a file that holds them and that
+            nobody else may read. `gflow.load(..., key=...)` refuses what isn't signed with it.
+
+    Raises:
+        TypeError: `obj` holds other objects; only pickle could save them (`torch.save`).
+        GraphError: the graph was not called yet, so there is no program to save.
+        ArtifactError: there is something else than a saved graph at `path`.
+        NotImplementedError: there is no code generator for `target`.
+        ValueError: `target` is unknown, or the key too short.
+        OSError: it cannot be written (`SaveError`, which says what is there now), or the key cannot be
+            read.
+    """
+    if hasattr(path, "write"):
+        raise TypeError("gflow.save() takes a path: a file is replaced as a whole, or not at all")
+    place = Path(path)
+    graphs = sys.modules.get("gflow.graph")
+    if graphs is not None and isinstance(obj, graphs.Graph):
+        from .export import export
+
+        export(obj, place, target, _key(key))
+        return
+    if type(obj).__name__ == "LoadedGraph" and target is None:
+        obj.save(place, _key(key))
+        return
+    if key is not None:
+        raise TypeError(f"key is for graphs; {type(obj).__name__} holds no code to sign")
+    if target is not None:
+        raise TypeError(f"target is for graphs; {type(obj).__name__} has none")
+    if isinstance(obj, torch.nn.Module):
+        raise TypeError(
+            f"gflow.save() takes a state dict, got the module {type(obj).__name__}; save its "
+            "state_dict(), or a graph that runs it"
+        )
+    checkpoint.save(obj, place)
+
+
+def load(
+    path: Place | IO[bytes],
+    map_location: Any = None,
+    *,
+    weights_only: bool = True,
+    native: bool = True,
+    key: bytes | Place | None = None,
+) -> Any:
+    """What `save` saved: a state dict, or a graph ready to be called.
+
+    Files that `torch.save` wrote are read as `torch.load(..., weights_only=True)` does, other
+    safetensors files as a dict of tensors. No file that is loaded can run code of its own.
+
+    A directory with a graph holds machine code, which runs in this process when the graph is loaded
+    and called: load those of people whose programs you would run. `key` refuses what they have
+    not signed; `native=False` runs nothing that is stored, and compiles the graph's IR here, which
+    can compute and nothing else.
+
+    Args:
+        path: the file or directory.
+        map_location: the device to put tensors on; a function or dict only for `torch.save`'s files.
+        native: run the machine code and kernels in a graph's directory; else compile its IR. That
+            takes gflow's compiler, and longer.
+        key: what a graph must be signed with, as `save` takes it.
+
+    Raises:
+        CheckpointError: it is damaged, or nothing of these.
+        ArtifactError: a saved graph that is damaged, reaches out of its directory, is of a later
+            version, or not signed with the key.
+        FileNotFoundError: there is nothing at `path`.
+    """
+    if not weights_only:
+        raise ValueError(
+            "gflow.load() never unpickles arbitrary objects; if you trust the file, use "
+            "torch.load(path, weights_only=False)"
+        )
+    if not isinstance(path, (str, os.PathLike)):
+        if key is not None:
+            raise CheckpointError("only directories of graphs are signed; a key was given")
+        return _from_bytes(path.read(), "the file", map_location)
+    place = Path(path)
+    if place.is_dir():
+        from gflow.runtime.stored.artifact import load_graph
+
+        if native:
+            return load_graph(place, key=_key(key))
+        from .regenerate import regenerate
+
+        return load_graph(place, key=_key(key), regenerate=regenerate)
+    if key is not None:
+        raise CheckpointError(
+            f"{place} is a file: only directories of graphs are signed, so it is refused"
+        )
+    return _from_bytes(place.read_bytes(), str(place), map_location)
+
+
+def _key(key: bytes | Place | None) -> bytes | None:
+    return None if key is None else as_key(key)
+
+
+def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
+    if checkpoint.is_checkpoint(data):
+        return _moved(checkpoint.load(data, what), map_location)
+    if data[8:9] != b"{" and data[:1] in (b"P", b"\x80"):  # a zip file, or a bare pickle
+        return _from_torch(data, what, map_location)
+    try:
+        from safetensors.torch import load as load_tensors
+
+        return _moved(load_tensors(data), map_location)
+    except Exception:
+        raise CheckpointError(
+            f"{what} is not a checkpoint of gflow, PyTorch or safetensors, or it is damaged"
+        ) from None
+
+
+def _from_torch(data: bytes, what: str, map_location: Any) -> Any:
+    import io
+
+    try:
+        return torch.load(io.BytesIO(data), map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            f"{what} was written by torch.save() and holds pickled objects, not only tensors; if you "
+            "trust it, use torch.load(path, weights_only=False)"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{what} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def _moved(value: Any, map_location: Any) -> Any:
+    """The same with all tensors on a device."""
+    if map_location is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(map_location)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _moved(item, map_location)
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(item, map_location) for item in value)
+    return value

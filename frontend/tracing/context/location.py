@@ -1,0 +1,176 @@
+"""Source locations of recorded ops: user frame, module path, and the forward op that a
+backward op comes from (by the autograd node's sequence number)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..data.trace import SourceLoc
+from .scopes import ScopeStack, checkpoint_calls
+from .threads import here_only, replaced
+from .watch import current, infos
+from .wrappers import check_module
+
+_LIBRARY_DIRS = tuple(
+    str(folder.resolve()) + os.sep
+    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
+)
+_STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
+_is_user_code: dict[CodeType, bool] = {}
+
+
+def is_user_code(code: CodeType) -> bool:
+    """Whether code is outside of torch, gflow and the standard library."""
+    known = _is_user_code.get(code)
+    if known is None:
+        file = code.co_filename
+        path = str(Path(file).resolve())
+        known = not (
+            path.startswith(_LIBRARY_DIRS)
+            or (path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path)
+            or file.startswith("<frozen")
+        )
+        _is_user_code[code] = known
+    return known
+
+
+def user_frame(depth: int = 1) -> tuple[str, int]:
+    """File and line of the innermost frame outside torch and gflow."""
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None:
+        if is_user_code(frame.f_code):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "<unknown>", 0
+
+
+def user_line(error: BaseException) -> str:
+    """`file:line: ` of the innermost user frame that `error` came through, or nothing."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if is_user_code(trace.tb_frame.f_code):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return found
+
+
+#: optimizers and the lines that added them to their graphs
+_added: WeakKeyDictionary[torch.optim.Optimizer, tuple[str, int]] = WeakKeyDictionary()
+
+
+def optimizer_added(optimizer: torch.optim.Optimizer) -> None:
+    """The user adds an optimizer to a graph: its ops come from this line."""
+    _added[optimizer] = user_frame(2)
+
+
+class Locator:
+    """Answers "where does the op being dispatched come from?" while a trace is recorded.
+
+    outside: the function that calls `build()` and optimizers; lines of Python around it are not where
+        an op comes from. Ops that no user code runs inside of it come from `home`.
+    """
+
+    def __init__(self, module_names: Mapping[int, str], outside: CodeType | None = None) -> None:
+        self.module_names, self.outside = module_names, outside
+        self.home = ("<unknown>", 0)
+        self.stack: list[str] = [""]
+        self.scopes = ScopeStack()
+        self.optimizer = False
+        self.backward_loc: SourceLoc | None = None
+        self.watcher = current()
+        self._by_node: dict[int, SourceLoc] = {}
+        self._cache: dict[tuple[str, int, str, str], SourceLoc] = {}
+
+    def _loc(self, file: str, line: int, module: str, phase: str) -> SourceLoc:
+        key = (file, line, module, phase)
+        loc = self._cache.get(key)
+        if loc is None:
+            loc = self._cache[key] = SourceLoc(file, line, module, phase)
+        return loc
+
+    @contextlib.contextmanager
+    def at_home(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Ops that no user code runs come from where `optimizer` was added."""
+        before = self.home
+        self.home = _added.get(optimizer, before)
+        try:
+            yield
+        finally:
+            self.home = before
+
+    def _user_line(self) -> tuple[str, int]:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code is not self.outside:
+            if is_user_code(frame.f_code):
+                return frame.f_code.co_filename, frame.f_lineno
+            frame = frame.f_back
+        return self.home
+
+    def here(self) -> SourceLoc:
+        """The location of the op being dispatched now."""
+        if self.optimizer:
+            file, line = self._user_line()
+            return self._loc(file, line, self.stack[-1], "optimizer")
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            forward = self._by_node.get(node._sequence_nr())
+            if forward is not None:
+                loc = self._loc(forward.file, forward.line, forward.module, "backward")
+            elif self.backward_loc is not None:
+                loc = self.backward_loc
+            else:
+                file, line = self._user_line()
+                loc = self._loc(file, line, "", "backward")
+            self.backward_loc = loc
+        else:
+            file, line = self._user_line()
+            loc = self._loc(file, line, self.stack[-1], "forward")
+        self._by_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, loc)
+        return loc
+
+    @contextlib.contextmanager
+    def module_calls(
+        self, checkpointed: Callable[[torch.nn.Module], bool] = lambda module: False
+    ) -> Iterator[None]:
+        """Keep the path of the module that runs, and the marked calls that it is in, by a patched
+        `Module.__call__`."""
+        original = torch.nn.Module.__call__
+        names, stack, scopes = self.module_names, self.stack, self.scopes
+        watcher = self.watcher
+
+        def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+            path = names.get(id(module))
+            check_module(module, path or "", user_frame)
+            stack.append(stack[-1] if path is None else path)
+            if path is not None:
+                watcher.module_begins(path, module, infos(args, kwargs))
+            try:
+                if checkpointed(module):
+                    with scopes.call(stack[-1] or type(module).__name__):
+                        result = original(module, *args, **kwargs)
+                else:
+                    result = original(module, *args, **kwargs)
+            except BaseException:
+                if path is not None:
+                    watcher.module_ends(path, module, ())
+                raise
+            finally:
+                stack.pop()
+            if path is not None:
+                watcher.module_ends(path, module, infos(result))
+            return result
+
+        with (
+            replaced((torch.nn.Module, "__call__", here_only(original, call))),
+            checkpoint_calls(scopes, lambda: stack[-1]),
+        ):
+            yield

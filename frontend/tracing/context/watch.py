@@ -1,0 +1,145 @@
+"""What happens while a graph is built, for whoever wants to know of it: `Watcher`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+if TYPE_CHECKING:
+    from ..data.trace import Trace, TraceInput, TraceOp
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """All of a tensor but its values. lazy: it has none, it stands for a value of the graph."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool = False
+    lazy: bool = False
+
+    def __str__(self) -> str:
+        parts = ["..."]
+        if self.device.type != "cpu":
+            parts.append(f"device='{self.device}'")
+        if self.lazy:
+            parts.append("is_lazy='True'")
+        parts += [f"size={self.shape}", f"dtype={self.dtype}"]
+        if self.requires_grad:
+            parts.append("requires_grad=True")
+        return f"tensor({', '.join(parts)})"
+
+
+def tensor_info(tensor: torch.Tensor, lazy: bool = False) -> TensorInfo:
+    """What a tensor is like."""
+    grad = tensor.requires_grad and not lazy
+    shape = tuple(map(_size, tensor.shape))
+    return TensorInfo(shape, tensor.dtype, tensor.device, grad, lazy)
+
+
+def _size(size: Any) -> Any:
+    """A size; of one that varies in the graph, its formula."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    concrete = getattr(getattr(size.node, "shape_env", None), "concrete", None)
+    return size if concrete is None else concrete(size)
+
+
+Infos = Sequence[TensorInfo]
+
+
+def infos(*values: Any, lazy: bool = True) -> Infos:
+    """The tensors in nested values."""
+    leaves = tree_flatten(values)[0]
+    return [tensor_info(leaf, lazy) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+class Watcher:
+    """Is told of what happens while a graph is built; this one listens to nothing."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """A phase begins, and the one before ends: "trace", "first step", "lower", "passes" (each
+        with its name), "codegen", or "cache" in place of these two, "JIT"."""
+
+    def argument(self, given: TraceInput) -> None:
+        """An argument of the program: an input of the graph, a parameter, …"""
+
+    def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
+        """A module is called with these tensors."""
+
+    def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
+        """The call has returned these tensors, or raised an error."""
+
+    def op(self, op: TraceOp) -> None:
+        """An op was recorded; the frames of the code that runs it are on the stack."""
+
+    def traced(self, trace: Trace) -> None:
+        """The trace is complete."""
+
+
+class Watchers(Watcher):
+    """Tells several."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self.watchers = watchers
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.phase(name, detail)
+
+    def argument(self, given: TraceInput) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.argument(given)
+
+    def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.module_begins(path, module, inputs)
+
+    def module_ends(self, path: str, module: torch.nn.Module, outputs: Infos) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.module_ends(path, module, outputs)
+
+    def op(self, op: TraceOp) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.op(op)
+
+    def traced(self, trace: Trace) -> None:
+        """Tell all."""
+        for watcher in self.watchers:
+            watcher.traced(trace)
+
+
+_current: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_NOBODY = Watcher()
+
+
+def current() -> Watcher:
+    """Who watches the graph that is being built."""
+    return _current.get() or _NOBODY
+
+
+def is_watched() -> bool:
+    """Whether a graph is being built."""
+    return _current.get() is not None
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Tell `watcher` of what is built inside."""
+    token = _current.set(watcher)
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,113 @@
+"""Modules and tensors that work across processes by hooks of autograd or by a tensor class: a graph would
+lose what they do, so in a group of more than one rank they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gflow.errors import GraphTraceError
+
+from .ranks import world_size
+
+_GRADIENTS = (
+    "Pass the inner module ({name}.module) to the graph and average the gradients yourself, after "
+    "backward() in build():\n"
+    "    for p in self.model.parameters():\n"
+    "        p.grad = torch.distributed._functional_collectives.all_reduce(p.grad, 'avg', group)\n"
+    "or compile the inner module with gflow.compile() and wrap the result, "
+    "DistributedDataParallel(gflow.compile(module))."
+)
+
+
+def _ranks(group: Any) -> int:
+    if group is None:
+        return world_size()
+    return dist.get_world_size(group) if isinstance(group, dist.ProcessGroup) else world_size()
+
+
+def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
+    """What a module does that a graph would lose, and what to do."""
+    if isinstance(module, torch.nn.DataParallel):
+        if len(module.device_ids) < 2:
+            return None
+        return (
+            "it copies the model to several devices at every call, which one program cannot hold",
+            "Pass the inner module ({name}.module), and use one process for each device.",
+        )
+    if world_size() == 1:
+        return None
+    kinds = {k.__name__ for k in type(module).__mro__}
+    if "DistributedDataParallel" in kinds and _ranks(getattr(module, "process_group", None)) > 1:
+        return ("hooks of autograd synchronize its gradients, and a graph has none", _GRADIENTS)
+    if "FullyShardedDataParallel" in kinds or "FSDPModule" in kinds:
+        return (
+            "it gathers its parameters from the other ranks by hooks at each call, which a graph does not "
+            "run yet",
+            "Use the module without it, or leave the graph out (torch.compile(backend='gflow') compiles "
+            "what is between its hooks).",
+        )
+    if (
+        isinstance(module, torch.nn.SyncBatchNorm)
+        and module.training
+        and _ranks(module.process_group) > 1
+    ):
+        return (
+            "its statistics are those of all ranks, which a graph does not compute yet",
+            "Use BatchNorm, whose statistics are each rank's own, or average them by a functional "
+            "collective in build().",
+        )
+    return None
+
+
+def check_module(
+    module: torch.nn.Module, name: str, frame: Callable[[int], tuple[str, int]]
+) -> None:
+    """
+    Args:
+        frame: gives file and line of the user's frame.
+
+    Raises:
+        GraphTraceError: a call of `module` does something across processes that a graph would lose.
+    """
+    found = _problem(module)
+    if found is not None:
+        what, advice = found
+        label = name or "module"
+        file, line = frame(2)
+        raise GraphTraceError(
+            f"{file}:{line}: {label} is a {type(module).__name__} in a group of {world_size()} ranks: {what}. "
+            + advice.replace("{name}", label)
+        )
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why an optimizer of `torch.distributed.optim` cannot be a graph's in a group of several ranks."""
+    module = type(optimizer).__module__
+    if not module.startswith("torch.distributed") or world_size() == 1:
+        return None
+    return (
+        f"{type(optimizer).__name__} exchanges parameters or state between {world_size()} ranks in its "
+        "step(), which a graph does not do yet. Use the optimizer that it wraps, or step it outside of a "
+        "graph."
+    )
+
+
+def check_tensor(tensor: torch.Tensor, name: str) -> None:
+    """
+    Raises:
+        GraphTraceError: a tensor that is spread over ranks.
+    """
+    kind = type(tensor)
+    data = type(tensor.data) if isinstance(tensor, torch.nn.Parameter) else kind
+    for k in (kind, data):
+        if k.__name__ in ("DTensor", "ShardedTensor", "AsyncCollectiveTensor"):
+            raise GraphTraceError(
+                f"{name} is a {k.__module__}.{k.__name__}, a tensor that is spread over ranks (of "
+                "parallelize_module, fully_shard or distribute_tensor) or still under way; a graph takes "
+                "plain tensors. Pass its part on this rank, .to_local(), with functional collectives in "
+                "build(), or leave the graph out."
+            )

@@ -1,0 +1,1 @@
+"""A trace as plain data: ops, values, numbers, places, sizes."""

@@ -1,0 +1,64 @@
+"""Clipping gradients: by keys of parameter groups, and in `build()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import user_frame
+
+#: key of a parameter group → its kind of norm is no traced number: the ops depend on it
+MAX_NORM, NORM_TYPE = "clip_grad_max_norm", "clip_grad_norm_type"
+
+_get_total_norm = clip_grad._get_total_norm
+
+
+def clip_groups(groups: Sequence[dict[str, Any]]) -> None:
+    """Scale the gradients of each group with a `clip_grad_max_norm` down to that norm; the kind of
+    norm is the group's `clip_grad_norm_type`, 2 where it has none."""
+    for group in groups:
+        if group.get(MAX_NORM) is not None:
+            norm_type = float(group.get(NORM_TYPE, 2.0))
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if gradients:
+                # clip_grad_norm_ itself makes a constant of the norm
+                total = _get_total_norm(gradients, norm_type)
+                factor = torch.clamp(group[MAX_NORM] / (total + 1e-6), max=1.0)
+                for gradient in gradients:
+                    gradient.mul_(factor.to(gradient.dtype))
+
+
+def clip_problem(optimizer: torch.optim.Optimizer) -> str | None:
+    """What is wrong with the clipping keys of an optimizer's groups."""
+    for i, group in enumerate(optimizer.param_groups):
+        norm, kind = group.get(MAX_NORM), group.get(NORM_TYPE, 2.0)
+        if norm is not None and (not _is_number(norm) or not norm > 0):
+            return f"{MAX_NORM} of parameter group {i} is a number above 0; got {norm!r}"
+        if not _is_number(kind) or not kind > 0:
+            return f"{NORM_TYPE} of parameter group {i} is a number above 0 or inf; got {kind!r}"
+        if norm is None and NORM_TYPE in group:
+            return f"parameter group {i} has a {NORM_TYPE} and no {MAX_NORM}; add it"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def total_norm(
+    tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: Any = None
+) -> torch.Tensor:
+    """The original chooses by the norm's value whether to raise."""
+    if error_if_nonfinite:
+        file, line = user_frame(2)
+        raise GraphTraceError(
+            f"{file}:{line}: error_if_nonfinite=True looks at the gradients' norm, which does not "
+            "exist while a graph is traced. Leave it out, return the norm from build() and look at "
+            "it after the call; or set a grad scaler, which skips updates that are inf or nan."
+        )
+    return _get_total_norm(tensors, norm_type, False, foreach)

@@ -1,0 +1,134 @@
+"""What an elementwise op may write into a tensor in place, or by `out=`.
+
+PyTorch's kernels refuse a result of a wider kind than the tensor that takes it (`ints.mul_(1.5)`), and one of
+another shape (`column.add_(matrix)`). Functionalization turns both into an op and a conversion, and what is
+left of the check in shape rules differs from op to op; so it is made here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..data.numbers import number_of
+from .recorder import untraced
+
+Tensor = torch.Tensor
+
+#: elementwise methods that PyTorch has no tag for, as they are names of others or made of others
+_OTHER_NAMES = (
+    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "divide", "fix",
+    "floor_divide", "greater", "greater_equal", "less", "less_equal", "multiply", "negative", "not_equal",
+    "subtract",
+)  # fmt: skip
+_OPERATORS = {
+    "__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div", "__imod__": "remainder",
+    "__ifloordiv__": "floor_divide", "__iand__": "bitwise_and", "__ior__": "bitwise_or",
+    "__ixor__": "bitwise_xor", "__ilshift__": "bitwise_left_shift", "__irshift__": "bitwise_right_shift",
+}  # fmt: skip
+
+
+@functools.cache
+def _plain_forms() -> Mapping[Any, Callable[..., Tensor]]:
+    """A method that works in place → the one that gives a new tensor."""
+    found: dict[Any, Callable[..., Tensor]] = {}
+    for name in dir(Tensor):
+        plain = name.removesuffix("_")
+        if plain == name or name.startswith("_") or not hasattr(Tensor, plain):
+            continue
+        packet = getattr(torch.ops.aten, plain, None)
+        overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+        if plain in _OTHER_NAMES or any(torch.Tag.pointwise in o.tags for o in overloads):
+            found[getattr(Tensor, name)] = getattr(Tensor, plain)
+    for name, plain in _OPERATORS.items():
+        found[getattr(Tensor, name)] = getattr(Tensor, plain)
+    return found
+
+
+def write_problem(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], concrete: Callable[[Any], Any]
+) -> str | None:
+    """Why a call may not write its result where it wants to; None if it may, or writes nothing.
+
+    concrete: a size as an integer.
+    """
+    plain = _plain_forms().get(func)
+    if plain is not None and args and isinstance(args[0], Tensor):
+        return _in_place_problem(plain, args, kwargs, concrete)
+    target = kwargs.get("out")
+    return (
+        _out_problem(func, args, kwargs, target, concrete) if isinstance(target, Tensor) else None
+    )
+
+
+def _in_place_problem(
+    plain: Callable[..., Tensor],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    concrete: Callable[[Any], Any],
+) -> str | None:
+    target = args[0]
+    others = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, (Tensor, complex))]
+    wider = any(isinstance(a, complex) or a.dtype.is_complex for a in others)
+    fits = target.dtype.is_complex or (target.dtype.is_floating_point and not wider)
+    if fits and all(isinstance(a, complex) or a.shape in ((), target.shape) for a in others):
+        return None
+    meta = functools.partial(_on_meta, concrete=concrete)
+    with untraced():
+        try:
+            result = plain(*map(meta, args), **{k: meta(v) for k, v in kwargs.items()})
+        except Exception:  # the call itself will say so
+            return None
+    name = f"{getattr(plain, '__name__', 'the op')}_()"
+    if not torch.can_cast(result.dtype, target.dtype):
+        return (
+            f"{name} gives {_name(result.dtype)} here, and the tensor that it writes to is "
+            f"{_name(target.dtype)}. Write the result to a new tensor, or convert the operand first."
+        )
+    shape = [concrete(s) for s in target.shape]
+    if list(result.shape) != shape:
+        return (
+            f"{name} gives a tensor of shape {list(result.shape)} here, and the tensor that it writes to has "
+            f"shape {shape}. Write the result to a new tensor."
+        )
+    return None
+
+
+def _out_problem(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    target: Tensor,
+    concrete: Callable[[Any], Any],
+) -> str | None:
+    meta = functools.partial(_on_meta, concrete=concrete)
+    with untraced():
+        try:
+            result = func(*map(meta, args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
+        except Exception:  # the call itself will say so
+            return None
+    if not isinstance(result, Tensor) or torch.can_cast(result.dtype, target.dtype):
+        return None
+    name = getattr(func, "__name__", "the op")
+    return (
+        f"{name}(out=…) gives {_name(result.dtype)} here, and the tensor that takes it is "
+        f"{_name(target.dtype)}. Pass one of a dtype that holds it."
+    )
+
+
+def _on_meta(value: Any, concrete: Callable[[Any], Any]) -> Any:
+    """An argument without memory: shape, strides and dtype alone."""
+    if isinstance(value, Tensor):
+        shape, strides = [concrete(s) for s in value.shape], [concrete(s) for s in value.stride()]
+        return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)([_on_meta(v, concrete) for v in value])
+    node = number_of(value)
+    return value if node is None else node.hint
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

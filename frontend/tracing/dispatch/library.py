@@ -1,0 +1,111 @@
+"""PyTorch's own code while a graph is traced: functions that look at the values of tensors, or
+take kernels whose shape rules are wrong, are replaced by equal ones; what cannot be part of a
+graph is refused. Other threads see nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import _functorch
+from torch.nn.modules import transformer
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import clip_grad
+from torch.optim import optimizer
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import user_frame
+from ..context.threads import here_only, replaced
+from ..program import collectives, seeding
+from .clipping import total_norm
+
+
+def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """The original compares the mask's values with a causal one, to take a faster kernel."""
+    return is_causal is True
+
+
+_batch_norm_forward = _BatchNorm.forward
+
+
+def _batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
+    """With momentum=None (a cumulative average), the original makes a Python number of the
+    counter; here the average is taken on tensors."""
+    mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+    if self.momentum is not None or not self.training or mean is None or count is None:
+        return _batch_norm_forward(self, input)
+    assert var is not None
+    self._check_input_dim(input)
+    with torch.no_grad():
+        count.add_(1)
+        batch_mean, batch_var = mean.clone(), var.clone()
+    out = torch.nn.functional.batch_norm(
+        input, batch_mean, batch_var, self.weight, self.bias, True, 1.0, self.eps
+    )
+    with torch.no_grad():
+        mean.add_((batch_mean - mean) / count)
+        var.add_((batch_var - var) / count)
+    return out
+
+
+def _no_step(self: torch.optim.Optimizer, *_: Any) -> None:
+    file, line = user_frame(2)
+    raise GraphTraceError(
+        f"{file}:{line}: build() calls {type(self).__name__}.step(); the graph runs the update of "
+        "its optimizers after build() by itself. Leave step() out, and pass the optimizer to "
+        "add_optimizer() in __init__."
+    )
+
+
+def _no_parameter(*_: Any, **__: Any) -> Any:
+    file, line = user_frame(2)
+    raise GraphTraceError(
+        f"{file}:{line}: build() makes a parameter, or a module with parameters, which would be "
+        "new and untrained at every call. Make it in __init__ and use it here."
+    )
+
+
+def _replacements() -> list[tuple[Any, str, Any]]:
+    """Each for the thread that traces. PyTorch looks all of them up at every call."""
+    new_parameter = torch.nn.Parameter.__new__
+    return [
+        # torch.compiler.is_compiling(): libraries ask it before they look at values.
+        (torch.compiler, "is_compiling", here_only(torch.compiler.is_compiling, lambda: True)),
+        *(
+            (owner, name, here_only(getattr(owner, name), function))
+            for owner, name, function in (
+                (transformer, "_detect_is_causal_mask", _is_causal),
+                (_BatchNorm, "forward", _batch_norm),
+                (clip_grad, "_get_total_norm", total_norm),
+            )
+        ),
+        (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
+    ]
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
+    """Active around `build()`.
+
+    lift: gives the traced stand-ins of real tensors. `autograd.Function.apply` is no function that PyTorch
+        lets others override, but asks for its arguments to be unwrapped.
+    """
+    unwrap = _functorch.utils.unwrap_dead_wrappers
+    lifted = (
+        _functorch.utils,
+        "unwrap_dead_wrappers",
+        here_only(unwrap, lambda args: lift(unwrap(args))),
+    )
+    hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
+    try:
+        with replaced(*_replacements(), *collectives.replaced(), *seeding.refused(), lifted):
+            yield
+    finally:
+        hook.remove()

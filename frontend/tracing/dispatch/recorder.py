@@ -1,0 +1,446 @@
+"""The recorder: a dispatch mode below autograd and functionalization.
+
+It sees functional ATen ops on fake tensors, appends a `TraceOp` for each and calls through
+to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow_value`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gflow.dialects.types import row_major_strides
+from gflow.errors import GraphTraceError
+from gflow.runtime.interrupts import deliver, waiting
+
+from ..context.location import Locator
+from ..context.wrappers import check_tensor
+from ..data.numbers import Guard, Number, number_of, wrap
+from ..data.trace import SourceLoc, TraceInput, TraceOp, TraceValue
+from ..program import collectives, seeding
+from .checks import CHECKS
+from .fakes import fake_call
+from .foreach import split_foreach
+from .refusals import name_if_refusing
+
+if TYPE_CHECKING:
+    from .size_env import SizeEnv
+
+aten = torch.ops.aten
+_PRIM_DEVICE = torch.ops.prim.device.default
+_SAME_VALUE = {aten.detach.default, aten.alias.default, aten.lift.default}
+_LIFT_FRESH = aten.lift_fresh.default
+#: ops that take sizes as numbers
+_RANGES = ("aten::arange", "prims::iota")
+_NUMBERS = ("NumberType", "FloatType")
+#: shifts, by the names of their schemas
+_SHIFTS = frozenset(
+    f"aten::{n}" for n in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+)
+_DRAWS = torch.Tag.nondeterministic_seeded
+_ITEM = aten._local_scalar_dense.default
+
+
+def describe(loc: SourceLoc) -> str:
+    """`file:line (in model.head)` for messages."""
+    where = f"{loc.file}:{loc.line}"
+    return f"{where} (in module {loc.module!r})" if loc.module else where
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a recording had come."""
+
+    ops: int
+    inputs: int
+    guards: int
+    numbers: int
+    constants: dict[int, FakeTensor]
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Run PyTorch for real in the middle of a trace."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch._C._ExcludeDispatchKeyGuard(keys),
+    ):
+        yield
+
+
+def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
+    fake._gflow_value = value  # type: ignore[attr-defined]
+    return value
+
+
+class Recorder(TorchDispatchMode):
+    """Records the ops of one trace."""
+
+    def __init__(self, fake_mode: FakeTensorMode, locator: Locator) -> None:
+        super().__init__()
+        self.fake_mode = fake_mode
+        self.locator = locator
+        self.active = False  # between the functionalization's begin and end
+        self.ops: list[TraceOp] = []
+        self.inputs: list[TraceInput] = []
+        self.guards: list[Guard] = []
+        self.numbers: list[Any] = []
+        self.sizes: SizeEnv | None = None
+        self.size: TraceValue | None = None
+        self._next_id = 0
+        self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
+        self._constants: dict[int, FakeTensor] = {}
+        #: what a real tensor's stand-in holds now, if it has one
+        self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
+        self._seeded = torch.default_generator.initial_seed()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    # values
+
+    def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
+        shape = tuple(tensor.shape)
+        strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
+        if self.sizes is not None:
+            shape = tuple(map(self.sizes.concrete, shape))
+            strides = tuple(map(self.sizes.concrete, strides))
+        value = TraceValue(self._next_id, shape, tensor.dtype, strides, tensor.device, is_number)
+        self._next_id += 1
+        return value
+
+    def fake_like(self, tensor: torch.Tensor, dynamic: Collection[int] = ()) -> FakeTensor:
+        """A fake tensor with the metadata of a real one and a new value. dynamic: the dimensions that
+        have the size of the trace; the tensor is dense."""
+        shape: Sequence[Any] = tensor.shape
+        strides: Sequence[Any] = tensor.stride()
+        if dynamic:
+            assert self.sizes is not None
+            shape = [self.sizes.symint if d in dynamic else s for d, s in enumerate(shape)]
+            strides = row_major_strides(tuple(shape))
+        with untraced():
+            meta = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
+            fake = FakeTensor(self.fake_mode, meta, tensor.device)
+            set_value(fake, self.new_value(fake))
+        return fake
+
+    def add_input(
+        self,
+        tensor: torch.Tensor,
+        role: str,
+        name: str,
+        real: bool = True,
+        dynamic: Collection[int] = (),
+    ) -> FakeTensor:
+        """A new argument of the traced function, as a fake tensor."""
+        check_tensor(tensor, f"{role} {name!r}")
+        fake = self.fake_like(tensor, dynamic)
+        self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
+        self.locator.watcher.argument(self.inputs[-1])
+        return fake
+
+    def add_size(self, sizes: SizeEnv) -> None:
+        """Dimensions vary with a size, which is an argument of its own."""
+        self.sizes = self.fake_mode.shape_env = sizes
+        self.fake_mode.static_shapes = False
+        tensor = torch.tensor(sizes.size.most)
+        self.size = self.value_of(self.add_input(tensor, "size", sizes.size.name))
+        self.size.is_number = True
+
+    def mark(self) -> Mark:
+        """A point to `rewind` to when an attempt fails."""
+        return Mark(
+            len(self.ops),
+            len(self.inputs),
+            len(self.guards),
+            len(self.numbers),
+            dict(self._constants),
+        )
+
+    def rewind(self, mark: Mark) -> None:
+        del self.ops[mark.ops :]
+        del self.inputs[mark.inputs :]
+        del self.guards[mark.guards :]
+        del self.numbers[mark.numbers :]
+        self._constants = mark.constants
+
+    def add_number(self, value: float, tensor: torch.Tensor, name: str, expr: Any) -> Number:
+        """A new scalar argument, as a traced number with value `value` in this trace."""
+        fake = self.add_input(tensor, "scalar", name)
+        node = Number(self, self.value_of(fake), value, expr)
+        node.value.is_number = True
+        return node
+
+    def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
+        """The argument that stands for a real tensor from outside `build()`."""
+        fake = self.held(tensor)
+        if fake is None:
+            fake = self._constants.get(id(tensor))
+        if fake is None:
+            if tensor.layout != torch.strided:
+                raise GraphTraceError(
+                    f"{describe(self.locator.here())}: a {tensor.layout} tensor is used in the "
+                    "graph; only dense (strided) tensors can be. Convert it with .to_dense()."
+                )
+            fake = self.add_input(tensor, "constant", name or f"constant.{len(self._constants)}")
+            self._constants[id(tensor)] = fake
+        return fake
+
+    def value_of(self, fake: torch.Tensor) -> TraceValue:
+        value = getattr(fake, "_gflow_value", None)
+        if value is None or fake.fake_mode is not self.fake_mode:  # type: ignore[attr-defined]
+            if isinstance(fake, FakeTensor):
+                raise GraphTraceError(
+                    f"{describe(self.locator.here())}: a tensor of another trace is used here. "
+                    "Tensors made in build() live in one call; keep state in buffers."
+                )
+            value = self.value_of(self.constant(fake))
+        return value
+
+    # numbers
+
+    def record_number(
+        self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
+    ) -> TraceValue:
+        """A 0-d op of traced numbers; the same op of the same numbers is recorded once."""
+        key = (func, *((a.id, "%") if isinstance(a, TraceValue) else (repr(a), "") for a in args))
+        known = self._number_ops.get(key)
+        if known is not None and known[0] < len(self.ops) and known[1] is self.ops[known[0]]:
+            return known[2]
+        value = TraceValue(self._next_id, (), dtype, (), torch.device("cpu"), True)
+        self._next_id += 1
+        op = TraceOp(func, args, words or {}, [value], self.locator.here())
+        self._number_ops[key] = (len(self.ops), op, value)
+        self.ops.append(op)
+        self.locator.watcher.op(op)
+        return value
+
+    def number_from(self, fake: torch.Tensor) -> Number:
+        """`tensor.item()` of a one-element tensor as a traced number."""
+        value = self.value_of(fake)
+        if value.shape != ():
+            value = self.record_number(aten.view.default, (value, []), value.dtype)
+        dtype = torch.float64 if value.dtype.is_floating_point else torch.int64
+        value = self.record_number(aten._to_copy.default, (value,), dtype, {"dtype": dtype})
+        return Number(self, value, 1.0, None)
+
+    def check_seed(self, loc: SourceLoc) -> None:
+        """
+        Raises:
+            GraphTraceError: `build()` has seeded PyTorch's generator, in a way that `seeding` does not see.
+        """
+        if torch.default_generator.initial_seed() != self._seeded:
+            raise seeding.problem(describe(loc))
+
+    # dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if (
+            torch._C._is_torch_function_mode_enabled()
+        ):  # in torch.Tensor(...), torch.LongTensor(...)
+            with torch._C.DisableTorchFunction():
+                return self._dispatch(func, types, args, kwargs)
+        return self._dispatch(func, types, args, kwargs)
+
+    def _dispatch(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if waiting:
+            deliver()
+        if func is _PRIM_DEVICE:
+            return args[0].fake_device
+        if func in _SAME_VALUE:
+            out: Any = self.fake_mode.dispatch(func, types, args)
+            set_value(out, self.value_of(args[0]))
+            return out
+        kwargs = kwargs or {}
+        if func is _LIFT_FRESH:
+            return self._lift_fresh(args[0], types)
+        if func.namespace == "profiler":
+            return func(*args, **kwargs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            collectives.refuse(func, describe(self.locator.here()))
+        name = func._schema.name
+        if name.startswith("aten::_foreach_"):
+            with self:
+                parts = split_foreach(func, args, kwargs)
+            if parts is not None:
+                return parts
+        if name in _SHIFTS:
+            args = self._shifted(args)
+        loc = self.locator.here()
+        if func is _ITEM:
+            constant = getattr(args[0], "constant", None)
+            if constant is not None:
+                return constant.item()
+            if self.locator.optimizer:
+                return wrap(self.number_from(args[0]))
+            raise item_error(loc)
+        if _DRAWS in func.tags:
+            self.check_seed(loc)
+        check = CHECKS.get(func)
+        if check is not None and (problem := check(args)) is not None:
+            raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
+        if self.sizes is not None:
+            args, kwargs = self._numbers_of_sizes(func, args, kwargs)
+        trace_args = tuple([self._trace_arg(a) for a in args])
+        trace_kwargs = {k: self._trace_arg(a) for k, a in kwargs.items()}
+        call_args, call_kwargs = self._fakes(args), self._fakes(kwargs)
+        try:
+            out = fake_call(self.fake_mode, func, types, call_args, call_kwargs)
+        except DataDependentOutputException as error:
+            raise item_error(loc) from error
+        except DynamicOutputShapeException as error:
+            raise GraphTraceError(
+                f"{describe(loc)}: the shape of the result of {func} depends on the values in a "
+                "tensor; a static graph needs shapes that follow from the input shapes. Use a "
+                "masked form (torch.where, multiplication by a mask) or do it outside build()."
+            ) from error
+        except UnsupportedOperatorException as error:
+            raise GraphTraceError(
+                f"{describe(loc)}: {func} has no shape rule (fake implementation) in PyTorch, so "
+                "it cannot be traced. For a custom op, add one with torch.library.register_fake."
+            ) from error
+        self._record(func, trace_args, trace_kwargs, out, loc)
+        return out
+
+    def _shifted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Operands of a shift, of which PyTorch's kernels take bools as integers, and its shape rules don't."""
+        dtype = torch.result_type(*args[:2])
+        if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+            return args
+
+        def integer(x: Any) -> Any:
+            if isinstance(x, torch.Tensor) and x.dtype == torch.bool:
+                with self:
+                    return aten._to_copy.default(x, dtype=dtype)
+            return int(x) if isinstance(x, bool) else x
+
+        return (integer(args[0]), integer(args[1]), *args[2:])
+
+    def _record(self, func: Any, args: Any, kwargs: Any, out: Any, loc: SourceLoc) -> None:
+        results: list[TraceValue | None] = []
+        fresh = False
+        for item in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(item, FakeTensor):
+                value = getattr(item, "_gflow_value", None)
+                if value is None:
+                    value = set_value(item, self.new_value(item))
+                    fresh = True
+                results.append(value)
+            elif isinstance(item, (list, tuple)):
+                for sub in item:
+                    results.append(set_value(sub, self.new_value(sub)))
+                    fresh = True
+            else:
+                results.append(None)
+        if fresh or (not any(results) and name_if_refusing(func)):
+            scope = self.locator.scopes.current
+            self.ops.append(TraceOp(func, args, kwargs, results, loc, scope))
+            self.locator.watcher.op(self.ops[-1])
+
+    def _lift_fresh(self, tensor: torch.Tensor, types: Any) -> torch.Tensor:
+        """A tensor literal: `torch.tensor(3.0)` is an `aten.full`, more is a constant."""
+        out: Any = self.fake_mode.dispatch(_LIFT_FRESH, types, (tensor,))
+        if getattr(out, "_gflow_value", None) is not None:
+            return out
+        if isinstance(tensor, FakeTensor):
+            set_value(out, self.value_of(tensor))
+        elif tensor.numel() == 1 and not tensor.is_complex():
+            value = set_value(out, self.new_value(out))
+            with untraced():
+                literal = tensor.item()
+            self.ops.append(
+                TraceOp(
+                    aten.full.default,
+                    (list(tensor.shape), literal),
+                    {"dtype": tensor.dtype, "device": tensor.device},
+                    [value],
+                    self.locator.here(),
+                )
+            )
+        else:
+            set_value(out, self.value_of(self.constant(tensor)))
+        return out
+
+    def _trace_arg(self, arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            return self.value_of(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self._trace_arg(a) for a in arg]
+        if isinstance(arg, torch.Generator):
+            raise GraphTraceError(
+                f"{describe(self.locator.here())}: a torch.Generator is passed to a random op; "
+                "a graph draws a seed from PyTorch's default generator at each call "
+                "(torch.manual_seed). Leave it out."
+            )
+        node = number_of(arg)
+        if node is not None:
+            return node.value
+        if hasattr(arg, "group_name") and not isinstance(arg, str):  # a process group
+            return arg.group_name
+        return arg if self.sizes is None else self.sizes.concrete(arg)
+
+    def _numbers_of_sizes(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A size that an op takes as a number, not as a shape: a traced number."""
+
+        def convert(arg: Any, kind: str) -> Any:
+            floating = isinstance(arg, torch.SymFloat)
+            if not floating and not (isinstance(arg, torch.SymInt) and kind in _NUMBERS):
+                return arg
+            if number_of(arg) is not None:
+                return arg
+            assert self.sizes is not None
+            assert self.size is not None
+            return self.sizes.number(arg, self, self.size)
+
+        if func._schema.name in _RANGES:
+            return args, kwargs
+        schema = func._schema.arguments
+        kinds = {a.name: a.type.kind() for a in schema}
+        return (
+            tuple([convert(a, s.type.kind()) for a, s in zip(args, schema)]),
+            {k: convert(a, kinds[k]) for k, a in kwargs.items()},
+        )
+
+    def _fakes(self, arg: Any) -> Any:
+        """Arguments for the fake implementation: no real tensor, no traced number."""
+        kind = type(arg)
+        if kind is FakeTensor:
+            return arg
+        if kind is tuple or kind is list:
+            return kind([self._fakes(a) for a in arg])
+        if kind is dict:
+            return {k: self._fakes(a) for k, a in arg.items()}
+        if isinstance(arg, torch.Tensor) and not isinstance(arg, FakeTensor):
+            return self.constant(arg)
+        node = number_of(arg)
+        return arg if node is None else node.hint
+
+
+def item_error(loc: SourceLoc, what: str = "the value of a tensor") -> GraphTraceError:
+    """Python needs a tensor's value while the graph is traced."""
+    return GraphTraceError(
+        f"{describe(loc)}: Python asks for {what} (an `if`, `while`, `assert` or "
+        "comparison on a tensor, .item(), float(), int(), .tolist(), or a tensor as an index "
+        "or size). A graph is traced once, before values exist. Use torch.where or "
+        "torch.clamp for a choice by value, return the tensor and read it outside build(), or "
+        "pass the number to the graph as a Python argument (one trace for each value)."
+    )

@@ -1,0 +1,563 @@
+"""What happens above autograd while tracing: a function mode that
+
+- turns real tensors captured from outside into traced constants,
+- replaces functions that mutate without saying so (batch norm's running statistics) by
+  their functional kin,
+- turns requests for a tensor's value into clear errors, or traced numbers in an optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._C._functorch import peek_interpreter_stack
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from gflow.errors import GraphTraceError
+
+from ..data.numbers import number_of, wrap
+from ..program import collectives
+from .in_place import write_problem
+from .recorder import Recorder, describe, item_error, untraced
+from .windows import Windows, unfold
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+#: operators that write into their first operand, and methods with a trailing underscore that do not
+_IN_PLACE = {"__setitem__", *(f"__i{o}__" for o in (
+    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift",
+))}  # fmt: skip
+_NO_WRITES = frozenset({
+    "requires_grad_", "detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_",
+    "as_strided_", "share_memory_", "rename_", "resize_", "resize_as_",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """The traced tensor used for a real one, which is input `index` of the trace."""
+
+    real: Tensor
+    wrapper: Tensor
+    index: int
+
+
+class Rewrites(TorchFunctionMode):
+    """Active around `build()` and `optimizer.step()`."""
+
+    def __init__(
+        self, recorder: Recorder, has_optimizer: bool, windows_written: bool = False
+    ) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.has_optimizer = has_optimizer
+        self.in_optimizer = False
+        self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.read_gradient: Callable[[Tensor], None] | None = None
+        self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
+        self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
+        self.windows = Windows(windows_written)
+        self.stand_ins: dict[int, StandIn] = {}
+        self.reals: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # stand-ins by their ids, with real tensors
+        self.given: list[StandIn] = []  # of arguments
+        self.bare: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # fake tensors by their ids, with stand-ins
+        recorder.held = self._held
+
+    def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
+        """Use `wrapper`, made for input `index`, wherever `real` is met."""
+        self.stand_ins[id(real)] = StandIn(real, wrapper, index)
+        self.reals[id(wrapper)] = (wrapper, real)
+
+    def wrapper_of(self, real: Tensor) -> Tensor:
+        """The traced stand-in of a real tensor."""
+        known = self.stand_ins.get(id(real))
+        if known is not None:
+            return known.wrapper
+        if isinstance(real, FakeTensor):
+            return self._unwrapped(real)
+        index = len(self.recorder.inputs)
+        fake = self.recorder.constant(real)
+        wrapper = self.view_of(real, index) if self.view_of is not None else None
+        if wrapper is None:
+            wrapper = functional(fake, real)
+        self.register(real, wrapper, index)
+        return wrapper
+
+    def _held(self, real: Tensor) -> FakeTensor | None:
+        """What the stand-in of a real tensor holds: for tensors that come below this mode, as those that
+        a hook of the backward reads."""
+        known = self.stand_ins.get(id(real))
+        if known is None:
+            return None
+        with self.recorder.fake_mode, self.recorder:
+            return unwrap(known.wrapper)  # type: ignore[return-value]
+
+    def _unwrapped(self, fake: FakeTensor) -> Tensor:
+        """The stand-in of a result that no functional tensor went into: of an op of numbers alone."""
+        known = self.bare.get(id(fake))
+        if known is None:
+            self.recorder.value_of(fake)  # it is of this trace
+            known = self.bare[id(fake)] = (fake, functional(fake, fake))
+        return known[1]
+
+    def lift(self, arg: Any) -> Any:
+        """`arg` with real tensors replaced by their stand-ins."""
+        if isinstance(arg, Tensor):
+            return arg if torch._is_functional_tensor(arg) else self.wrapper_of(arg)
+        kind = type(arg)
+        if kind is tuple or kind is list:
+            for a in arg:
+                if isinstance(a, (Tensor, list, tuple, dict)):
+                    return kind([self.lift(a) for a in arg])
+            return arg
+        if kind is dict:
+            return {k: self.lift(v) for k, v in arg.items()}
+        return arg
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if peek_interpreter_stack() is not None:
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
+                "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
+                "out, and use torch.autograd.grad(..., create_graph=True) for derivatives."
+            )
+        args = tuple([self.lift(a) for a in args])
+        kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            result = handler(self, func, args, kwargs)
+        else:
+            name = getattr(func, "__name__", "")
+            if name in _IN_PLACE or (
+                name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
+            ):
+                self._check_target(name, args)
+            problem = write_problem(func, args, kwargs, self._size)
+            if problem is not None:
+                raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
+            result = func(*args, **kwargs)
+        if self.in_optimizer:
+            return result
+        # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
+        known = self.reals.get(id(result))
+        return result if known is None else known[1]
+
+    def _check_target(self, name: str, args: tuple[Any, ...]) -> None:
+        """
+        Raises:
+            GraphTraceError: an op changes a tensor in place of which elements are one in memory.
+        """
+        target = args[0] if args else None
+        if not isinstance(target, Tensor) or target.layout != torch.strided:
+            return
+        shape, strides = target.shape, target.stride()
+        outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
+        if (
+            any(s == 0 and n > 1 for s, n in zip(strides, shape))
+            and target.numel()
+            and not any(s.wrapper is target for s in outside)
+        ):
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
+                f"elements are one in memory (an expanded tensor: shape {list(shape)}, strides "
+                f"{list(strides)}). Call .clone() first, or change what was expanded."
+            )
+
+    def has_moved(self, tensor: Tensor) -> bool:
+        """Whether a traced tensor from outside, or what it views, has other strides than outside: after an
+        update of one with gaps."""
+        known = {id(s.wrapper): s.index for s in (*self.stand_ins.values(), *self.given)}
+        for held in (tensor, tensor._base):
+            index = known.get(id(held))
+            if held is not None and index is not None and held.numel() > 1:
+                return tuple(held.stride()) != self.recorder.inputs[index].value.strides
+        return False
+
+    def _size(self, size: Any) -> Any:
+        sizes = self.recorder.sizes
+        return size if sizes is None else sizes.concrete(size)
+
+
+def functional(fake: Tensor, like: Tensor) -> Tensor:
+    """A functional tensor around `fake` with the autograd leaf status of `like`."""
+    with untraced():
+        wrapper = torch._to_functional_tensor(fake)
+        if like.requires_grad:
+            wrapper.requires_grad_(True)
+        if isinstance(like, torch.nn.Parameter):
+            wrapper._is_param = True
+    return wrapper
+
+
+def unwrap(wrapper: Tensor) -> Tensor:
+    """The fake tensor that a functional tensor holds now."""
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+# handlers
+
+
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    if input.numel() == 0:  # as PyTorch: statistics stay
+        out = input.clone() if weight is None else input * weight[0]
+        return out if bias is None else out + bias[0]
+    if running_mean is None or running_var is None:
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)[
+            0
+        ]
+    if training:
+        return aten._native_batch_norm_legit.default(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten._native_batch_norm_legit_no_training.default(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )[0]
+
+
+def _f_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training:
+        F._verify_batch_size(input.size())  # type: ignore[attr-defined]
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _instance_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    batch, channels = input.shape[:2]
+
+    def spread(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.repeat(batch)
+
+    mean, var = spread(running_mean), spread(running_var)
+    flat = input.contiguous().view(1, batch * channels, *input.shape[2:])
+    out = _batch_norm(flat, spread(weight), spread(bias), mean, var, use_input_stats, momentum, eps)
+    with torch.no_grad():
+        for running, spread_stats in ((running_mean, mean), (running_var, var)):
+            if use_input_stats and running is not None and spread_stats is not None:
+                running.copy_(spread_stats.view(batch, channels).mean(0))
+    return out.view(input.shape)
+
+
+def _f_instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if use_input_stats:
+        F._verify_spatial_size(input.size())  # type: ignore[attr-defined]
+    return _instance_norm(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if p < 0.0 or p > 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0.0 or input.numel() == 0:
+        return input
+    out = torch.native_dropout(input, p, True)[0] if p < 1.0 else input * 0.0
+    return input.copy_(out) if inplace else out
+
+
+def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    return handler
+
+
+def _recurrent(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """oneDNN's and cuDNN's layers hand their backward a workspace of a size that no shape rule knows;
+    without them, a layer is recorded as matrix products and gates."""
+    onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+        torch._C._set_cudnn_enabled(cudnn)
+
+
+def _torch_dropout(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
+    return _dropout(names["input"], names["p"], names["train"])
+
+
+def _value(what: str) -> Callable[..., Any]:
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        fake = unwrap(tensor)
+        if getattr(fake, "constant", None) is not None:
+            return func(*args, **kwargs)
+        raise item_error(mode.recorder.locator.here(), what)
+
+    return handler
+
+
+def _item(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if mode.in_optimizer and tensor.numel() == 1 and not tensor.is_complex():
+        return wrap(mode.recorder.number_from(unwrap(tensor)))
+    return func(*args, **kwargs)
+
+
+def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    loss = args[0]
+    gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
+    where = describe(mode.recorder.locator.here())
+    if not mode.has_optimizer:
+        raise GraphTraceError(
+            f"{where}: build() calls backward() but the graph has no optimizer. Call "
+            "self.add_optimizer(optimizer) in __init__, or leave backward() out for inference."
+        )
+    if gradient is None and loss.numel() != 1:
+        raise GraphTraceError(
+            f"{where}: backward() is called on a tensor of shape {list(loss.shape)}; it needs a "
+            "scalar. Reduce the loss with .mean() or .sum(), or pass gradient=."
+        )
+    if not loss.requires_grad:
+        raise GraphTraceError(
+            f"{where}: backward() is called on a tensor that does not depend on any parameter "
+            "with requires_grad=True. Check for .detach(), torch.no_grad() or frozen parameters."
+        )
+    if mode.seed is not None:
+        names = ("gradient", "retain_graph", "create_graph", "inputs")
+        kwargs = dict(zip(names, args[1:], strict=False)) | kwargs
+        return func(loss, **(kwargs | {"gradient": mode.seed(loss, gradient)}))
+    return func(*args, **kwargs)
+
+
+def _gradient(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    gradient = func(*args)
+    if mode.read_gradient is None or gradient is None or mode.in_optimizer:
+        return gradient
+    mode.read_gradient(args[0])
+    return func(*args)
+
+
+def _tensor_literal(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
+    data: Any = args[0] if args else kwargs.get("data")
+    if number_of(data) is not None:
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.scalar_tensor(data, **words)
+    if isinstance(data, (list, tuple)) and any(
+        number_of(x) is not None or isinstance(x, Tensor) for x in data
+    ):
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.stack(
+            [
+                torch.as_tensor(x, **words)
+                if isinstance(x, Tensor)
+                else torch.scalar_tensor(x, **words)
+                for x in data
+            ]
+        )
+    return func(*args, **kwargs)
+
+
+def _fail_if(bad: Tensor, error: str, message: str) -> None:
+    """The run ends with an error where an element of `bad` is true."""
+    with torch.no_grad():
+        torch.ops.gflow.fail_if(bad, error, message)
+
+
+def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """PyTorch's own looks at the values: to check them, or to find the number of classes."""
+    words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor, num_classes = words["tensor"], words.get("num_classes", -1)
+    if num_classes < 0:
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
+            "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
+        )
+    _fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
+    _fail_if(
+        tensor >= num_classes, "RuntimeError",
+        f"Class values must be smaller than num_classes, which is {num_classes}.",
+    )  # fmt: skip
+    classes = torch.arange(num_classes, device=tensor.device, dtype=tensor.dtype)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _tensor_split(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    words = dict(zip(("input", "indices_or_sections"), args, strict=False)) | kwargs
+    places = words.get("indices_or_sections", words.get("tensor_indices_or_sections"))
+    if isinstance(places, Tensor):
+        raise item_error(mode.recorder.locator.here(), "the values of a tensor, to split by them")
+    return func(*args, **kwargs)
+
+
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """PyTorch's own; it looks at the values of `var`."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    if isinstance(var, Tensor):
+        _fail_if(var < 0, "ValueError", "var has negative entry/entries")
+    elif var < 0:
+        raise ValueError("var has negative entry/entries")
+    var = var.clone() if isinstance(var, Tensor) else torch.full_like(input, var)
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
+def _clamp_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    # In place and with traced numbers, PyTorch takes its slow Python reference apart.
+    if not any(number_of(a) is not None for a in (*args[1:], *kwargs.values())):
+        return func(*args, **kwargs)
+    tensor = args[0]
+    return tensor.copy_(torch.clamp(*args, **kwargs))
+
+
+def _embedding(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse."""
+    places = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
+    at = places[func]
+    if len(args) > at:
+        args = (*args[:at], False, *args[at + 1 :])
+    elif "sparse" in kwargs:
+        kwargs = kwargs | {"sparse": False}
+    return func(*args, **kwargs)
+
+
+def _as_strided(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    if args and mode.has_moved(args[0]):
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: as_strided on a tensor with gaps, after an update of "
+            "it in place, reads memory that a graph does not keep in that form. Call it before the update, "
+            "or use slicing, expand or permute."
+        )
+    return func(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor = args[0]
+    return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
+
+
+def _format(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if args[1]:
+        raise item_error(mode.recorder.locator.here(), "a tensor's value, to format it")
+    return _repr(mode, func, args, kwargs)
+
+
+def _row_major_matrix(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
+    question. Operands are row-major in a program, so the trace's are too."""
+    if args:
+        return func(args[0].contiguous(), *args[1:], **kwargs)
+    name = "A" if "A" in kwargs else "input"
+    return func(**{**kwargs, name: kwargs[name].contiguous()})
+
+
+#: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
+_FACTORING = (
+    torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
+    torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
+)  # fmt: skip
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(_FACTORING, _row_major_matrix),
+    torch.batch_norm: _call(_batch_norm),
+    F.batch_norm: _call(_f_batch_norm),
+    torch.instance_norm: _call(_instance_norm),
+    F.instance_norm: _call(_f_instance_norm),
+    F.dropout: _call(_dropout),
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding,
+    torch.embedding: _embedding,
+    torch.embedding_bag: _embedding,
+    F.one_hot: _one_hot,
+    torch.tensor_split: _tensor_split,
+    Tensor.tensor_split: _tensor_split,
+    F.gaussian_nll_loss: _call(_gaussian_nll_loss),
+    torch.dropout: _torch_dropout,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
+    Tensor.backward: _backward,
+    Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
+    Tensor.item: _item,
+    Tensor.tolist: _value("a tensor's values (.tolist())"),
+    Tensor.numpy: _value("a tensor's memory (.numpy())"),
+    Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
+    Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
+    Tensor.__deepcopy__: _value("a copy of a tensor with its values (copy.deepcopy)"),
+    Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
+    Tensor.__repr__: _repr,
+    Tensor.__format__: _format,
+    Tensor.unfold: unfold,
+    Tensor.as_strided: _as_strided,
+    torch.as_strided: _as_strided,
+    Tensor.clamp_: _clamp_,
+    torch.clamp_: _clamp_,
+    torch.tensor: _tensor_literal,
+    torch.as_tensor: _tensor_literal,
+    **collectives.in_place(),
+}

@@ -1,0 +1,244 @@
+"""Symbolic sizes while tracing: PyTorch's own, with one symbol and no guards.
+
+What Python or PyTorch asks of a size that varies is answered if the answer is one for the whole range, else
+it is an error that names the line. Where an op takes a size as a number rather than as a shape (a mean's
+gradient is divided by a count), it is an op's result: a number computed from the size at each call.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from sympy.core.relational import Relational  # type: ignore[import-untyped]
+from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from gflow.dialects.extents import Symbol
+from gflow.errors import GraphTraceError
+
+from ..data.numbers import Number, wrap
+from ..data.sizes import Range, Size
+from ..data.trace import TraceValue
+
+_TORCH = str(Path(torch.__file__).parent)
+_FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
+_ASKED = {"__bool__", "__int__", "__index__", "__float__", "__round__"}
+
+#: sizes that are tried one by one; a wider range must be decided by PyTorch's reasoning
+_TRIED = 1024
+
+#: the highest power of a size
+_DEGREE = 3
+
+
+class SizeEnv(ShapeEnv):
+    """PyTorch's symbolic shapes with one symbol, and without guards: a question that the range does not
+    answer is an error."""
+
+    def __init__(self, name: str, sizes: Range, where: Callable[[], str]) -> None:
+        super().__init__(
+            allow_scalar_outputs=False,
+            allow_dynamic_output_shape_ops=False,
+            specialize_zero_one=False,
+            duck_shape=False,
+        )
+        self.sizes, self.where = sizes, where
+        self.size = Symbol(name, sizes.least, sizes.most)
+        source = ConstantSource(name)
+        self.variable: Any = self.create_symbol(
+            sizes.most, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        )
+        # PyTorch's own reasoning leaves 1 out, where broadcasting has rules of its own: what holds
+        # from 2 on does for 1, too, unless code asks (see `_answer`)
+        least = min(max(sizes.least, 2), sizes.most)
+        self._constrain_range(self.variable, least, sizes.most)
+        self.symint = self.create_symintnode(self.variable, hint=sizes.most, source=source)
+        self.known: dict[Any, Any] = {}  # what calls of ops gave (`fakes`)
+        self._answers: dict[Any, Any] = {}
+        self._sizes: dict[Any, tuple[int, ...] | None] = {}
+
+    # -- questions
+
+    def evaluate_expr(self, orig_expr: Any, hint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """The answer for all sizes of the range."""
+        expr = sympy.sympify(orig_expr)
+        if not expr.free_symbols:
+            return expr
+        if expr not in self._answers:
+            self._answers[expr] = self._answer(expr)
+        first, rest = self._answers[expr]
+        if rest is None and kwargs.get("fallback_value") is not None:
+            return sympy.sympify(kwargs["fallback_value"])  # the code has a way that suits all
+        if rest is None and _chooses_kernel():
+            return self._at(expr, self.sizes.most)
+        if rest is None or (first != rest and _asked_by_user()):
+            raise GraphTraceError(self._unanswered(expr, rest))
+        return rest
+
+    def _answer(self, expr: Any) -> tuple[Any, Any]:
+        """For the least size, and for all others (None: they differ)."""
+        low, high = self.sizes.least, self.sizes.most
+        first = self._at(expr, low)
+        if high - low < _TRIED:
+            found = {self._at(expr, n) for n in range(low + 1, high + 1)}
+            rest = found.pop() if len(found) == 1 else None
+        else:
+            rest = self._maybe_evaluate_static(expr)
+        if first != rest and not self._is_about_one(expr):
+            rest = None
+        return first, rest
+
+    def _is_about_one(self, expr: Any) -> bool:
+        """Whether a question has another answer for the least size since something is 1 there, as
+        broadcasting asks; the answer for all others is right for it, too, in shapes."""
+        if self.sizes.least == 1:
+            return isinstance(expr, Boolean)
+        sides = expr.args if isinstance(expr, Relational) else ()
+        return bool(sides) and all(self._at(side, self.sizes.least) == 1 for side in sides)
+
+    def _at(self, expr: Any, n: int) -> Any:
+        value = expr.xreplace({self.variable: sympy.Integer(n)})
+        return value if value.is_Boolean or value.is_number else value.doit()
+
+    def _unanswered(self, expr: Any, rest: Any) -> str:
+        asked = str(expr).replace(str(self.variable), self.size.name)
+        start = f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), "
+        if rest is not None:
+            return start + (
+                f"and code asks whether {asked}, which differs for {self.sizes.least} alone. Give the "
+                f"dimension min={self.sizes.least + 1}."
+            )
+        if isinstance(expr, Boolean) and not expr.is_Symbol:
+            return start + (
+                f"and the answer to {asked} differs within its range. A graph is traced once: leave "
+                "the choice out, narrow the range with min= and max=, or leave the dimension static."
+            )
+        return start + (
+            f"and a number is needed for {asked} here (int(), float(), len(), range(), a size that must "
+            "equal a fixed one, or an op that takes no size that varies). Use x.shape[...] as it is, "
+            "mark all inputs that have this size, or leave the dimension static."
+        )
+
+    # -- numbers
+
+    def polynomial(self, expr: Any) -> tuple[int, ...]:
+        """The coefficients of a size.
+
+        Raises:
+            GraphTraceError: it isn't a polynomial in the symbol.
+        """
+        expr = sympy.sympify(expr)
+        if expr not in self._sizes:
+            self._sizes[expr] = self._fit(expr)
+        found = self._sizes[expr]
+        if found is None:
+            asked = str(expr).replace(str(self.variable), self.size.name)
+            raise GraphTraceError(
+                f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), and a size here is "
+                f"{asked}; sizes that follow from it must be sums and products. Leave the dimension "
+                "static, or do this outside the graph."
+            )
+        return found
+
+    def _fit(self, expr: Any) -> tuple[int, ...] | None:
+        if expr.is_polynomial(self.variable):
+            terms = sympy.Poly(expr, self.variable).all_coeffs()[::-1]
+            return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
+        low, high = self.sizes.least, self.sizes.most
+        if high - low >= _TRIED:
+            return None
+        points = [(n, self._at(expr, n)) for n in range(low, high + 1)]
+        chosen = points[:: max(1, len(points) // (_DEGREE + 1))][: _DEGREE + 1]
+        fitted = sympy.interpolate([(n, v) for n, v in chosen], self.variable)
+        if any(fitted.subs(self.variable, n) != v for n, v in points):
+            return None
+        terms = sympy.Poly(fitted, self.variable).all_coeffs()[::-1]
+        return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
+
+    def concrete(self, value: Any) -> Any:
+        """An integer for the trace."""
+        if not isinstance(value, torch.SymInt):
+            return value
+        found = self.polynomial(value.node.expr)
+        return Size.make(found, self.size) if len(found) > 1 else found[0] if found else 0
+
+    def number(self, value: Any, recorder: Any, argument: TraceValue) -> Any:
+        """A number computed from the size at each call: a traced number."""
+        size = wrap(Number(recorder, argument, self.sizes.most, None))
+        expr = sympy.sympify(value.node.expr)
+        if not expr.free_symbols:
+            return float(expr) if isinstance(value, torch.SymFloat) else int(expr)
+        return self._computed(expr, size)
+
+    def _computed(self, expr: Any, size: Any) -> Any:
+        if expr == self.variable:
+            return size
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_number:
+            return float(expr)
+        function = _FUNCTIONS.get(type(expr).__name__)
+        if function is None:
+            raise GraphTraceError(
+                f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), and a number here "
+                f"is {expr}; numbers that follow from it may be sums, products, quotients, powers and "
+                "square roots. Leave the dimension static, or compute this outside the graph."
+            )
+        return function([self._computed(a, size) for a in expr.args])
+
+
+def _sum(args: list[Any]) -> Any:
+    total = args[0]
+    for a in args[1:]:
+        total = total + a
+    return total
+
+
+def _product(args: list[Any]) -> Any:
+    total = args[0]
+    for a in args[1:]:
+        total = total * a
+    return total
+
+
+_FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "Add": _sum,
+    "Mul": _product,
+    "ToFloat": lambda a: a[0] * 1.0,
+    "IntTrueDiv": lambda a: operator.truediv(*a),
+    "FloatTrueDiv": lambda a: operator.truediv(*a),
+    "Pow": lambda a: 1.0 / _product([a[0]] * -int(a[1])) if a[1] in (-1, -2) else a[0] ** a[1],
+    "PowByNatural": lambda a: _product([a[0]] * int(a[1])),
+    "FloatPow": lambda a: a[0] ** a[1],
+    "OpaqueUnaryFn_sqrt": lambda a: a[0] ** 0.5,
+}
+
+
+def _chooses_kernel() -> bool:
+    """Whether PyTorch asks which of its kernels a convolution would run on: all give the same shape."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "conv" and frame.f_code.co_filename == _FAKE_IMPLS:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _asked_by_user() -> bool:
+    """Whether the author's code, or a layer's, asks for a number or the truth of a comparison."""
+    frame = sys._getframe(2)
+    while frame is not None and "/fx/experimental/" in frame.f_code.co_filename:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or frame.f_code.co_name not in _ASKED:
+        return False
+    while frame is not None and frame.f_code.co_filename == f"{_TORCH}/__init__.py":
+        frame = frame.f_back  # type: ignore[assignment]
+    file = frame.f_code.co_filename if frame is not None else ""
+    return not file.startswith(_TORCH) or file.startswith(f"{_TORCH}/nn")

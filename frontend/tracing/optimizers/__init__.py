@@ -1,0 +1,1 @@
+"""Optimizers in a trace: their step, state, schedules, hooks, loss scaling."""

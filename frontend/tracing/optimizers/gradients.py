@@ -1,0 +1,82 @@
+"""Gradients that outlive a step: sums over micro-batches, and those that `graph.grad()` reads.
+
+They live in buffers of the graph, one for each parameter; all programs of all graphs that train a
+parameter share it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gflow.errors import GraphTraceError
+
+from ..data.trace import Trace, TraceOp, TraceOutput, TraceValue, values_in
+
+#: parameter → its buffer, as long as a program holds it
+_buffers: Any = WeakIdKeyDictionary()
+
+
+def gradient_buffer(parameter: torch.Tensor) -> torch.Tensor:
+    """The buffer that holds a parameter's gradient."""
+    known = _buffers.get(parameter)
+    buffer = known() if known is not None else None
+    if buffer is None or buffer.shape != parameter.shape or buffer.dtype != parameter.dtype:
+        buffer = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        _buffers[parameter] = weakref.ref(buffer)
+    return buffer
+
+
+def divide(trace: Trace, first: Trace, updates: Iterable[TraceOutput]) -> tuple[Trace, Trace]:
+    """The two programs of a step in micro-batches: `first`, which each micro-batch runs, and the
+    rest of `trace`, which runs after the last and makes `updates`.
+
+    What the first leaves in parameters, buffers and gradients, the second reads from there.
+
+    Raises:
+        GraphTraceError: the second needs a value that the first leaves nowhere.
+    """
+    made = {r for op in first.ops for r in op.results if r is not None}
+    stored = {o.value: first.inputs[o.alias].value for o in first.outputs if o.alias is not None}
+    done = {(o.value, o.alias) for o in first.outputs}
+    ops = [
+        TraceOp(
+            op.func,
+            _exchanged(op.args, stored),
+            _exchanged(op.kwargs, stored),
+            op.results,
+            op.loc,
+            op.scope,
+        )
+        for op in trace.ops[len(first.ops) :]
+    ]
+    outputs = [
+        replace(o, value=stored.get(o.value, o.value))
+        for o in updates
+        if (o.value, o.alias) not in done
+    ]
+    read = [(v, str(op.loc)) for op in ops for v in values_in((op.args, op.kwargs))]
+    for value, where in [*read, *((o.value, o.name) for o in outputs)]:
+        if value in made:
+            raise GraphTraceError(
+                f"{where}: with gradient accumulation, an update reads "
+                "parameters, buffers, gradients and its own state; this one reads a value that "
+                "build() computes for one micro-batch. Write it to a buffer of a module first."
+            )
+    rest = Trace(f"{trace.name}_update", list(trace.inputs), ops, outputs)
+    return first, rest
+
+
+def _exchanged(arg: Any, values: dict[TraceValue, TraceValue]) -> Any:
+    if isinstance(arg, TraceValue):
+        return values.get(arg, arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)([_exchanged(a, values) for a in arg])
+    if isinstance(arg, dict):
+        return {k: _exchanged(v, values) for k, v in arg.items()}
+    return arg

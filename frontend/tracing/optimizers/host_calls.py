@@ -1,0 +1,124 @@
+"""Calls by which an optimizer's step would depend on more than its state: random numbers and the time of
+Python. A trace would hold one outcome for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import is_user_code
+
+_TIMES = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
+_RANDOM = (
+    "random", "randint", "randrange", "uniform", "gauss", "normalvariate", "choice", "choices", "sample",
+    "shuffle", "getrandbits", "betavariate", "expovariate", "triangular",
+)  # fmt: skip
+
+
+def _error(where: str, name: str) -> GraphTraceError:
+    return GraphTraceError(
+        f"{where}: step() calls {name}: what it gives would be the same at each step, since step() is "
+        "Python that runs once, while it is traced. Draw random numbers as tensors (torch.rand), and keep "
+        "counters in the state."
+    )
+
+
+class Refused:
+    """Stands for what an optimizer holds and a trace cannot: any use of it is an error with this text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        raise GraphTraceError(self._text)
+
+    def __getitem__(self, key: Any) -> Any:
+        raise GraphTraceError(self._text)
+
+    def __len__(self) -> int:
+        raise GraphTraceError(self._text)
+
+
+def refused(where: str, name: Any, value: Any) -> Refused | None:
+    """The stand-in of a value that a trace cannot hold; None for others."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, random.Random) or kind.startswith("numpy.random."):
+        return Refused(str(_error(where, f"a function of {name!r}, a {kind},")))
+    if kind == "numpy.ndarray":
+        return Refused(f"{where}: step() uses {name!r}, a {kind}; keep it as a list or a tensor.")
+    own = type(value).__module__.partition(".")[0]
+    if (
+        not hasattr(value, "__dict__")
+        and hasattr(type(value), "__slots__")
+        and own not in sys.stdlib_module_names
+        and own not in ("torch", "numpy")
+    ):
+        return Refused(
+            f"{where}: step() uses {name!r}, a {kind}, whose class has __slots__: a graph cannot see what "
+            "changes in it. Leave __slots__ out, or keep its values in the parameter groups or the state."
+        )
+    return None
+
+
+def module_names(kind: type) -> list[dict[str, Any]]:
+    """The globals of the modules that a class's code is likely to use: its own and those beside it, and those
+    of its bases."""
+    packages = {
+        cls.__module__.rpartition(".")[0] or cls.__module__
+        for cls in kind.__mro__
+        if cls.__module__.partition(".")[0] not in ("builtins", "torch", "typing", "abc")
+    }
+    names = {cls.__module__ for cls in kind.__mro__} - {"builtins"}
+    return [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and (name in names or name.rpartition(".")[0] in packages)
+        and name.partition(".")[0] != "torch"
+    ]
+
+
+@contextlib.contextmanager
+def refused_calls(where: str, importers: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
+    """While active, this thread's own code gets an error where it asks for the time or draws a number.
+    importers: the globals of modules that may have imported such functions by name."""
+    thread = threading.get_ident()
+    saved: list[tuple[dict[str, Any], str, Any]] = []
+    modules: list[tuple[Any, tuple[str, ...]]] = [(time, _TIMES), (random, _RANDOM)]
+    if "numpy" in sys.modules:
+        numpy_random: Any = sys.modules["numpy"].random  # type: ignore[attr-defined]
+        names = tuple(n for n in ("rand", "randn", *_RANDOM, "normal") if hasattr(numpy_random, n))
+        modules.append((numpy_random, names))
+    for module, names in modules:
+        for name in names:
+            original = getattr(module, name)
+
+            def call(
+                *args: Any,
+                original: Any = original,
+                what: str = f"{module.__name__}.{name}",
+                **kwargs: Any,
+            ) -> Any:
+                if threading.get_ident() == thread and is_user_code(sys._getframe(1).f_code):
+                    raise _error(where, f"{what}()")
+                return original(*args, **kwargs)
+
+            for found in (vars(module), *importers):
+                for key in [k for k, v in found.items() if v is original]:
+                    saved.append((found, key, found[key]))
+                    found[key] = call
+    try:
+        yield
+    finally:
+        for found, key, original in saved:
+            found[key] = original

@@ -1,0 +1,80 @@
+"""`lr_scale`: a factor of a parameter group's learning rate, as OneFlow's graphs take it.
+
+PyTorch's optimizers do not read it; timm's schedulers multiply it into `lr` themselves. A graph multiplies
+by it where nothing else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from gflow.errors import GraphError, GraphTraceError
+
+LR_SCALE = "lr_scale"
+
+
+def scaled_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one of timm's schedulers sets the learning rates of an optimizer, with their factors."""
+    module = sys.modules.get("timm.scheduler.scheduler")
+    found = [] if module is None else _holders(optimizer, (module.Scheduler,))
+    return any(getattr(s, "param_group_field", "lr") == "lr" for s in found)
+
+
+def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
+    """The learning rate of a group that the graph scales has changed. False: by a scheduler that scales it.
+
+    Raises:
+        GraphError: by no scheduler, so it may be scaled already.
+    """
+    if scaled_elsewhere(optimizer):
+        return False
+    if _holders(optimizer, (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)):
+        return True
+    raise GraphError(
+        f"the learning rate of parameter group {group} of {type(optimizer).__name__} was set by hand, and the "
+        "group has the key 'lr_scale', by which the graph multiplies it: code that multiplies by it, too, "
+        "would do so twice. Keep the factors outside of the groups (or `del group['lr_scale']`) and set "
+        "products, or let a scheduler set the learning rates (lr_sch of add_optimizer)."
+    )
+
+
+def _holders(optimizer: torch.optim.Optimizer, kinds: tuple[type, ...]) -> list[Any]:
+    """The objects of some classes whose `optimizer` is this one."""
+    return [
+        o
+        for o in gc.get_objects()
+        if issubclass(type(o), kinds) and vars(o).get("optimizer") is optimizer
+    ]
+
+
+@contextlib.contextmanager
+def scaled_rates(
+    optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]], where: str = ""
+) -> Iterator[None]:
+    """While active, the `lr` of each of an optimizer's groups (or those that stand for them) is multiplied
+    by its `lr_scale`."""
+    saved: list[tuple[dict[str, Any], Any, Any]] = []
+    if any(LR_SCALE in g for g in groups) and not scaled_elsewhere(optimizer):
+        for group in groups:
+            factor = group.get(LR_SCALE)
+            if factor is not None:
+                old = group["lr"]
+                group["lr"] = old * factor
+                saved.append((group, old, group["lr"]))
+    try:
+        yield
+    finally:
+        for group, old, scaled in saved:
+            changed, group["lr"] = group["lr"] is not scaled, old
+            if changed and sys.exc_info()[0] is None:
+                raise GraphTraceError(
+                    f"{where}: step() sets the group's 'lr', which the key 'lr_scale' of the group scales; "
+                    "take one of them away."
+                )

@@ -1,0 +1,309 @@
+"""Loss scaling as part of the trace.
+
+What `torch.amp.GradScaler` does around an eager step, as ops: the loss's gradient is multiplied by
+the scale, gradients are divided by it in float32, and where one of an optimizer's gradients is inf
+or nan all that its step changed keeps the old value. The scale and its growth tracker are the
+scaler's own tensors, inputs of role `scaler_state` that each step updates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import Locator
+from ..data.places import BakedValue, OptimizerTrace, Place, StateSlot
+from ..data.trace import TraceOp, TraceValue
+from ..dispatch.clipping import clip_groups
+from ..dispatch.recorder import Recorder, describe
+from ..dispatch.rewrites import Rewrites, StandIn, functional, unwrap
+from .rates import scaled_rates
+from .step_hooks import without_hooks
+
+aten = torch.ops.aten
+_FACTORS = ("_growth_factor", "_backoff_factor", "_growth_interval", "_enabled")
+_HALVES = (torch.float16, torch.bfloat16)
+_PLAIN = (
+    "{where}: step() sets {name!r} from Python (a flag, or a number that is new), which cannot be undone where a "
+    "gradient scaler finds gradients that are not finite. Start it as a number, or leave the scaler out."
+)
+
+
+class Tracing(Protocol):
+    """What a scaler needs of the session that traces."""
+
+    recorder: Recorder
+    rewrites: Rewrites
+    locator: Locator
+    rebound: dict[int, torch.Tensor]
+
+    def _active(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+@dataclass
+class Before:
+    """The values of everything traced before an optimizer's step, and how many numbers there were."""
+
+    values: dict[int, TraceValue]
+    numbers: int
+
+
+@dataclass
+class LossScale:
+    """Loss scaling in one trace. `scaler`: a `torch.amp.GradScaler`, or one with a constant
+    `scale_factor`."""
+
+    scaler: Any
+    session: Any
+    result: OptimizerTrace = field(default_factory=OptimizerTrace)
+    found: dict[int, torch.Tensor] = field(default_factory=dict)
+    _unscaled: set[int] = field(default_factory=set)
+    _state: dict[str, StandIn] = field(default_factory=dict)
+    _scaled: bool = False
+
+    def __post_init__(self) -> None:
+        self.static = not isinstance(self.scaler, torch.amp.GradScaler)
+        place = Place(self.scaler, "self", holder=vars(self.scaler))
+        self.result.places.append(place)
+        names = ("scale_factor",) if self.static else _FACTORS
+        self.result.baked += [BakedValue(place, n, vars(self.scaler)[n]) for n in names]
+        if not self.static:
+            for key in ("_scale", "_growth_tracker"):
+                self._input(place, key)
+
+    def _input(self, place: Place, key: str) -> None:
+        session: Tracing = self.session
+        real = getattr(self.scaler, key)
+        index = len(session.recorder.inputs)
+        fake = session.recorder.add_input(real, "scaler_state", f"scaler.{key[1:]}")
+        session.rewrites.register(real, functional(fake, real), index)
+        self._state[key] = session.rewrites.stand_ins[id(real)]
+        self.result.slots.append(StateSlot(place, key, (), session.recorder.inputs[index].value))
+
+    # backward
+
+    def seed(self, loss: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+        """The gradient that the backward pass of `loss` starts with."""
+        if self.found:
+            raise GraphTraceError(
+                f"{self._here()}: backward() is called after gradients were read (.grad, or "
+                "clip_grad_norm_) in a graph with a gradient scaler. They are divided by the scale "
+                "when they are read: call every backward() first."
+            )
+        self._scaled = True
+        with torch.no_grad():
+            if gradient is None:
+                gradient = torch.ones_like(loss)
+            if self.static:
+                return gradient * self.scaler.scale_factor
+            return (gradient * self._state["_scale"].wrapper).to(loss.dtype)
+
+    # optimizers
+
+    def _here(self) -> str:
+        return describe(self.session.locator.here())
+
+    @contextlib.contextmanager
+    def _recording(self, in_build: bool = False) -> Iterator[None]:
+        session: Tracing = self.session
+        if in_build:
+            with torch.no_grad():
+                yield
+            return
+        session.locator.optimizer = True
+        try:
+            with session._active(), torch.no_grad():
+                yield
+        finally:
+            session.locator.optimizer = False
+
+    def unscale(
+        self, index: int, parameters: Sequence[torch.Tensor], in_build: bool = False
+    ) -> None:
+        """Divide the gradients of one optimizer by the scale, and see whether they are finite.
+
+        in_build: while `build()` runs, which reads them.
+        """
+        session: Tracing = self.session
+        name = f"optimizer.{index}"
+        if parameters and not self._scaled:
+            raise GraphTraceError(
+                "the graph has a gradient scaler, but gradients were made without loss.backward(); "
+                "call backward() on the loss in build(), or set no scaler."
+            )
+        wrappers = [session.rewrites.wrapper_of(p) for p in parameters]
+        scaled: list[Any] = [w.grad for w in wrappers]
+        for real in parameters:
+            if real.dtype in _HALVES:
+                raise GraphTraceError(
+                    f"{name}: the gradient of a {real.dtype} parameter cannot be unscaled; keep "
+                    "parameters in float32 (config.enable_amp() casts them where it pays)."
+                )
+        with self._recording(in_build):
+            bad = torch.zeros((), dtype=torch.bool)
+            if self.static:
+                inverse: Any = 1 / self.scaler.scale_factor
+            else:
+                for gradient in scaled:
+                    bad = bad | ~torch.isfinite(gradient).all()
+                inverse = self._state["_scale"].wrapper.double().reciprocal().float()
+                # nothing of an update can be computed before all gradients are known: it would
+                # have to be kept beside the old values until then
+                inverse = torch.where(bad, 0.0, inverse)
+            self.found[index] = bad
+            new = [gradient * inverse for gradient in scaled]
+        for real, wrapper, gradient in zip(parameters, wrappers, new, strict=True):
+            if id(real) not in self._unscaled:
+                self._unscaled.add(id(real))
+                wrapper.grad = functional(unwrap(gradient), gradient)
+
+    def before(self) -> Before:
+        """What is known before an optimizer's step."""
+        return Before(values_now(self.session), len(self.session.recorder.numbers))
+
+    def skip(self, which: int, before: Before, step: OptimizerTrace) -> None:
+        """Where an optimizer's gradients are not finite, its step changes nothing.
+
+        Raises:
+            GraphTraceError: it would leave values that are neither tensors nor numbers.
+        """
+        if self.static:
+            return
+        if step.writes:
+            key = step.writes[0].key
+            raise GraphTraceError(_PLAIN.format(where=f"optimizer.{which}", name=key))
+        session: Tracing = self.session
+        recorder = session.recorder
+        bad = recorder.value_of(unwrap(self.found[which]))
+        after = values_now(session)
+        stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+        with self._recording():
+            for index, new in after.items():
+                old = before.values.get(index, recorder.inputs[index].value)
+                if new is not old:
+                    choose(session, stand_ins[index], bad, old, new)
+            for number in recorder.numbers[before.numbers :]:
+                if number.born:
+                    raise GraphTraceError(
+                        _PLAIN.format(where=f"optimizer.{which}", name=number.name)
+                    )
+                if number.final is not None:
+                    number.final = recorder.record_number(
+                        aten.where.self, (bad, number.value, number.final), number.value.dtype
+                    )
+
+    def update(self) -> None:
+        """The scale and growth tracker after the step, as `aten._amp_update_scale_`."""
+        if self.static or not self.found:
+            return
+        session: Tracing = self.session
+        scale, tracker = (self._state[k].wrapper for k in ("_scale", "_growth_tracker"))
+        options = vars(self.scaler)
+        with self._recording():
+            first, *others = self.found.values()
+            bad = first
+            for other in others:
+                bad = bad | other
+            shrunk = (scale.double() * options["_backoff_factor"]).float()
+            grown = (scale.double() * options["_growth_factor"]).float()
+            steps = tracker + 1
+            full = steps == options["_growth_interval"]
+            kept = torch.where(full & torch.isfinite(grown), grown, scale)
+            new = {
+                "_scale": torch.where(bad, shrunk, kept),
+                "_growth_tracker": torch.where(bad | full, torch.zeros_like(tracker), steps),
+            }
+        for key, wrapper in new.items():
+            session.rebound[self._state[key].index] = wrapper
+
+
+def values_now(session: Tracing) -> dict[int, TraceValue]:
+    """The value that each input of a trace has come to, by its index."""
+    stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
+    found = {}
+    with session._active():
+        for index, stand_in in stand_ins.items():
+            wrapper = session.rebound.get(index, stand_in.wrapper)
+            found[index] = session.recorder.value_of(unwrap(wrapper))
+    return found
+
+
+def choose(
+    session: Tracing, stand_in: StandIn, condition: TraceValue, yes: TraceValue, no: TraceValue
+) -> None:
+    """`yes` where `condition`, else `no`, as the value of one input from here on."""
+    fake = session.recorder.fake_like(stand_in.real)
+    value = session.recorder.value_of(fake)
+    loc = session.locator.here()
+    session.recorder.ops.append(TraceOp(aten.where.self, (condition, yes, no), {}, [value], loc))
+    wrapper = functional(fake, stand_in.real)
+    if stand_in.index in session.rebound:
+        session.rebound[stand_in.index] = wrapper
+        return
+    old_grad: Any = stand_in.wrapper.grad if stand_in.wrapper.is_leaf else None
+    if old_grad is not None:
+        wrapper.grad = functional(unwrap(old_grad), old_grad)
+    session.rewrites.register(stand_in.real, wrapper, stand_in.index)
+
+
+def prepare(scaler: Any, parameters: Sequence[torch.Tensor]) -> bool:
+    """Make a scaler ready: its tensors exist. False where it does nothing."""
+    if scaler is None:
+        return False
+    if not isinstance(scaler, torch.amp.GradScaler):
+        return True
+    if not scaler.is_enabled():
+        return False
+    if scaler._scale is None:
+        device = parameters[0].device if parameters else torch.device("cpu")
+        scaler._lazy_init_scale_growth_tracker(device)
+    return True
+
+
+def eager_steps(
+    scaler: Any, optimizers: Sequence[torch.optim.Optimizer], unscaled: Sequence[int] = ()
+) -> list[Any]:
+    """The optimizers' steps on real, scaled gradients; those that were skipped. unscaled: the
+    numbers of the optimizers whose gradients are not scaled any more."""
+    if scaler is None:
+        for optimizer in optimizers:
+            with torch.no_grad():
+                clip_groups(optimizer.param_groups)
+            with scaled_rates(optimizer, optimizer.param_groups), without_hooks([optimizer]):
+                optimizer.step()
+        return []
+    if not isinstance(scaler, torch.amp.GradScaler):
+        for parameter in {
+            id(p): p
+            for i, o in enumerate(optimizers)
+            if i not in unscaled
+            for g in o.param_groups
+            for p in g["params"]
+        }.values():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad * (1 / scaler.scale_factor)
+        return eager_steps(None, optimizers)
+    skipped = []
+    for i, optimizer in enumerate(optimizers):
+        if all(p.grad is None for g in optimizer.param_groups for p in g["params"]):
+            continue
+        if i in unscaled:
+            scaler._check_inf_per_device(optimizer)
+            scaler._per_optimizer_states[id(optimizer)]["stage"] = OptState.UNSCALED
+        else:
+            scaler.unscale_(optimizer)
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if sum(v.item() for v in found.values()):
+            skipped.append(optimizer)
+        clip_groups(optimizer.param_groups)
+        with scaled_rates(optimizer, optimizer.param_groups), without_hooks([optimizer]):
+            scaler.step(optimizer)
+    scaler.update()
+    return skipped

@@ -1,0 +1,219 @@
+"""Optimizers of embeddings whose gradients are sparse: a step changes only the rows that were
+looked up, and the state that belongs to them.
+
+Gradients in a graph are dense. Which rows were looked up is found in the trace: the backward of an
+embedding names its indices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import user_line
+from ..data.trace import TraceOp, TraceValue
+from ..dispatch.recorder import Recorder, untraced
+from ..dispatch.rewrites import unwrap
+from .scaler import choose, values_now
+
+aten = torch.ops.aten
+#: what may stand between an embedding's gradient and the optimizer: zero rows stay zero
+_ROWWISE = {
+    aten.add.Tensor,
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.neg.default,
+    aten.clone.default,
+    aten._to_copy.default,
+}
+
+#: backwards of embeddings → where their padding index is among the arguments (none: -1)
+_BACKWARDS = {
+    aten.embedding_dense_backward.default: 3,
+    aten._embedding_bag_backward.default: 11,
+}
+
+
+def run_step(optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.step()` on dense gradients; those of `SparseAdam` have to be sparse in its own."""
+    adam = torch.optim.SparseAdam
+    if isinstance(optimizer, adam) and type(optimizer).step is adam.step:
+        _sparse_adam(optimizer)
+    else:
+        optimizer.step()
+
+
+@contextlib.contextmanager
+def one_update(where: str) -> Iterator[None]:
+    """While active, a step that runs the model again, forward or backward, is an error that says so."""
+    try:
+        yield
+    except TypeError as error:
+        if "closure" not in str(error):
+            raise
+        raise GraphTraceError(
+            f"{where}: step() needs a closure, so it runs the model several times; a graph holds one update "
+            "per call. Use an optimizer whose step() takes no closure."
+        ) from error
+    except RuntimeError as error:
+        if "does not require grad" not in str(error) and "does not have grad_fn" not in str(error):
+            raise
+        raise GraphTraceError(
+            f"{user_line(error)}{where}: step() differentiates gradients (it needs "
+            "backward(create_graph=True)); in a graph gradients are values that are done. Compute second "
+            "derivatives in build(), with torch.autograd.grad(..., create_graph=True)."
+        ) from error
+
+
+@torch.no_grad()
+def _sparse_adam(optimizer: torch.optim.SparseAdam) -> None:
+    """Its step for all rows; `keep_rows` undoes it for those that were not looked up."""
+    for group in optimizer.param_groups:
+        beta1, beta2 = group["betas"]
+        lr = group["lr"]
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            state = optimizer.state[p]
+            if len(state) == 0:
+                state["step"] = 0
+                state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            state["step"] += 1
+            gradient = -p.grad if group.get("maximize", False) else p.grad
+            mean, square = state["exp_avg"], state["exp_avg_sq"]
+            mean.add_((gradient - mean) * (1 - beta1))
+            square.add_((gradient * gradient - square) * (1 - beta2))
+            scale = math.sqrt(1 - beta2 ** state["step"]) / (1 - beta1 ** state["step"])
+            p.add_(mean / (square.sqrt() + group["eps"]) * (-lr * scale))
+
+
+class SparseStep:
+    """The step of a sparse optimizer in one trace; made before it is traced."""
+
+    def __init__(
+        self, session: Any, name: str, optimizer: torch.optim.Optimizer, trained: Sequence[Any]
+    ) -> None:
+        self.session, self.optimizer = session, optimizer
+        recorder: Recorder = session.recorder
+        self.before = values_now(session)
+        made = {r: op for op in recorder.ops for r in op.results if r is not None}
+        self.lookups: list[tuple[torch.Tensor, list[TraceOp]]] = []
+        tables = _tables(session)
+        if trained and not any(
+            id(p) in tables for g in optimizer.param_groups for p in g["params"]
+        ):
+            names = [session.parameter_names[id(p)] for p in trained]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise GraphTraceError(
+                f"{name} ({type(optimizer).__name__}) is a sparse optimizer: it updates the rows of "
+                f"embeddings that a step looks up, but none of its parameters ({names[0]}{more}) is looked "
+                "up. Leave is_sparse out, or give the weights of nn.Embedding to it."
+            )
+        for parameter in trained:
+            gradient: Any = session.rewrites.wrapper_of(parameter).grad
+            ops = _lookups(made, recorder.value_of(unwrap(gradient)))
+            if ops is not None:
+                self.lookups.append((parameter, ops))
+            elif isinstance(optimizer, torch.optim.SparseAdam):
+                raise GraphTraceError(
+                    f"{name} (SparseAdam): the gradient of {session.parameter_names[id(parameter)]} "
+                    "is dense: the parameter is used for more than nn.Embedding's look-ups. Use "
+                    "Adam for it."
+                )
+
+    def keep_rows(self) -> None:
+        """Rows that were not looked up, and their state, are as before the step."""
+        session = self.session
+        after = values_now(session)
+        for parameter, ops in self.lookups:
+            rows = parameter.shape[0]
+            session.locator.optimizer = True
+            looked_up = _rows(session, ops, rows)
+            mask = _emit(
+                session, aten.view.default, (looked_up, [rows] + [1] * (parameter.ndim - 1)),
+                (rows, *[1] * (parameter.ndim - 1)), torch.bool,
+            )  # fmt: skip
+            state = self.optimizer.state.get(parameter, {}).values()
+            like = [t for t in state if isinstance(t, torch.Tensor) and t.shape == parameter.shape]
+            for real in (parameter, *like):
+                stand_in = session.rewrites.stand_ins[id(real)]
+                old = session.recorder.inputs[stand_in.index].value
+                old, new = self.before.get(stand_in.index, old), after[stand_in.index]
+                if new is not old:
+                    choose(session, stand_in, mask, new, old)
+            session.locator.optimizer = False
+
+
+def _tables(session: Any) -> set[int]:
+    """The ids of parameters that embeddings look up, and of those that this trace looks up."""
+    found = {
+        id(module.weight)
+        for module in session.table.modules
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+    }
+    looked_up = {
+        op.args[0]
+        for op in session.recorder.ops
+        if op.func in (aten.embedding.default, aten._embedding_bag.default)
+    }
+    inputs = session.recorder.inputs
+    return found | {id(i.tensor) for i in inputs if i.tensor is not None and i.value in looked_up}
+
+
+def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[TraceOp] | None:
+    """The embeddings' backwards that a gradient is the sum of; None where there is more to it."""
+    op = made.get(gradient)
+    if op is None:
+        return None
+    if op.func in _BACKWARDS:
+        return [op]
+    if op.func not in _ROWWISE:
+        return None
+    found: list[TraceOp] = []
+    for arg in op.args:
+        if op.func is not aten.add.Tensor and (not isinstance(arg, TraceValue) or not arg.shape):
+            continue  # a factor
+        if not isinstance(arg, TraceValue):
+            return None
+        more = _lookups(made, arg) if arg.shape == gradient.shape else None
+        if more is None:
+            return None
+        found += more
+    return found
+
+
+def _rows(session: Any, ops: Sequence[TraceOp], rows: int) -> TraceValue:
+    """Which rows were looked up, as bools."""
+    counts = _emit(session, aten.full.default, ([rows], 0.0), (rows,), torch.float32)
+    for op in ops:
+        at = _BACKWARDS[op.func]
+        index, padding = op.args[1], op.args[at] if len(op.args) > at else -1
+        count = math.prod(index.shape)
+        flat = _emit(session, aten.view.default, (index, [count]), (count,), index.dtype)
+        used = _emit(session, aten.ne.Scalar, (flat, padding), (count,), torch.bool)
+        ones = _emit(session, aten._to_copy.default, (used,), (count,), torch.float32)
+        args = (counts, 0, flat, ones)
+        counts = _emit(session, aten.index_add.default, args, (rows,), torch.float32)
+    return _emit(session, aten.gt.Scalar, (counts, 0.0), (rows,), torch.bool)
+
+
+def _emit(
+    session: Any, func: Any, args: Any, shape: Sequence[int], dtype: torch.dtype
+) -> TraceValue:
+    """Append one op to the trace."""
+    with untraced():
+        like = torch.empty(tuple(shape), dtype=dtype)
+    value = session.recorder.value_of(session.recorder.fake_like(like))
+    kwargs = {"dtype": dtype} if func in (aten.full.default, aten._to_copy.default) else {}
+    loc = session.locator.here()
+    session.recorder.ops.append(TraceOp(func, args, kwargs, [value], loc))
+    return value

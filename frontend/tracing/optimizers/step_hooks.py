@@ -1,0 +1,136 @@
+"""Hooks of `optimizer.step()`: Python around a step, which runs at each call, outside of the program."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.overrides import TorchFunctionMode
+
+from gflow.errors import GraphError
+
+from ..context.location import user_frame
+from ..context.threads import here_only
+
+#: the optimizer's attributes that hold them
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+#: the names in `torch.optim.optimizer` of those for all optimizers
+_GLOBAL = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+#: what takes gradients away, of which there are none
+_ZERO_GRAD = [
+    inspect.unwrap(kind.zero_grad).__code__ for kind in (torch.optim.Optimizer, torch.nn.Module)
+]
+
+
+class _Elsewhere(OrderedDict[int, Any]):
+    """Global hooks, which are none for the thread that made this."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__()
+        self.real, self.thread = real, threading.get_ident()
+
+    def values(self) -> Any:
+        return () if threading.get_ident() == self.thread else self.real.values()
+
+
+@contextlib.contextmanager
+def without_hooks(optimizers: Sequence[torch.optim.Optimizer] = ()) -> Iterator[None]:
+    """While active, steps that this thread makes run no global hooks, and none of `optimizers`."""
+    saved = [(vars(o), n, vars(o)[n]) for o in optimizers for n in HOOKS if n in vars(o)]
+    places = vars(torch_optimizer)
+    hooks = [places[name] for name in _GLOBAL]
+    try:
+        for attributes, name, _ in saved:
+            attributes[name] = OrderedDict()
+        for name, real in zip(_GLOBAL, hooks):
+            places[name] = _Elsewhere(real)
+        yield
+    finally:
+        for name, real in zip(_GLOBAL, hooks):
+            places[name] = real
+        for attributes, name, real in saved:
+            attributes[name] = real
+
+
+def has_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Whether a step of one of these runs hooks."""
+    for optimizer in optimizers:
+        attributes = vars(optimizer)
+        if attributes.get(HOOKS[0]) or attributes.get(HOOKS[1]):
+            return True
+    return bool(optimizers and (_for_all(False) or _for_all(True)))
+
+
+def _for_all(after: bool) -> list[Any]:
+    """The hooks for all optimizers, without those by which another thread's trace sees steps."""
+    hooks = getattr(torch_optimizer, _GLOBAL[after])
+    if not hooks:
+        return []
+    return [h for h in hooks.values() if getattr(h, "__module__", "") != here_only.__module__]
+
+
+def check_hooks(optimizers: Sequence[torch.optim.Optimizer], scaler: Any) -> None:
+    """Hooks can run around the program.
+
+    Raises:
+        GraphError: several optimizers make steps, or a scaler may skip one.
+    """
+    if len(optimizers) > 1:
+        raise GraphError(
+            "hooks of optimizer steps (register_step_pre_hook, register_step_post_hook) in a graph with "
+            f"{len(optimizers)} optimizers: all steps are one program, so a hook cannot run between two of "
+            "them. Remove the hooks and call their functions around the graph."
+        )
+    if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
+        raise GraphError(
+            "hooks of optimizer steps (register_step_pre_hook, register_step_post_hook) in a graph with a "
+            "GradScaler: whether a step is skipped is known on the device only. Remove the hooks and call "
+            "their functions around the graph."
+        )
+
+
+class _WithoutGradients(TorchFunctionMode):
+    """An error where a hook asks for gradients, which do not exist outside of the program."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _GRADIENT and sys._getframe(1).f_code not in _ZERO_GRAD:
+            file, line = user_frame(2)
+            raise GraphError(
+                f"{file}:{line}: a hook of an optimizer's step uses a gradient (.grad). In a graph the hook "
+                "runs around the program, in which gradients live. Do it in build() after backward() "
+                "(clip_grad_norm_ works there), give the parameter group the key clip_grad_max_norm, or "
+                "read gradients with config.keep_gradients() and graph.grad()."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+_SLOT: Any = torch.Tensor.grad
+_GRADIENT = {_SLOT.__get__, _SLOT.__set__, _SLOT.__delete__}
+
+
+def run_hooks(optimizer: torch.optim.Optimizer, after: bool) -> None:
+    """Run the hooks before a step, or those after it.
+
+    Raises:
+        GraphError: one uses gradients, or changes the arguments of `step()`.
+    """
+    own = vars(optimizer).get(HOOKS[after], {})
+    common = _for_all(after)
+    hooks = [*own.values(), *common] if after else [*common, *own.values()]
+    with _WithoutGradients():
+        for hook in hooks:
+            changed = hook(optimizer, (optimizer,), {})
+            if changed is not None and not after:
+                raise GraphError(
+                    f"the hook {getattr(hook, '__qualname__', hook)!r} changes the arguments of "
+                    f"{type(optimizer).__name__}.step(); a graph's step takes none."
+                )

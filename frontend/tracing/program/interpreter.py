@@ -1,0 +1,82 @@
+"""Run a trace op by op with PyTorch. For the one step in which an optimizer creates its
+state, and as the reference that compiled graphs are tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gflow.runtime.failures import explain
+
+from ..data.trace import Trace, TraceValue, values_in
+
+
+def _slots(func: torch._ops.OpOverload) -> tuple[list[bool], dict[str, bool]]:
+    """Which arguments of an op are tensors (or tensor lists)."""
+    flags = ["Tensor" in str(a.type) for a in func._schema.arguments]
+    return flags, {a.name: f for a, f in zip(func._schema.arguments, flags, strict=True)}
+
+
+def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The values of `trace.outputs` for `inputs` in the order of `trace.inputs`. Nothing
+    is written to the inputs: see `apply_aliases`.
+
+    Raises:
+        Exception: what PyTorch raises, with the place in the author's program that it comes from.
+    """
+    env: dict[TraceValue, Any] = {}
+    for spec, tensor in zip(trace.inputs, inputs, strict=True):
+        env[spec.value] = tensor.detach()
+    last_use: dict[TraceValue, int] = {}
+    for position, op in enumerate(trace.ops):
+        for value in values_in((op.args, op.kwargs)):
+            last_use[value] = position
+    keep = {o.value for o in trace.outputs} | {i.value for i in trace.inputs}
+
+    def resolve(arg: Any, tensor_slot: bool) -> Any:
+        if isinstance(arg, TraceValue):
+            real = env[arg]
+            if arg.is_number and not (tensor_slot and number_op):
+                return real.item()
+            return real if tensor_slot else real.item()
+        if isinstance(arg, (list, tuple)):
+            return [resolve(a, tensor_slot) for a in arg]
+        return arg
+
+    with torch.no_grad():
+        for position, op in enumerate(trace.ops):
+            flags, by_name = _slots(op.func)
+            number_op = all(r is not None and r.is_number for r in op.results)
+            args = [resolve(a, f) for a, f in zip(op.args, flags, strict=False)]
+            kwargs = {k: resolve(v, by_name[k]) for k, v in op.kwargs.items()}
+            try:
+                out = op.func(*args, **kwargs)
+            except Exception as error:
+                explain(error, f"  at {op.loc}")
+                raise
+            flat: list[Any] = []
+            for item in out if isinstance(out, (tuple, list)) else (out,):
+                flat.extend(item) if isinstance(item, (tuple, list)) else flat.append(item)
+            for result, item in zip(op.results, flat, strict=True):
+                if result is not None:
+                    env[result] = item
+            for value in {*values_in((op.args, op.kwargs)), *(r for r in op.results if r)}:
+                if last_use.get(value, -1) <= position and value not in keep:
+                    env.pop(value, None)
+    return [env[o.value] for o in trace.outputs]
+
+
+def apply_aliases(
+    trace: Trace, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> None:
+    """Write the aliased results into the inputs' storage."""
+    with torch.no_grad():
+        fresh = [
+            r.clone() if o.alias is not None else r
+            for r, o in zip(results, trace.outputs, strict=True)
+        ]
+        for value, out in zip(fresh, trace.outputs, strict=True):
+            if out.alias is not None:
+                inputs[out.alias].detach().copy_(value)

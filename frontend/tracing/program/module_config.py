@@ -1,0 +1,235 @@
+"""What graphs do with one module of a model: `BlockConfig`, and how authors reach it.
+
+    module.to(nn.graph.GraphModule).activation_checkpointing = True
+    graph.model.config.activation_checkpointing = True        # older, on a graph's view of a module
+
+Settings belong to the module, and every graph that it is part of sees them. They are kept beside
+the modules, by weak reference: a module's class, attributes, `state_dict()`, copies and pickles stay
+as they are, and so does `torch.nn.Module`. That `Module.to` takes the class `GraphModule` is PyTorch's own
+protocol: `GraphModule` has a `__torch_function__`, which is asked what the arguments mean.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphError
+from gflow.oneflow.deprecated_spellings import warn_older
+from gflow.report.debug import DebugSettings, debug_settings
+
+from ..context.location import is_user_code, user_frame
+from ..context.ranks import world_size
+
+
+@dataclass
+class BlockConfig:
+    """Settings of one module.
+
+    activation_checkpointing: what the module's forward computes is not kept for the backward; the
+        backward computes it again.
+    stage_id: the pipeline stage that the module belongs to, from 0. Stages run in processes of
+        their own; in one process there is nothing to place, and a graph runs as without.
+    placement: the devices of the stage.
+    """
+
+    activation_checkpointing: bool = False
+    stage_id: int | None = None
+    placement: Any = None
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Put the module into a pipeline stage: `stage_id` and `placement` at once."""
+        self.stage_id, self.placement = stage_id, placement
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        known = {f.name: f.default for f in fields(self)}
+        if name not in known:
+            raise GraphError(
+                f"{_here()}: a module of a graph has no setting {name!r}; known: {', '.join(known)}"
+            )
+        problem = _problem(name, value)
+        if problem:
+            raise GraphError(f"{_here()}: {name} is {problem}; got {value!r}")
+        if name == "stage_id" and value is not None:
+            _check_stage(_here())
+        if getattr(self, name, None) != value:
+            _changes[0] += 1
+        object.__setattr__(self, name, value)
+
+
+def _problem(name: str, value: Any) -> str | None:
+    """What a setting is, if `value` is none."""
+    if name == "activation_checkpointing" and not isinstance(value, bool):
+        return "a bool"
+    is_stage = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if name == "stage_id" and value is not None and not is_stage:
+        return "a stage's number, from 0, or None"
+    return None
+
+
+_MODULE_TO = torch.nn.Module.to.__code__
+
+
+def _check_stage(where: str) -> None:
+    """
+    Raises:
+        GraphError: there are several ranks, on which stages would be placed.
+    """
+    if (ranks := world_size()) > 1:
+        raise GraphError(
+            f"{where}: a module has a pipeline stage in a group of {ranks} ranks, and graphs do not place "
+            "stages on processes yet: each rank would run the whole model. Leave stage_id and set_stage() "
+            "out."
+        )
+
+
+class GraphModule(BlockConfig):
+    """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
+
+    @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
+    def __torch_function__(
+        func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """`Module.to(GraphModule)` asks what its arguments mean: no device and no dtype."""
+        if getattr(func, "__name__", "") != "_parse_to" or len(args) != 1 or kwargs:
+            return NotImplemented
+        frame = sys._getframe(1)
+        while frame.f_code is not _MODULE_TO and not is_user_code(frame.f_code) and frame.f_back:
+            frame = frame.f_back  # a mode of a trace
+        if frame.f_code is _MODULE_TO:
+            _answer_with_settings(frame.f_locals["self"])
+        return None, None, False, None
+
+    def debug(
+        self,
+        v_level: int = 0,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+    ) -> None:
+        """Print what happens in this module, and in those in it, while a graph with it is built: as
+        `Graph.debug`, and in place of what that says. -1: print nothing of it."""
+        chosen = debug_settings(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+        )
+        object.__setattr__(self, "_debug", (chosen,))
+
+
+class OlderSpelling:
+    """`module.config`: the same settings, as OneFlow spelled it first."""
+
+    __slots__ = ("_settings",)
+    _settings: GraphModule
+
+    def __init__(self, settings: GraphModule) -> None:
+        object.__setattr__(self, "_settings", settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._settings, name, value)
+        _warn(f"{name} = …")
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Put the module into a pipeline stage."""
+        self._settings.set_stage(stage_id, placement)
+        _warn("set_stage(…)")
+
+    def __repr__(self) -> str:
+        return repr(self._settings)
+
+
+def _warn(what: str) -> None:
+    warn_older(f"module.config.{what}", f"module.to(nn.graph.GraphModule).{what}")
+
+
+#: counts changes of settings, so that graphs notice them
+_changes = [0]
+#: id of a module → the module, and its settings
+_settings: dict[int, tuple[weakref.ref[torch.nn.Module], GraphModule]] = {}
+
+
+def changes() -> int:
+    """A number that grows whenever a setting of any module changes."""
+    return _changes[0]
+
+
+def settings_of(module: torch.nn.Module) -> GraphModule:
+    """A module's settings, made with their defaults where it has none."""
+    found = _settings.get(id(module))
+    if found is None or found[0]() is not module:
+        key = id(module)
+        found = (weakref.ref(module, lambda _: _settings.pop(key, None)), GraphModule())
+        _settings[key] = found
+    return found[1]
+
+
+def debug_of(module: torch.nn.Module) -> tuple[DebugSettings | None] | None:
+    """What to print of a module, if `debug()` was called for it: (None,) is nothing."""
+    found = _settings.get(id(module))
+    if found is None or found[0]() is not module:
+        return None
+    return getattr(found[1], "_debug", None)
+
+
+def is_checkpointed(module: torch.nn.Module) -> bool:
+    """Whether what a module computes is computed again in the backward."""
+    found = _settings.get(id(module))
+    return found is not None and found[0]() is module and found[1].activation_checkpointing
+
+
+def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) -> None:
+    """A module with a `config` of its own cannot be marked through it: say so.
+
+    Raises:
+        GraphError: someone has tried.
+    """
+    for module in modules:
+        known = _settings.get(id(module))
+        if known is not None and known[0]() is module and known[1].stage_id is not None:
+            _check_stage(_here())
+        own = vars(module).get("config")
+        if own is None or isinstance(own, (BlockConfig, OlderSpelling)) or id(module) in _settings:
+            continue
+        if getattr(own, "activation_checkpointing", None) is True:
+            name = names.get(id(module), type(module).__name__)
+            raise GraphError(
+                f"{_here()}: {name}.config.activation_checkpointing is set, but {name}.config is "
+                f"the model's own {type(own).__name__}, which graphs do not read. Write "
+                f"{name}.to(nn.graph.GraphModule).activation_checkpointing = True (or False, if "
+                "the model means something else by it)."
+            )
+
+
+def _answer_with_settings(module: torch.nn.Module) -> None:
+    """Let the call of `module._apply` that `Module.to` is about to make give the module's settings.
+
+    For that one call, the module has an `_apply` of its own.
+    """
+    caller = threading.get_ident()
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != caller:
+            return type(module)._apply(module, *args, **kwargs)
+        del vars(module)["_apply"]
+        return settings_of(module)
+
+    vars(module)["_apply"] = apply
+
+
+def _here() -> str:
+    file, line = user_frame(2)
+    return f"{file}:{line}"

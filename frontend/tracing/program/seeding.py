@@ -1,0 +1,43 @@
+"""Seeds of PyTorch's generator in `build()`: they would act once, while the graph is traced, so they are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphTraceError
+
+from ..context.location import user_frame
+from ..context.threads import here_only
+
+
+def problem(where: str) -> GraphTraceError:
+    """The error of a `build()` that seeds."""
+    return GraphTraceError(
+        f"{where}: build() changes the state of PyTorch's random generator (torch.manual_seed, set_rng_state, "
+        "fork_rng), which would happen once, while the graph is traced, and not at each call. Seed before the call."
+    )
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    file, line = user_frame(2)
+    raise problem(f"{file}:{line}")
+
+
+def _set_state(state: torch.Tensor) -> None:
+    """Putting back the state that is there, as `fork_rng` does where nothing was drawn, changes nothing."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        same = torch.equal(state, torch.default_generator.get_state())
+    if not same:
+        _refuse()
+
+
+def refused() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """(module, name, function) for what stands in for PyTorch's functions in the thread that traces."""
+    found = []
+    for name, other in (("manual_seed", _refuse), ("seed", _refuse), ("set_rng_state", _set_state)):
+        for module in (torch, torch.random):
+            found.append((module, name, here_only(getattr(module, name), other)))
+    return found

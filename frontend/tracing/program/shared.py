@@ -1,0 +1,158 @@
+"""Different tensors in one memory, where a program updates one of them.
+
+Arguments of a program are values of their own, so parameters, buffers and captured tensors that lie in
+each other's memory are traced as views of the one that holds all: an update of one is seen by all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from ..data.trace import TraceInput, TraceValue
+
+
+class Shared(Exception):
+    """A trace has taken tensors for different ones, and one that it updates lies in the memory of
+    another. storages: their addresses."""
+
+    def __init__(self, storages: set[int]) -> None:
+        super().__init__("shared memory")
+        self.storages = storages
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage; 0 for one without memory."""
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses from which and up to which a tensor's elements lie."""
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    begin = tensor.data_ptr()
+    return begin, begin + (reach + 1) * tensor.element_size()
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether elements of both may lie at one address.
+
+    Columns of one matrix, say, lie between each other and share none: two tensors are apart if they are
+    modulo one of their strides.
+    """
+    if not (a.numel() and b.numel()):
+        return False
+    (begin, end), (other, last) = span(a), span(b)
+    if begin >= last or other >= end:
+        return False
+    steps = [
+        [(s * t.element_size(), n) for s, n in zip(t.stride(), t.shape) if n != 1] for t in (a, b)
+    ]
+    for modulus in {s for own in steps for s, _ in own if s}:
+        widths = [
+            sum(s * (n - 1) for s, n in own if s % modulus) + t.element_size()
+            for own, t in zip(steps, (a, b))
+        ]
+        behind = (other - begin) % modulus  # from a's first byte to the next of b's
+        if widths[0] <= behind and behind + widths[1] <= modulus:
+            return False
+        if a.element_size() == b.element_size():
+            mine = _places(steps[0], 0, modulus)
+            if mine and mine.isdisjoint(_places(steps[1], behind, modulus) or mine):
+                return behind % a.element_size() != 0
+    return True
+
+
+#: elements of a tensor, modulo a stride, that are compared one by one
+_COMPARED = 1024
+
+
+def _places(steps: Sequence[tuple[int, int]], start: int, modulus: int) -> set[int]:
+    """Where elements begin, modulo a number of bytes; nothing if they are many."""
+    inner = [(s, n) for s, n in steps if s % modulus]
+    if math.prod(n for _, n in inner) > _COMPARED:
+        return set()
+    found = {start}
+    for stride, size in inner:
+        found = {(p + i * stride) % modulus for p in found for i in range(size)}
+    return found
+
+
+def base_of(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The tensor that holds `tensor` and as much else as possible: one of `others` or itself."""
+    best, storage = tensor, storage_of(tensor)
+    begin, end = span(tensor)
+    for other in others:
+        if other.dtype != tensor.dtype or not other.is_contiguous() or storage_of(other) != storage:
+            continue
+        first, last = span(other)
+        low, high = span(best)
+        wider = (last - first) > (high - low) or (best is tensor and other is not tensor)
+        if first <= begin and end <= last and wider and first <= low and high <= last:
+            best = other
+    return best
+
+
+def view_in(wrapper: torch.Tensor, base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` as a view of `base`, whose traced stand-in is `wrapper`."""
+    with torch._C.DisableTorchFunction():
+        mine, whole = ((t.shape, t.stride(), t.data_ptr()) for t in (tensor, base))
+        with torch.no_grad():
+            held = wrapper.detach()
+            if mine == whole:
+                held = held.view(mine[0])
+            else:
+                offset = (mine[2] - whole[2]) // base.element_size()
+                held = _placed(held, mine[0], mine[1], offset)
+        if tensor.requires_grad:
+            held.requires_grad_(True)
+        if isinstance(tensor, torch.nn.Parameter):
+            held._is_param = True  # type: ignore[attr-defined]
+    return held
+
+
+def _placed(
+    whole: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> torch.Tensor:
+    """`as_strided` of a row-major tensor, by views that updates can be written through."""
+    given = offset
+    order = sorted((d for d, n in enumerate(shape) if n > 1), key=lambda d: -strides[d])
+    view = whole.reshape(-1)
+    for place, d in enumerate(order):
+        step, last = strides[d], place == len(order) - 1
+        length = view.shape[-1]
+        if not last and step and length % step == 0:
+            skipped, offset = divmod(offset, step)
+            view = view.unflatten(-1, (length // step, step)).narrow(-2, skipped, shape[d])
+        elif last and step:
+            view = view[..., offset : offset + (shape[d] - 1) * step + 1 : step]
+        else:
+            return whole.as_strided(shape, strides, given)
+    if not order:
+        view = view[offset]
+    view = view.permute([order.index(d) for d in sorted(order)])
+    for d, n in enumerate(shape):
+        if n == 1:
+            view = view.unsqueeze(d)
+    return view
+
+
+def conflicts(
+    inputs: Mapping[int, TraceInput], written: set[int], used: set[TraceValue]
+) -> list[tuple[int, int]]:
+    """Which updated argument lies in the memory of another that counts: pairs of their numbers."""
+    groups: dict[int, list[int]] = {}
+    for index, entry in inputs.items():
+        if entry.tensor is not None and (index in written or entry.value in used):
+            groups.setdefault(storage_of(entry.tensor), []).append(index)
+    found = []
+    for storage, members in groups.items():
+        if not storage or len(members) < 2:
+            continue
+        for a in members:
+            for b in members:
+                mine, other = inputs[a].tensor, inputs[b].tensor
+                if a != b and a in written and mine is not other and overlap(mine, other):  # type: ignore[arg-type]
+                    found.append((a, b))
+    return found

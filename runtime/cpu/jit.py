@@ -1,0 +1,223 @@
+"""Kernels from MLIR text to machine code, by upstream passes and LLVM's JIT.
+
+Kernel functions are cached by their text for the life of the process: graphs, signatures and
+layers that need the same code share it. The machine code of a program is kept on disk, too
+(`runtime/stored/cache.py`), and is loaded without LLVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+import logging
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gflow.dialects.program import KERNEL_LOWERING
+
+from ..stored import cache as disk
+from . import machine
+from .objects import LoadedObject, ObjectError, load_object, supported
+
+if TYPE_CHECKING:
+    from gflow.dialects.mlir import ExecutionEngine
+
+_log = logging.getLogger("gflow")
+
+#: (instruction sets, kernel) → address
+_addresses: dict[tuple[str, str], int] = {}
+_engines: list[ExecutionEngine] = []
+
+#: features that every level has, beside those of its own
+_BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
+_loaded: list[LoadedObject] = []
+_lock = threading.Lock()
+
+
+@cache
+def _torch_library() -> ctypes.CDLL:
+    """PyTorch's CPU library.
+
+    Looking a symbol up in it also searches what it is linked to, so the OpenMP functions are
+    those of PyTorch's own runtime. A process may hold several (scikit-learn ships one, too), and
+    two thread pools that spin against each other are a hundred times slower than one.
+
+    Raises:
+        RuntimeError: it isn't there.
+    """
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    for path in sorted(folder.glob("libtorch_cpu.*")):
+        return ctypes.CDLL(str(path))
+    raise RuntimeError(
+        f"PyTorch's CPU library was not found in {folder}; is PyTorch installed from a wheel?"
+    )
+
+
+@cache
+def _torch_symbol(name: str) -> int | None:
+    """The address of a C function in PyTorch's library or what that leads to, or None."""
+    try:
+        return ctypes.cast(getattr(_torch_library(), name), ctypes.c_void_p).value
+    except AttributeError:
+        return None
+
+
+@cache
+def symbol_address(name: str) -> int | None:
+    """The address of a C function that kernels call: PyTorch's, or libm's, which LLVM finds itself."""
+    found = _torch_symbol(name)
+    if found is None:
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+            found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    return found
+
+
+def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> dict[str, int]:
+    """Addresses of kernel functions.
+
+    Args:
+        kernels: function name to the text of an `llvm.func` of that name; a name determines its
+            text (it ends in a hash of it), so a name already compiled isn't compiled again.
+        declarations: what they call: function name to its `llvm.func` text.
+    """
+    isa = machine.limit()
+    with _lock:
+        missing = {name: text for name, text in kernels.items() if (isa, name) not in _addresses}
+        if missing:
+            _compile(missing, declarations, isa)
+        return {name: _addresses[isa, name] for name in kernels}
+
+
+def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
+    """Take machine code that was compiled before for kernels that are not compiled yet.
+
+    Raises:
+        ObjectError: it is damaged, another machine's, or lacks one of them.
+    """
+    isa = machine.limit()
+    with _lock:
+        missing = [name for name in kernels if (isa, name) not in _addresses]
+        if not missing:
+            return
+        loaded = load_object(data, symbol_address)
+        for name in missing:
+            if name not in loaded.symbols:
+                raise ObjectError(f"the object file lacks the kernel {name}")
+        _addresses.update({(isa, name): loaded.symbols[name] for name in missing})
+        _loaded.append(loaded)
+
+
+def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> bytes | None:
+    """The machine code of kernels, as an object file; None where such files cannot be loaded."""
+    if not supported():
+        return None
+    isa = machine.limit()
+    name = _cache_key(kernels, declarations, isa)
+    if name is not None and (data := disk.read("objects", name)) is not None:
+        return data
+    engine = _engine(kernels, declarations, isa, dump=True)
+    engine.raw_lookup("gflow_addresses")
+    return _object_of(engine)
+
+
+def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
+    """Add the addresses of new kernels, from the disk cache or compiled."""
+    name = _cache_key(kernels, declarations, isa)
+    if name is not None and (data := disk.read("objects", name)) is not None:
+        try:
+            loaded = load_object(data, symbol_address)
+            _addresses.update({(isa, kernel): loaded.symbols[kernel] for kernel in kernels})
+            _loaded.append(loaded)
+            return
+        except (ObjectError, KeyError) as error:
+            disk.discard("objects", name, str(error))
+    engine = _engine(kernels, declarations, isa, dump=name is not None)
+    table = (ctypes.c_int64 * len(kernels))()
+    pointer = ctypes.c_void_p(ctypes.addressof(table))
+    # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
+    fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("gflow_addresses"))
+    fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
+    _engines.append(engine)
+    _addresses.update(zip([(isa, kernel) for kernel in kernels], table))
+    if name is not None:
+        try:
+            code = _object_of(engine)
+        except OSError as error:  # no room for temporary files
+            _log.warning("machine code is not cached: %s", error)
+        else:
+            disk.write("objects", name, code)
+
+
+def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> str | None:
+    """The cache's name for the machine code of these kernels; None if there is no cache."""
+    if disk.directory() is None or not supported():
+        return None
+    return disk.key(isa, *declarations.values(), *kernels.values())
+
+
+def _object_of(engine: ExecutionEngine) -> bytes:
+    """The object file that an engine has compiled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.o"
+        engine.dump_to_object_file(str(path))
+        return path.read_bytes()
+
+
+def _engine(
+    kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str, dump: bool
+) -> ExecutionEngine:
+    """Compile kernels. isa: a level of instruction sets, or "" for this processor's. dump: keep the object file."""
+    # only here: machine code that is at hand is loaded without LLVM
+    from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
+
+    context = ir.Context()
+    with context:
+        text = "\n".join(
+            [
+                "module {",
+                *declarations.values(),
+                *kernels.values(),
+                _address_table(list(kernels)),
+                "}",
+            ]
+        )
+        module = ir.Module.parse(text)
+        for op in module.body.operations:
+            # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
+            op.operation.attributes["no_inline"] = ir.UnitAttr.get()
+            if isa:
+                op.operation.attributes["target_cpu"] = ir.StringAttr.get(isa)
+                # the engine's own are this processor's
+                op.operation.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
+        manager = PassManager.parse(KERNEL_LOWERING)
+        manager.enable_verifier(False)
+        manager.run(module.operation)
+        # vectors and unrolling are in the text, so more than level 1 only takes longer;
+        # naming the libraries in `shared_libs` would cost half a second: LLVM lists their symbols
+        engine = ExecutionEngine(module, opt_level=1, shared_libs=[], enable_object_dump=dump)
+    for name in declarations:
+        address = _torch_symbol(name)
+        if address is not None:
+            engine.raw_register_runtime(name, ctypes.c_void_p(address))
+    return engine
+
+
+def _address_table(names: list[str]) -> str:
+    """A function that writes the address of each kernel into an array.
+
+    Looking up one symbol is cheaper than looking up many.
+    """
+    lines = ["  llvm.func @gflow_addresses(%out: !llvm.ptr) {"]
+    for i, name in enumerate(names):
+        lines.append(f"    %f{i} = llvm.mlir.addressof @{name} : !llvm.ptr")
+        lines.append(f"    %p{i} = llvm.getelementptr %out[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
+        lines.append(f"    llvm.store %f{i}, %p{i} : !llvm.ptr, !llvm.ptr")
+    return "\n".join([*lines, "    llvm.return", "  }"])

@@ -1,0 +1,250 @@
+"""The native steps of a program: a table of kernels and their words, run by generated code.
+
+The words of a kernel are 64-bit numbers; those that are addresses of arguments or results are
+patched when these move, all others are written once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gflow.dialects.extents import Extent
+from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
+
+from ..failures import FOUND, REPORT_WORDS, raise_failed
+from ..sizes import Numbers
+from . import jit
+
+_RUNNER = "gflow_run_steps"
+#: runs steps `begin` to `end` of a table whose rows are (function, words, whether it is parallel), up to one that
+#: reports an error, and where none does sets `threads` to 0, in the same call: whether they have run can be read at
+#: any moment; words: table, begin, end, threads, report. Gives the report's first word.
+RUNNER_TEXT = """  llvm.func @gflow_run_steps(%w: !llvm.ptr) -> i64 {
+    %one = arith.constant 1 : i64
+    %zero = arith.constant 0 : i32
+    %table = llvm.load %w : !llvm.ptr -> !llvm.ptr
+    %pb = llvm.getelementptr %w[1] : (!llvm.ptr) -> !llvm.ptr, i64
+    %begin = llvm.load %pb : !llvm.ptr -> i64
+    %pe = llvm.getelementptr %w[2] : (!llvm.ptr) -> !llvm.ptr, i64
+    %end = llvm.load %pe : !llvm.ptr -> i64
+    %pt = llvm.getelementptr %w[3] : (!llvm.ptr) -> !llvm.ptr, i64
+    %threads = llvm.load %pt : !llvm.ptr -> i32
+    %pr = llvm.getelementptr %w[4] : (!llvm.ptr) -> !llvm.ptr, i64
+    %report = llvm.load %pr : !llvm.ptr -> !llvm.ptr
+    %single = arith.constant 1 : i32
+    %none = arith.constant 0 : i64
+    %alone = arith.cmpi eq, %threads, %single : i32
+    scf.for %i = %begin to %end step %one : i64 {
+      %failed = llvm.load %report : !llvm.ptr -> i64
+      %go = arith.cmpi eq, %failed, %none : i64
+      scf.if %go {
+      %row = llvm.getelementptr %table[%i]
+          : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.array<3 x i64>
+      %function = llvm.load %row : !llvm.ptr -> !llvm.ptr
+      %pw = llvm.getelementptr %row[1] : (!llvm.ptr) -> !llvm.ptr, i64
+      %words = llvm.load %pw : !llvm.ptr -> !llvm.ptr
+      %pp = llvm.getelementptr %row[2] : (!llvm.ptr) -> !llvm.ptr, i64
+      %flag = llvm.load %pp : !llvm.ptr -> i64
+      %no = arith.constant 0 : i64
+      %serial = arith.cmpi eq, %flag, %no : i64
+      %direct = arith.ori %serial, %alone : i1
+      scf.if %direct {
+        llvm.call %function(%words) : !llvm.ptr, (!llvm.ptr) -> ()
+      } else {
+        llvm.call @GOMP_parallel(%function, %words, %threads, %zero)
+            : (!llvm.ptr, !llvm.ptr, i32, i32) -> ()
+      }
+      }
+    }
+    %result = llvm.load %report : !llvm.ptr -> i64
+    %well = arith.cmpi eq, %result, %none : i64
+    %wide = arith.extui %threads : i32 to i64
+    %left = arith.select %well, %none, %wide : i64
+    llvm.store %left, %pt : i64, !llvm.ptr
+    llvm.return %result : i64
+  }"""
+_GROUP = "gflow_run_group"
+#: runs kernels side by side on the calling thread: its share of each, and every nth of those that cannot
+#: be shared; words: how many, then (function, words, whether it is shared) for each
+GROUP_TEXT = """  llvm.func @gflow_run_group(%w: !llvm.ptr) {
+    %zero = arith.constant 0 : i64
+    %one = arith.constant 1 : i64
+    %count = llvm.load %w : !llvm.ptr -> i64
+    %rows = llvm.getelementptr %w[1] : (!llvm.ptr) -> !llvm.ptr, i64
+    %tid32 = llvm.call @omp_get_thread_num() : () -> i32
+    %threads32 = llvm.call @omp_get_num_threads() : () -> i32
+    %tid = arith.extsi %tid32 : i32 to i64
+    %threads = arith.extsi %threads32 : i32 to i64
+    scf.for %i = %zero to %count step %one : i64 {
+      %row = llvm.getelementptr %rows[%i]
+          : (!llvm.ptr, i64) -> !llvm.ptr, !llvm.array<3 x i64>
+      %function = llvm.load %row : !llvm.ptr -> !llvm.ptr
+      %pw = llvm.getelementptr %row[1] : (!llvm.ptr) -> !llvm.ptr, i64
+      %words = llvm.load %pw : !llvm.ptr -> !llvm.ptr
+      %ps = llvm.getelementptr %row[2] : (!llvm.ptr) -> !llvm.ptr, i64
+      %flag = llvm.load %ps : !llvm.ptr -> i64
+      %shared = arith.cmpi ne, %flag, %zero : i64
+      %turn = arith.remui %i, %threads : i64
+      %mine = arith.cmpi eq, %turn, %tid : i64
+      %run = arith.ori %shared, %mine : i1
+      scf.if %run {
+        llvm.call %function(%words) : !llvm.ptr, (!llvm.ptr) -> ()
+      }
+    }
+    llvm.return
+  }"""
+_THREADS = {
+    name: f"  llvm.func @{name}() -> i32" for name in ("omp_get_thread_num", "omp_get_num_threads")
+}
+_PARALLEL = "  llvm.func @GOMP_parallel(!llvm.ptr, !llvm.ptr, i32, i32)"
+
+#: the address of a place that never moves; None for arguments and results
+FixedAddress = Callable[[Place], int | None]
+
+
+class Segment(NamedTuple):
+    """Rows of a table that run in one call: the runner's words, and their address."""
+
+    words: np.ndarray
+    address: int
+
+
+def kernels_of(program: Program) -> tuple[dict[str, str], dict[str, str]]:
+    """All functions that a program runs on, and what these call, by name: their texts."""
+    kernels = {**program.kernels, _RUNNER: RUNNER_TEXT}
+    declarations = {**program.declarations, "GOMP_parallel": _PARALLEL}
+    if any(isinstance(s, KernelGroup) for s in program.steps):
+        kernels[_GROUP] = GROUP_TEXT
+        declarations |= _THREADS
+    return kernels, declarations
+
+
+class KernelTable:
+    """Compiled kernels with their words. Row i is the i-th step of the program that is no ATen call."""
+
+    def __init__(self, program: Program, fixed: FixedAddress) -> None:
+        """
+        Args:
+            fixed: of constants; what kernels report goes to the table's own memory.
+
+        Raises:
+            ValueError: a kernel's text is not valid MLIR.
+        """
+        steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
+        functions = jit.compile_kernels(*kernels_of(program))
+        self._runner = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions[_RUNNER])
+        self._checks = program.checks
+        self._report = np.zeros(REPORT_WORDS, dtype=np.int64)
+        # never empty, so that their addresses are good
+        self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
+        self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
+        self._used = 0
+        self._spots: dict[tuple[str, int], list[tuple[int, int | Extent]]] = {}
+        self._varying: list[tuple[int, Extent]] = []
+        for n, step in enumerate(steps):
+            if isinstance(step, KernelStep):
+                self._rows[n] = (*self._place(step, functions, fixed), int(step.parallel))
+            else:
+                self._rows[n] = (*self._place_group(step, functions, fixed), 1)
+        self._patches = {
+            key: (
+                np.array([w for w, _ in found]),
+                np.array([0 if isinstance(o, Extent) else o for _, o in found], dtype=np.int64),
+            )
+            for key, found in self._spots.items()
+        }
+        self._offsets: list[tuple[tuple[str, int], int, Extent]] = [
+            (key, i, offset)
+            for key, found in self._spots.items()
+            for i, (_, offset) in enumerate(found)
+            if isinstance(offset, Extent)
+        ]
+        self._at = np.array([at for at, _ in self._varying], dtype=np.int64)
+        self._numbers = Numbers([extent for _, extent in self._varying])
+
+    def _place(
+        self, step: KernelStep, functions: dict[str, int], fixed: FixedAddress
+    ) -> tuple[int, int]:
+        """Write the words of a step; returns its function and the words' address."""
+        start = self._words.ctypes.data + 8 * self._used
+        for word in step.words:
+            if isinstance(word, Extent):
+                self._varying.append((self._used, word))
+            elif isinstance(word, int):
+                self._words[self._used] = word
+            elif isinstance(word, Place) and word.space == "status":
+                self._words[self._used] = self._report.ctypes.data
+            elif isinstance(word, Place) and (address := fixed(word)) is not None:
+                self._words[self._used] = address
+            elif isinstance(word, Place):
+                found = self._spots.setdefault((word.space, word.index), [])
+                found.append((self._used, word.offset))
+            self._used += 1
+        return functions[step.kernel], start
+
+    def _place_group(
+        self, group: KernelGroup, functions: dict[str, int], fixed: FixedAddress
+    ) -> tuple[int, int]:
+        """The same for a group: its own words, after those of its members."""
+        words = [len(group.members)]
+        for step in group.members:
+            words += [*self._place(step, functions, fixed), int(step.shared)]
+        start = self._words.ctypes.data + 8 * self._used
+        self._words[self._used : self._used + len(words)] = words
+        self._used += len(words)
+        return functions[_GROUP], start
+
+    def patch(self, space: str, index: int, address: int) -> None:
+        """Set the address of argument or result number `index`."""
+        found = self._patches.get((space, index))
+        if found is not None:
+            self._words[found[0]] = address + found[1]
+
+    def resize(self, n: int) -> None:
+        """Write the words that a size of `n` makes. All addresses must be set again after."""
+        self._words[self._at] = self._numbers.at(n)
+        for key, i, offset in self._offsets:
+            self._patches[key][1][i] = offset.at(n)
+
+    def segment(self, begin: int, end: int) -> Segment:
+        """Rows `begin`…`end`, the end left out."""
+        rows, report = self._rows.ctypes.data, self._report.ctypes.data
+        words = np.array([rows, begin, end, 0, report], dtype=np.int64)
+        return Segment(words, words.ctypes.data)
+
+    def run(self, segment: Segment, threads: int) -> None:
+        """Run the rows of a segment, the parallel ones on `threads` threads; raises as `finish`."""
+        prepare(segment, threads)
+        self.finish(segment)
+
+    def finish(self, segment: Segment) -> None:
+        """Run a segment that is prepared.
+
+        Raises:
+            IndexError, RuntimeError, …: a check failed; what comes after it has not run.
+        """
+        failed = self._runner(segment.address)
+        if failed:
+            found = int(self._report[FOUND])
+            self._report[:] = 0
+            raise_failed(self._checks[failed - 1], found)
+
+
+def prepare(segment: Segment, threads: int) -> None:
+    """Let a segment run next, its parallel rows on `threads` threads."""
+    segment.words[3] = threads
+
+
+def has_run(segment: Segment) -> bool:
+    """Whether a segment has run since it was prepared."""
+    return not segment.words[3]
+
+
+def _word_count(step: KernelStep | KernelGroup) -> int:
+    if isinstance(step, KernelStep):
+        return len(step.words)
+    return 1 + sum(3 + len(member.words) for member in step.members)

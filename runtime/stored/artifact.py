@@ -1,0 +1,656 @@
+"""Saved graphs: a directory with programs, kernels and weights, and `LoadedGraph` that runs it.
+
+    manifest.json        versions, signatures, which tensor is which argument, checksums of all files
+    model.mlir           the planned module; model.1.mlir, … of further signatures
+    programs/0.json      the table of steps that the module came to
+    kernels/NAME.mlir    each kernel's text; kernels/cpu.o their machine code. Of a graph for CUDA
+                         NAME.py and NAME.0.cubin
+    weights.safetensors  parameters, buffers, optimizer state, constants
+
+Neither the model's code nor gflow's tracing and compiler are needed to load one. Its kernels are
+code: load artifacts from those that you would run code from. Checksums tell damage, not intent; a
+signature (`key`) tells that nobody without the key has changed anything.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gflow.dialects.program import Argument, Program
+from gflow.dialects.program_form import decode, encode
+from gflow.dialects.types import share_memory
+
+from ..arena import Arena
+from ..calls import bind, decode_results, encode_arguments, result_names
+from ..cpu import jit, machine, table
+from ..cpu.objects import ObjectError
+from ..interrupts import held
+from ..loading import cuda_device, load_program
+from ..micro_batches import MicroBatches, Ready, Split
+from ..numbers import holds
+from ..schedulers import restore
+from ..seeds import Seeds
+from ..tensors import DTYPES, dtype_named, laid_out
+from . import checkpoint, trust
+from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
+from .device_files import device_files, read_device
+from .manifest import check_fit, check_manifest, check_seal
+from .program_io import ProgramError, from_values
+
+__all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
+
+_log = logging.getLogger("gflow")
+
+WEIGHTS = "weights.safetensors"
+OBJECT = "kernels/cpu.o"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: its dotted name, shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        shape = "×".join(map(str, self.shape)) or "scalar"
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {shape}"
+
+
+# programs as files
+
+
+def program_files(programs: Sequence[Program]) -> dict[str, bytes]:
+    """The files of programs, without their constants and machine code."""
+    files: dict[str, bytes] = {}
+    for n, program in enumerate(programs):
+        files[_ir_name(n)] = program.ir.encode()
+        values = {name: encode(getattr(program, name)) for name in _SAVED}
+        values["kernels"] = encode(tuple(program.kernels))
+        more, code = device_files(program)
+        values |= more
+        files |= code
+        files[f"programs/{n}.json"] = json.dumps(values).encode()
+        for name, text in program.kernels.items():
+            files[f"kernels/{name}.mlir"] = text.encode()
+    return files
+
+
+def machine_code(programs: Sequence[Program]) -> bytes | None:
+    """An object file with the kernels of all programs, for machines like this one; None where there are
+    none for the CPU, or it cannot be made."""
+    if any(program.target != "cpu" for program in programs):
+        return None
+    return jit.object_file(*_all_kernels(programs))
+
+
+def _ir_name(n: int) -> str:
+    return f"model.{n}.mlir" if n else "model.mlir"
+
+
+#: fields of a program that its JSON has as they are; the others are files
+_SAVED = tuple(
+    f.name
+    for f in fields(Program)
+    if f.name not in ("ir", "kernels", "constants", "triton", "device_code")
+)
+
+
+def _read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> Program:
+    """
+    Raises:
+        ProgramError: it is not whole.
+    """
+    try:
+        found = json.loads(bundle.files[f"programs/{n}.json"])
+        names = decode(found.pop("kernels"))
+        device = read_device(found, bundle.files)
+        kernels = {k: bundle.files[f"kernels/{k}.mlir"].decode() for k in names}
+        text = bundle.files[_ir_name(n)].decode()
+        raw = [c.numpy().tobytes() for c in constants]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ProgramError(f"program {n}: {type(error).__name__}: {error}") from None
+    return from_values(found, **device, ir=text, kernels=kernels, constants=raw)
+
+
+def _all_kernels(programs: Sequence[Program]) -> tuple[dict[str, str], dict[str, str]]:
+    kernels: dict[str, str] = {}
+    declarations: dict[str, str] = {}
+    for program in programs:
+        more, called = table.kernels_of(program)
+        kernels |= more
+        declarations |= called
+    return kernels, declarations
+
+
+def runner_text() -> str:
+    """The code that calls kernels; machine code of kernels goes with one version of it."""
+    return table.RUNNER_TEXT + table.GROUP_TEXT
+
+
+# loading
+
+
+#: makes a program again from its IR
+Regenerate = Callable[[Program], Program]
+
+
+def load_graph(
+    path: Path, *, key: bytes | None = None, regenerate: Regenerate | None = None
+) -> LoadedGraph:
+    """Load what `gflow.save(graph, path)` wrote. Its machine code and kernels are run, so it must come
+    from somebody whose programs you would run; a key says so.
+
+    Args:
+        key: what it must be signed with.
+        regenerate: compile programs from their IR with it, and run none of the code that is stored.
+
+    Raises:
+        ArtifactError: it is damaged, from a later version, for another device, or not signed with
+            the key.
+    """
+    bundle = read_bundle(path, key)
+    foreign = "" if key is not None or regenerate is not None else _foreign(path)
+    try:
+        weights = checkpoint.load(bundle.files.pop(WEIGHTS), str(path / WEIGHTS))
+        graph = LoadedGraph(bundle, weights, regenerate)
+    except ArtifactError:
+        raise
+    except (
+        ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError,
+        AssertionError,
+    ) as error:  # fmt: skip
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArtifactError(f"{path} cannot be loaded: {reason}") from None
+    if foreign:
+        _log.warning(
+            "%s, and code from there runs in this process; sign artifacts (key=) or load them with "
+            "native=False", foreign,
+        )  # fmt: skip
+    return graph
+
+
+def _foreign(path: Path) -> str:
+    """Who else may write to what is run; "" if nobody."""
+    inside = (p for p in path.rglob("*") if not p.is_symlink())
+    return next(filter(None, map(trust.is_foreign, (path, *inside))), "")
+
+
+class _Variant:
+    """What one signature runs, a program or the two of a step in micro-batches, and what its arguments
+    are."""
+
+    def __init__(self, programs: Sequence[Program], described: dict[str, Any]) -> None:
+        split = described.get("split")
+        self.split = None if split is None else Split(**split)
+        self.programs = list(programs)
+        self.call, self.outputs = described["call"], described["outputs"]
+        self.parameters = described["parameters"]
+        self.inputs = [
+            TensorInfo(i["name"], tuple(i["shape"]), dtype_named(i["dtype"]), tuple(i["strides"]))
+            for i in described["inputs"]
+        ]
+        self.sources: list[list[Any]] = described["arguments"]
+        self.guards, self.numbers = described["guards"], described["numbers"]
+        self.arguments: list[torch.Tensor | None] = []
+        self.written = {
+            places[r.alias]
+            for program, places in self._places()
+            for r in program.results
+            if r.alias is not None
+        }
+        self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
+
+    def _places(self) -> list[tuple[Program, Sequence[int]]]:
+        """Each program, with the positions of its arguments among those of the signature."""
+        if self.split is None:
+            return [(self.programs[0], range(len(self.sources)))]
+        return list(zip(self.programs, (self.split.forward, self.split.update)))
+
+    def argument_types(self) -> list[Argument | None]:
+        """The type of each argument; None where there is none, or only that of a part."""
+        found: list[Argument | None] = [None] * len(self.sources)
+        for program, places in self._places():
+            rng = len(program.arguments) - len(places)
+            if rng not in ((0,) if self.split is None else (0, 1)):
+                raise ArtifactError("the manifest does not fit the program")
+            for position, argument in zip(places, program.arguments):
+                found[position] = argument
+        return found
+
+    def prepare(self, arena: Arena, where: torch.device) -> None:
+        """Make it ready to run."""
+        ready = [load_program(program, arena, where=where) for program in self.programs]
+        if self.split is None:
+            self.run = ready[0]
+            return
+        forward, update = (
+            Ready(run, len(program.arguments) > len(places))
+            for run, (program, places) in zip(ready, self._places())
+        )
+        self.run = MicroBatches(forward, update, self.split)
+
+    def result_infos(self) -> list[TensorInfo]:
+        names = result_names(self.outputs)
+        results = self.programs[0].results
+        count = 1 if self.split is None else self.split.count
+        infos = []
+        for n, name in names.items():
+            shape = results[n].type.shape
+            whole = (*(count * rows for rows in shape[:1]), *shape[1:])
+            infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
+        return infos
+
+
+class LoadedGraph:
+    """A graph from a file: call it as the graph that was saved.
+
+    A training graph takes a step at each call and updates its own weights. Calls from several
+    threads are serialized.
+    """
+
+    def __init__(
+        self, bundle: Bundle, weights: dict[str, Any], regenerate: Regenerate | None = None
+    ) -> None:
+        manifest = bundle.manifest
+        check_manifest(manifest)
+        self.target: str = manifest["target"]
+        self.device = _device(self.target)
+        self._bundle, self._weights = bundle, weights
+        self._lock = threading.Lock()
+        self.name: str = manifest["name"]
+        self.training: bool = manifest["training"]
+        self.versions: dict[str, Any] = manifest["versions"]
+        described = manifest["programs"]
+        programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
+        if regenerate is not None:
+            programs = [regenerate(p) for p in programs]
+        for program in programs:
+            if program.target != self.target:
+                raise ArtifactError(
+                    f"it was saved for {self.target}, and has a program for {program.target}"
+                )
+        firsts = [d.get("program", n) for n, d in enumerate(described)]
+        if len(programs) != sum(2 if d.get("split") else 1 for d in described):
+            raise ArtifactError("the manifest and the weights are not of one graph")
+        self._numbers = {k: v["tensor"] for k, v in weights["numbers"].items()}
+        self._seeds = Seeds()
+        self._schedulers = [
+            None if d is None else self._restored(n, d)
+            for n, d in enumerate(manifest.get("schedulers", ()))
+        ]
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._variants = [
+            _Variant(programs[n : n + (2 if d.get("split") else 1)], d)
+            for n, d in zip(firsts, described)
+        ]
+        if any(t.numel() != 1 for t in self._numbers.values()):
+            raise ArtifactError("one of its numbers is none")
+        for variant, entry in zip(self._variants, described):
+            check_fit(entry, variant.programs, variant.argument_types())
+            self._bind(variant)
+            self._guards_hold(variant)  # they can be evaluated
+        check_seal(manifest)
+        if (saved := weights["state"].get("graph.rng")) is not None:
+            self._seeds.load(saved)
+        if regenerate is None:
+            self._adopt(programs)
+        arena = Arena()  # one runs at a time
+        for variant in self._variants:
+            variant.prepare(arena, self.device)
+
+    def _adopt(self, programs: Sequence[Program]) -> None:
+        """Use the machine code if it is for this machine; kernels are compiled from text if not."""
+        if self.target != "cpu":
+            return
+        described = self._bundle.manifest.get("object")
+        data = self._bundle.files.get(OBJECT)
+        if data is None or described is None or not machine.runs(described, runner_text()):
+            _log.info("%s has no machine code for this machine, compiling its kernels", self.name)
+            return
+        try:
+            jit.adopt_object(data, _all_kernels(programs)[0])
+        except ObjectError as error:
+            _log.warning("machine code of %s cannot be loaded, compiling: %s", self.name, error)
+
+    def _restored(self, n: int, described: dict[str, Any]) -> Any:
+        state = self._weights["state"]
+        groups = state[f"graph.optimizer.{described['optimizer']}"]["param_groups"]
+        return restore(described, state[f"graph.lr_scheduler.{n}"], groups)
+
+    def _bind(self, variant: _Variant) -> None:
+        """Find the tensor of each argument that is no input."""
+        for source, argument in zip(variant.sources, variant.argument_types(), strict=True):
+            kind, where = source
+            if kind == "input":
+                variant.arguments.append(None)
+                continue
+            if kind == "rng":
+                variant.arguments.append(self._seeds.value)
+                continue
+            if argument is None:
+                raise ArtifactError("the manifest does not fit the program")
+            shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
+            if kind == "number":
+                tensor = self._numbers[where]
+            elif kind == "gradient":
+                blank = torch.empty_strided(
+                    shape, argument.strides, dtype=dtype, device=self.device
+                ).zero_()
+                tensor = self._gradients.setdefault(where, blank)
+            else:
+                tensor = _at(self._weights, where)
+                if tensor.device != self.device:
+                    tensor = tensor.to(self.device)
+                    _put(self._weights, where, tensor)
+            if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
+                raise ArtifactError(f"the weights do not fit the program at {argument.name}")
+            if tensor.numel() > 1 and tensor.stride() != tuple(argument.strides):
+                tensor = laid_out(tensor, tuple(argument.strides))
+                _put(self._weights, where, tensor)
+            variant.arguments.append(tensor)
+
+    # calls
+
+    @property
+    def inputs(self) -> list[TensorInfo]:
+        """The tensors of a call, in order, of the latest signature."""
+        return list(self._variants[0].inputs)
+
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The tensors that a call gives, in order, of the latest signature."""
+        return self._variants[0].result_infos()
+
+    @property
+    def signatures(self) -> list[tuple[list[TensorInfo], list[TensorInfo]]]:
+        """Inputs and outputs of every program."""
+        return [(list(v.inputs), v.result_infos()) for v in self._variants]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run once.
+
+        Raises:
+            ValueError: no saved program takes such arguments.
+        """
+        variant, tensors = self._choose(args, kwargs)
+        return decode_results(variant.outputs, self._run(variant, tensors))
+
+    def run_named(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run on tensors by the names of `inputs`; results by the names of `outputs`.
+
+        Raises:
+            ValueError: no saved program takes such tensors.
+        """
+        problems = []
+        for variant in self._variants:
+            problem = _unfit(variant, given, self.device)
+            if problem is None and self._guards_hold(variant):
+                results = self._run(variant, [given[i.name] for i in variant.inputs])
+                return {name: results[n] for n, name in result_names(variant.outputs).items()}
+            problems.append(problem or _moved_on(variant))
+        raise ValueError(f"{self.name}: {_first(problems)}")
+
+    def _choose(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[_Variant, list[torch.Tensor]]:
+        problems: list[str] = []
+        close: list[str] = []  # of programs that take such arguments, but for their tensors
+        for variant in self._variants:
+            try:
+                bound = bind(variant.parameters, args, kwargs)
+            except TypeError as error:
+                problems.append(f"the arguments do not fit: {error}")
+                continue
+            for shared in (True, False):
+                tensors: list[torch.Tensor] = []
+                try:
+                    structure = encode_arguments(bound, tensors, shared)
+                except TypeError as error:
+                    raise ValueError(f"{self.name}: {error}, which no graph takes") from None
+                if structure == variant.call:
+                    break
+            else:
+                problems.append(
+                    "the arguments differ from those of the saved graph by more than their tensors "
+                    f"({', '.join(map(str, variant.inputs))})"
+                )
+                continue
+            named = {i.name: t for i, t in zip(variant.inputs, tensors)}
+            problem = _unfit(variant, named, self.device)
+            if problem is None and self._guards_hold(variant):
+                return variant, tensors
+            close.append(problem or _moved_on(variant))
+        raise ValueError(f"{self.name}: {_first([*close, *problems])}")
+
+    def _guards_hold(self, variant: _Variant) -> bool:
+        if not variant.guards:
+            return True
+        numbers = [self._numbers[name].item() for name in variant.numbers]
+        return all(holds(guard, numbers) for guard in variant.guards)
+
+    def _run(self, variant: _Variant, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        arguments: Any = variant.arguments.copy()
+        copied: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for at, (kind, where) in enumerate(variant.sources):
+            if kind != "input":
+                continue
+            tensor, strides = tensors[where], variant.inputs[where].strides
+            if tensor.numel() > 1 and tensor.stride() != tuple(strides):
+                dense = torch.empty_strided(
+                    tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+                )
+                dense.copy_(tensor.detach())
+                if at in variant.written:
+                    copied.append((tensor, dense))
+                tensor = dense
+            arguments[at] = tensor
+        assert variant.run is not None
+        with self._lock:
+            run: Any = variant.run
+            run.done = False
+            try:
+                if any(kind == "rng" for kind, _ in variant.sources):
+                    self._seeds.draw()
+                results = run(arguments)
+            except BaseException:
+                if not run.done:
+                    self._seeds.undo()
+                    raise
+                with held():
+                    self._ran()
+                raise
+            with held():
+                self._ran()
+        with torch.no_grad():
+            for tensor, dense in copied:
+                tensor.copy_(dense)
+        return results
+
+    def _ran(self) -> None:
+        """Count a step, and step the schedulers."""
+        self._seeds.keep()
+        state = self._weights["state"]
+        state["graph.step"] = state.get("graph.step", 0) + 1
+        if any(self._schedulers):
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Step the schedulers: they read and write the parameter groups in the state."""
+        state = self._weights["state"]
+        in_groups = [
+            (entry["where"], self._numbers[name])
+            for name, entry in self._weights["numbers"].items()
+            if entry["where"] is not None and entry["where"][1] == "param_groups"
+        ]
+        for where, tensor in in_groups:
+            _put(state, where, tensor.item())
+        for n, scheduler in enumerate(self._schedulers):
+            if scheduler is not None:
+                scheduler.step()
+                state[f"graph.lr_scheduler.{n}"] = scheduler.state_dict()
+        for where, tensor in in_groups:
+            tensor.fill_(_at(state, where))
+
+    # state
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Learning rates, other hyperparameters and counters of the optimizers, by their names."""
+        return {name: tensor.item() for name, tensor in self._numbers.items()}
+
+    def set_number(self, name: str, value: float) -> None:
+        """Set one of `numbers`, e.g. `optimizer.0.group0.lr`.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        if name not in self._numbers:
+            known = ", ".join(self._numbers) or "none"
+            raise KeyError(f"{self.name} has no number {name!r}; known: {known}")
+        self._numbers[name].fill_(value)
+
+    def synchronize(self) -> None:
+        """Wait until all calls have run; on the CPU they have."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """The state as `Graph.state_dict()` gives it, to go on with in a graph of the same kind."""
+        with self._lock:
+            self._refresh()
+            state: OrderedDict[str, Any] = self._weights["state"]
+            return OrderedDict(state)
+
+    def _refresh(self) -> None:
+        """Write what lives in arguments of programs to its place in the state."""
+        state = self._weights["state"]
+        for name, entry in self._weights["numbers"].items():
+            if entry["where"] is not None:
+                for where in (entry["where"], *entry.get("also", ())):
+                    _put(state, where, self._numbers[name].item())
+        scaler = state.get("graph.grad_scaler")
+        extra = self._weights["extra"]
+        for key, name in (("scale", "scaler.scale"), ("_growth_tracker", "scaler.growth_tracker")):
+            if scaler and key in scaler and name in extra:
+                scaler[key] = extra[name].item()
+        state["graph.rng"] = self._seeds.state()
+
+    def save(self, path: Path, key: bytes | None = None) -> None:
+        """Save it again, with the weights as they are now. `gflow.save` calls this.
+
+        key: signs it.
+        """
+        with self._lock:
+            self._refresh()
+            weights = copy.copy(self._weights)
+            weights["numbers"] = {
+                name: {**entry, "tensor": self._numbers[name]}
+                for name, entry in self._weights["numbers"].items()
+            }
+            manifest = {k: v for k, v in self._bundle.manifest.items() if k not in _WRITTEN}
+            bundle = Bundle(manifest, self._bundle.files)
+            write: Callable[[Path], None] = lambda file: checkpoint.write(weights, file)  # noqa: E731
+            write_bundle(path, bundle, {WEIGHTS: write}, key)
+
+    def __repr__(self) -> str:
+        kind = "training graph" if self.training else "graph"
+        return f"LoadedGraph({self.name}, {kind}, {len(self._variants)} programs)"
+
+
+_WRITTEN = ("format", "version", "files", "sha256", "seal")
+
+
+def _at(tree: Any, path: Sequence[Any]) -> Any:
+    for step in path:
+        tree = tree[step]
+    return tree
+
+
+def _put(tree: Any, path: Sequence[Any], value: Any) -> None:
+    """Set an entry of nested dicts, lists and tuples."""
+    if isinstance(_at(tree, path[:-1]), tuple):
+        items = list(_at(tree, path[:-1]))
+        items[path[-1]] = value
+        _put(tree, path[:-1], tuple(items))
+    else:
+        _at(tree, path[:-1])[path[-1]] = value
+
+
+def _device(target: str) -> torch.device:
+    """Where a graph for a target runs.
+
+    Raises:
+        ArtifactError: it is not here.
+    """
+    if target == "cpu":
+        return torch.device("cpu")
+    from ..cuda import DeviceError
+
+    try:
+        return cuda_device().where
+    except DeviceError as error:
+        raise ArtifactError(f"it was saved for {target}: {error}") from None
+
+
+def _unfit(
+    variant: _Variant, given: Mapping[str, torch.Tensor], device: torch.device
+) -> str | None:
+    """Why a program does not take these tensors."""
+    for info in variant.inputs:
+        if info.name not in given:
+            return f"input {info.name!r} ({info}) is missing"
+        tensor = given[info.name]
+        if tuple(tensor.shape) != info.shape:
+            return (
+                f"input {info.name!r} has shape {list(tensor.shape)}, {list(info.shape)} expected"
+            )
+        if tensor.dtype != info.dtype:
+            return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
+        if tensor.stride() != info.strides and share_memory(info.shape, info.strides):
+            return (
+                f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for a "
+                f"tensor whose elements share memory, of strides {list(info.strides)}; save a graph that "
+                "was called with a dense one"
+            )
+        if tensor.device != device or tensor.layout != torch.strided:
+            return (
+                f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on "
+                f"{_device_name(device)} expected"
+            )
+    names = [i.name for i in variant.inputs]
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is None:
+        return None
+    return f"there is no input {unknown!r}; known: {', '.join(names)}"
+
+
+def _device_name(device: torch.device) -> str:
+    return "CPU" if device.type == "cpu" else str(device)
+
+
+def _moved_on(variant: _Variant) -> str:
+    names = ", ".join(variant.numbers)
+    return (
+        f"its program was compiled for other values of {names}; save a graph that was called with "
+        "the present ones"
+    )
+
+
+def _first(problems: Sequence[str]) -> str:
+    more = len(set(problems)) - 1
+    if more < 1:
+        return problems[0]
+    return f"{problems[0]} ({more} other signature{'s do' if more > 1 else ' does'} not fit either)"
