@@ -1,4 +1,4 @@
-"""Fit the polynomials of `compiler/codegen/cpu/vmath/` and print their coefficients.
+"""Fit the polynomials of `compiler/emit/cpu/language/vmath/` and print their coefficients.
 
 Every approximation there is `f(x) = base(x) + scale(x) * P(u(x))` with a polynomial P. This
 script finds the P that minimizes the largest *relative* error of f over an interval: weighted

@@ -13,8 +13,8 @@ from random_ir import random_args, random_module
 from torch import nn
 
 from gflow.compiler.driver.pass_manager import run_pipeline
-from gflow.compiler.passes.simplify.simplify.rewriter import Rewriter
-from gflow.compiler.passes.simplify.simplify.simplify import RULES
+from gflow.compiler.passes.simplify.rewriter import Rewriter
+from gflow.compiler.passes.simplify.simplify import RULES
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir

@@ -100,12 +100,12 @@ def test_a_crash_of_the_process_leaves_a_reproducer(tmp_path: Path) -> None:
     (tmp_path / "in.mlir").write_text(TEXT)
     code = f"""
 import ctypes
-from gflow.compiler import passmanager
+from gflow.compiler.driver import pass_manager
 from gflow.compiler.tools.opt import main
 from gflow.compiler.passes.base import Pass
-found = dict(passmanager.our_passes())
+found = dict(pass_manager.our_passes())
 found["x-crash"] = Pass("x-crash", lambda f, o: ctypes.string_at(0), doc="")
-passmanager.our_passes = lambda: found
+pass_manager.our_passes = lambda: found
 main([{str(tmp_path / "in.mlir")!r}, "--cse", "--x-crash", "--mlir-pass-pipeline-crash-reproducer={kept}"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)

@@ -12,8 +12,8 @@ from random_ir import LARGE, SMALL, random_args, random_module
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.ir.ssa import Body, aliases, read_body
 from gflow.compiler.ir.views import VIEW_OPS
-from gflow.compiler.passes.schedule.schedule.dependences import dependences_of
-from gflow.compiler.passes.schedule.schedule.lists import host_early, short_last, updates_first
+from gflow.compiler.passes.schedule.dependences import dependences_of
+from gflow.compiler.passes.schedule.lists import host_early, short_last, updates_first
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 

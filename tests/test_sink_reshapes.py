@@ -8,7 +8,7 @@ from ir_interpreter import run_module
 from random_ir import random_args, random_module
 
 from gflow.compiler.driver.pass_manager import run_pipeline
-from gflow.compiler.passes.layout.assign_layout.sink_reshapes import joined_dims
+from gflow.compiler.passes.layout.sink_reshapes import joined_dims
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 

@@ -1,6 +1,6 @@
 """Fold constants, apply algebra that keeps results exact, cancel shape ops, erase dead ops.
 
-The rules are small functions in `compiler/simplify`, by subject; one sweep over the function in
+The rules are small functions in `compiler/passes/simplify/`, by subject; one sweep over the function in
 program order applies them all (`rewriter.py`). Rules that would change a result of
 IEEE arithmetic, infinities, NaN and the sign of zero included, are not there.
 
