@@ -24,6 +24,7 @@ COMMANDS = {
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",
     "numerics": "rounding errors of training steps beside eager's",
+    "linalg": "kernels through upstream's linalg and transform dialects beside our own",
     "cubins": "kernels of training steps as machine code, without a GPU",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }

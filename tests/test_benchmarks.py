@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import models, report
+from benchmarks import linalg, models, report
 from benchmarks.measure import add_ratios
 from benchmarks.scaling import exponent, exponents
 
@@ -125,6 +125,28 @@ def test_passes_against_ops(tmp_path: Path) -> None:
         assert name in done.stdout
         assert second["passes"][name] > 0
     assert "LLVM JIT" in done.stdout
+
+
+def test_kernels_through_linalg(tmp_path: Path) -> None:
+    """Every way computes what float64 does (else the measurement raises), and all phases were timed."""
+    path = tmp_path / "out.json"
+    assert linalg.main(["--quick", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert result["code_lines"]["gflow"] > result["code_lines"]["linalg"] > 0
+    for case in linalg.QUICK:
+        rows = result["rows"][case.name]
+        assert {"gflow", "linalg", "linalg, sizes in types", "linalg, libm"} <= rows.keys()
+        for name, row in rows.items():
+            assert row["error"] < 1e-6
+            assert (row["compile_ms"]["schedule"] > 1) == (name != "gflow")
+            assert row["threads"].keys() == {"1", "2"}
+
+
+def test_linalg_takes_kernels_of_rows_only() -> None:
+    columns = linalg.Case("sums of columns", lambda x: x.sum(0), lambda: [torch.randn(40, 48)])
+    region = linalg.region_of(columns)
+    with pytest.raises(ValueError, match="only kernels of rows"):
+        linalg.text_of(region, linalg.WAYS["linalg"])
 
 
 @pytest.mark.slow
