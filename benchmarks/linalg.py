@@ -33,21 +33,28 @@ from benchmarks import linalg_kernels, machine
 from benchmarks.linalg_kernels import Variant
 from benchmarks.measure import ROOT, note
 from benchmarks.report import number, table
-from gflow.compiler.codegen.cpu.render import render
-from gflow.compiler.codegen.cpu.signature import Plan, plan
-from gflow.compiler.codegen.kernel import Kernel, describe
+from gflow.compiler.emit.cpu.language.parameters import Plan, plan
+from gflow.compiler.emit.cpu.region.render import render
+from gflow.compiler.kernel.description import Kernel, describe
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 from gflow.dialects.program import KERNEL_LOWERING
 from gflow.dialects.types import row_major_strides, type_of
-from gflow.runtime.jit import symbol_address
+from gflow.runtime.cpu.jit import symbol_address
 
 #: compilations, after one that loads the dialects
 _COMPILED = 5
 
 #: of a kernel of rows: what would go, and what both ways need
-_OWN = ("pointwise", "row", "row_cache", "reductions", "writer", "expressions", "memory", "render")
-_SHARED = ("scalars", "signature", "row_plan", "emitter", "vmath")
+_OWN = ("region/pointwise", "region/row", "region/reductions", "region/render", "language/writer",
+        "language/expressions", "language/memory", "language/row_cache")  # fmt: skip
+_SHARED = (
+    "language/scalars",
+    "language/parameters",
+    "language/row_plan",
+    "language/ssa_text",
+    "language/vmath",
+)
 
 #: way → what differs; None for gflow's own
 WAYS: dict[str, Variant | None] = {
@@ -335,7 +342,7 @@ def code_lines(path: Path) -> int:
 
 def count_code() -> dict[str, int]:
     """Lines of code of each way."""
-    folder = ROOT / "compiler" / "codegen" / "cpu"
+    folder = ROOT / "compiler" / "emit" / "cpu"
 
     def total(names: tuple[str, ...]) -> int:
         paths = [folder / name for name in names]

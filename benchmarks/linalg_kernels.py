@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import torch
 
-from gflow.compiler.codegen.cpu.emitter import Emitter
-from gflow.compiler.codegen.cpu.scalars import elementwise
-from gflow.compiler.codegen.cpu.signature import Plan
-from gflow.compiler.codegen.kernel import Access, Kernel
+from gflow.compiler.emit.cpu.language.parameters import Plan
+from gflow.compiler.emit.cpu.language.scalars import elementwise
+from gflow.compiler.emit.cpu.language.ssa_text import Emitter
+from gflow.compiler.kernel.description import Access, Kernel
 
 LANES = 16
 
