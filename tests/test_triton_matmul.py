@@ -167,15 +167,21 @@ def test_raw_result_and_epilogue() -> None:
     run_cases([case])
 
 
-def test_random_epilogue() -> None:
+@pytest.mark.parametrize("kind", ["uniform", "normal", "bits"])
+@pytest.mark.parametrize("shape", [(9, 34), (9, 36), (2, 9, 36), (70, 132)])
+def test_random_epilogue(shape: tuple[int, ...], kind: str) -> None:
+    """Four neighbours share a Philox block where rows have a multiple of four elements."""
+    *batch, m, n = shape
+    dtype = "i64" if kind == "bits" else "f32"
+
     def body(x, y, rng):
         z = b("matmul", x, y)
-        u = b("random", rng, kind="uniform", stream=3, shape=(9, 34), dtype="f32")
-        keep = b("compare", u, full(0.3, u), predicate="gt")
+        u = b("random", rng, kind=kind, stream=3, shape=shape, dtype=dtype)
+        keep = b("compare", u, full(1 << 31 if kind == "bits" else 0.3, u), predicate="gt")
         return [b("select", keep, z, full(0.0, z))]
 
     rng = Arg((2,), "i64", values=torch.tensor([1234567890123, 5]))
-    case = make("dropout", [Arg((9, 20)), Arg((20, 34)), rng], body)
+    case = make("dropout", [Arg((*batch, m, 20)), Arg((*batch, 20, n)), rng], body)
     case.rtol, case.atol = 1e-4, 1e-4
     run_cases([case])
 

@@ -29,7 +29,7 @@ from .epilogue import Epilogue, plain
 from .main_loop import Frame, add, kind_of_product, tf32_allowed
 from .matmul import product
 from .operand_copies import Operand, copy, vectorized
-from .output_tile import Axis
+from .output_tile import COLUMN_FOURS, COLUMNS, Axis
 from .split_k import through_pytorch, zero
 from .tile_candidates import Problem
 
@@ -125,7 +125,10 @@ class _Convolution:
             left = operand(y, g.og * y.channel, y.channel, py)
             right = operand(x, g.cg * x.channel, px, x.channel)
             rows = "batch * M + rows" if groups else "rows"
-            sizes, axes = (g.og, g.cg, positions), (Axis(g.o, rows, 0), Axis(g.cg, "cols", 1))
+            sizes, axes = (
+                (g.og, g.cg, positions),
+                (Axis(g.o, rows, 0), Axis(g.cg, "cols", 1, COLUMN_FOURS)),
+            )
         product(
             self.b, left, right, groups, sizes, self.result, self.after, tf32=self.tf32, axes=axes
         )
@@ -135,16 +138,17 @@ class _Convolution:
         g = self.g
         channels = self.result.shape[-1] if g.last else self.result.shape[1]
         channel = f"batch * {width} + cols" if g.groups > 1 else "cols"
+        across = Axis(channels, channel, 1, COLUMN_FOURS if g.groups == 1 else None)
         if g.last:
-            return (Axis(g.n * prod(sizes), position, 0), Axis(channels, channel, 1))
+            return (Axis(g.n * prod(sizes), position, 0), across)
         if prod(sizes) == 1:
-            return (Axis(g.n, position, 0), Axis(channels, channel, 1))
+            return (Axis(g.n, position, 0), across)
         if g.n == 1:
-            return (Axis(channels, channel, 1), Axis(prod(sizes), position, 0))
+            return (across, Axis(prod(sizes), position, 0))
         image = self.params.number("image_size", prod(sizes))
         return (
             Axis(g.n, f"({position}) // {image}", 0),
-            Axis(channels, channel, 1),
+            across,
             Axis(prod(sizes), f"({position}) % {image}", 0),
         )
 
@@ -218,7 +222,7 @@ class _Convolution:
             p.stride("w_c", w.channel),
             p.strides("w_", w.spatial),
         )
-        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        columns = [f"cols = {COLUMNS}"]
         setup = self._groups(1)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", g.outputs, "y")
         setup += self.walk.starts("y")
@@ -311,7 +315,7 @@ class _Convolution:
             p.stride("w_c", w.channel),
             p.strides("w_", w.spatial),
         )
-        columns = ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"]
+        columns = [f"cols = {COLUMNS}"]
         setup = self._groups(phases)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", counts, "q")
         ok, rest = [f"(rows < {rows})"], "phase"
@@ -423,8 +427,7 @@ class _Convolution:
         if self.g.groups == 1:
             return axes
         return tuple(
-            Axis(a.size, a.text.replace("batch *", "group *"), a.dim) if a.dim == 1 else a
-            for a in axes
+            replace(a, text=a.text.replace("batch *", "group *")) if a.dim == 1 else a for a in axes
         )
 
     # -- gradient of the weight
@@ -446,7 +449,7 @@ class _Convolution:
         if flat:
             n = p.number("N", g.cg * g.taps)
             columns = [
-                "cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)", f"c = cols % {c}", f"tap = cols // {c}",
+                f"cols = {COLUMNS}", f"c = cols % {c}", f"tap = cols // {c}",
                 "column = cols",
             ]  # fmt: skip
             setup += self.walk.taps("tap", names)

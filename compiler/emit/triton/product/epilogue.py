@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from gflow.compiler.ir.contractions import root_operands
 from gflow.compiler.ir.ssa import Op
@@ -21,9 +22,10 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, TensorType, row_major_strides
 
-from ..language.epilogue_values import evaluate
-from ..language.expressions import triton_type
+from ..language import dag
+from ..language.expressions import loaded, triton_type
 from ..language.parameters import Parameters
+from ..language.precision import coarse
 from ..program_builder import Builder
 from ..region.fused import readable
 from .output_tile import Positions, Tile, is_raw
@@ -106,62 +108,102 @@ class Epilogue:
         """The lines that compute and store.
 
         acc: the tile of the contraction's result, in its accumulator's type. used: gets the functions that are called.
+
+        Raises:
+            CannotLower: a kernel reduces.
         """
         lines: list[str] = []
-        names: dict[int, str] = {}
+        numbers: dict[str, dict[tuple[Any, ...], str]] = {}
         for k in self.kernels:
-            lines += self._kernel(k, params, tile, acc, used, names)
+            _Writer(k, self, params, tile, acc, used, lines, numbers).write()
         return lines
 
-    def _kernel(
+
+class _Writer:
+    """Writes one kernel of an epilogue, as `dag.Frame`: all of its lines stand behind one another.
+
+    numbers: names of operands and constants in the order in which they are met, so that regions that number them
+    otherwise have the same text.
+    """
+
+    def __init__(
         self,
         k: Kernel,
+        e: Epilogue,
         params: Parameters,
         tile: Tile,
         acc: str,
         used: set[str],
-        names: dict[int, str],
-    ) -> list[str]:
-        # names: of operands, in the order in which they are met, so that regions that number them otherwise
-        # have the same text
-        lines: list[str] = []
-        walks: dict[str, int] = {}
-        at = Positions(k, tile, params, lines)
+        lines: list[str],
+        numbers: dict[str, dict[tuple[Any, ...], str]],
+    ) -> None:
+        self.k, self.e, self.params, self.tile, self.acc = k, e, params, tile, acc
+        self.used, self.lines, self.numbers = used, lines, numbers
+        self.coarse = coarse(k)
+        self.names: dict[Any, str] = {}
+        self.walks: dict[str, int] = {}
+        self.at = Positions(k, tile, params, lines)
 
-        def load(node: Node) -> str:
-            access = k.loads[node.slot]
-            if is_raw(access, self.operands):
-                # floats stay as exact as they were added up, integers wrap around
-                return acc if access.dtype in FLOATS else f"{acc}.to({triton_type(access.dtype)})"
-            name = names.setdefault(access.operand, f"x{len(names)}")
-            if name not in params.types:
-                params.pointer(name, access.dtype, self.loads[access.operand])
-            walks[name] = walks.get(name, -1) + 1
-            offset, dims = at.offset(access.strides, f"{name}_{walks[name]}")
-            constant = f" + {access.offset}" if access.offset else ""
-            address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
-            mask = tile.mask(dims)
-            return f"tl.load({address}, mask={mask})" if mask else f"tl.load({address})"
-
-        def index(node: Node) -> str:
-            offset, _ = at.offset(k.indices[node.slot], f"i{node.slot}")
-            return f"({offset}).to(tl.int64)" if offset != "0" else "0"
-
-        values = evaluate(k, load, index, params, lines, used)
-        everywhere = frozenset(range(tile.rank))
-        mask = tile.mask(everywhere)
-        for store in k.stores:
+    def write(self) -> None:
+        # in the order of the DAG: loads begin early, and equal regions have equal text
+        values = [dag.value(self, i) for i in range(len(self.k.nodes))]
+        everywhere = frozenset(range(self.tile.rank))
+        mask = self.tile.mask(everywhere)
+        for store in self.k.stores:
             name = f"out{store.operand}"
-            if name not in params.types:
-                params.pointer(name, store.dtype, self.stores[store.operand])
-            offset, dims = at.offset(store.strides, name)
+            if name not in self.params.types:
+                self.params.pointer(name, store.dtype, self.e.stores[store.operand])
+            offset, dims = self.at.offset(store.strides, name)
             address = f"{name} + {offset}"
             if dims != everywhere:
-                address = f"tl.broadcast_to({address}, {acc}.shape)"
+                address = f"tl.broadcast_to({address}, {self.acc}.shape)"
             value = _stored(values[store.node], store.dtype)
             given = f", mask={mask}" if mask else ""
-            lines.append(f"tl.store({address}, {value}{given})")
-        return lines
+            self.lines.append(f"tl.store({address}, {value}{given})")
+
+    def known(self, key: Any) -> str | None:
+        return self.names.get(key)
+
+    def name(self, key: Any, wanted: str, text: str, dims: frozenset[int]) -> str:
+        self.lines.append(f"{wanted} = {text}")
+        return self.names.setdefault(key, wanted)
+
+    def add(self, text: str, dims: frozenset[int]) -> None:
+        self.lines.append(text)
+
+    def parameter(self, name: str, kind: str, value: int | float | Place) -> str:
+        if name not in self.params.types:
+            self.params.types[name] = kind
+            self.params.values.append(value)
+        return name
+
+    def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
+        own = self.numbers.setdefault(kind, {})
+        return own.setdefault(key, f"{kind}{len(own)}")
+
+    def load(self, slot: int) -> str:
+        access = self.k.loads[slot]
+        if is_raw(access, self.e.operands):
+            # floats stay as exact as they were added up, integers wrap around
+            kind = triton_type(access.dtype)
+            return self.acc if access.dtype in FLOATS else f"{self.acc}.to({kind})"
+        name = self.numbered("x", (access.operand,))
+        if name not in self.params.types:
+            self.params.pointer(name, access.dtype, self.e.loads[access.operand])
+        self.walks[name] = self.walks.get(name, -1) + 1
+        offset, dims = self.at.offset(access.strides, f"{name}_{self.walks[name]}")
+        constant = f" + {access.offset}" if access.offset else ""
+        address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
+        mask = self.tile.mask(dims)
+        text = f"tl.load({address}, mask={mask})" if mask else f"tl.load({address})"
+        return loaded(text, access.dtype)
+
+    def position(self, slot: int) -> str:
+        text, _ = self.at.offset(self.k.indices[slot], f"i{slot}")
+        return "" if text == "0" else text
+
+    def fours(self, slot: int, dims: frozenset[int]) -> dag.Fours | None:
+        return self.at.fours(self.k.indices[slot], f"i{slot}")
 
 
 def _stored(value: str, target: str) -> str:

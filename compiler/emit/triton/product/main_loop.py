@@ -216,15 +216,21 @@ def _after(
 ) -> list[str]:
     """What follows the loop: on the whole tile, or, with operands of its own, on one part of its columns after
     the other, so that these need few registers."""
-    tile = Tile(f.axes, f.masks)
     if whole:
-        return epilogue.emit(params, tile, "acc", used)
+        axes = f.axes if f.problem.kind != "sums" else tuple(replace(a, fours=None) for a in f.axes)
+        return epilogue.emit(params, Tile(axes, f.masks), "acc", used)
     used.add("gf_columns")
     width = "BLOCK_N // PARTS"
-    columns = [
-        line.replace("tl.arange(0, BLOCK_N)", f"part * ({width}) + tl.arange(0, {width})")
-        for line in f.columns
-    ]
+
+    def of_part(text: str) -> str:
+        for count in ("BLOCK_N", "BLOCK_N // 4"):
+            own = count.replace("BLOCK_N", f"({width})") if "//" in count else width
+            text = text.replace(f"tl.arange(0, {count})", f"part * ({own}) + tl.arange(0, {own})")
+        return text
+
+    columns = [of_part(line) for line in f.columns]
+    axes = tuple(replace(a, fours=a.fours and of_part(a.fours)) for a in f.axes)
+    tile = Tile(axes, f.masks, width)
     return [
         "for part in tl.static_range(PARTS):",
         *indented(

@@ -18,7 +18,7 @@ from ..program_builder import ALIGNMENT, Builder
 from .epilogue import Epilogue, plain
 from .main_loop import Frame, add, kind_of_product, tf32_allowed
 from .operand_copies import Operand, aligned, vectorized
-from .output_tile import Axis
+from .output_tile import COLUMN_FOURS, COLUMNS, Axis
 from .split_k import SUMS, through_pytorch, zero
 from .tile_candidates import Problem, best_splits
 
@@ -154,7 +154,7 @@ def product(
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
         _count(params, count), axes or _axes(count, m, n), ("rows < M", "cols < N"),
-        ["cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
+        [f"cols = {COLUMNS}"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
         precision="tf32" if tf32 else "ieee", descriptors=way,
         unhinted=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
@@ -187,7 +187,7 @@ def _count(params: Parameters, count: int) -> str:
 
 
 def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
-    rows = (Axis(m, "rows", 0), Axis(n, "cols", 1))
+    rows = (Axis(m, "rows", 0), Axis(n, "cols", 1, COLUMN_FOURS))
     return (Axis(count, "batch", None), *rows) if count > 1 else rows
 
 

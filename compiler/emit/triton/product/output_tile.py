@@ -17,7 +17,12 @@ from typing import NamedTuple
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel
 
+from ..language.dag import Fours
 from ..language.parameters import WIDE, Parameters, extent
+
+#: the columns of a matrix product's tile, and a quarter of every fourth of them
+COLUMNS = "tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"
+COLUMN_FOURS = "tile_n * BLOCK_N // 4 + tl.arange(0, BLOCK_N // 4)"
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,14 @@ class Axis:
     """A run of neighbouring dimensions of the result.
 
     size: elements along it. text: the tile's indices; a vector along dimension `dim` of the tile, a number if None.
+    fours: a quarter of every fourth index, a vector, where the tile has whole groups of four neighbours that begin
+    at a multiple of four; None elsewhere.
     """
 
     size: int
     text: str
     dim: int | None = 0
+    fours: str | None = None
 
 
 class Piece(NamedTuple):
@@ -48,10 +56,11 @@ class Piece(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """axes: in row-major order of the result. masks: for each dimension of the tile, what tells its elements
-    inside of the result; None where all are. rank: of the tile, 1 or 2."""
+    inside of the result; None where all are. width: how many columns it has. rank: of the tile, 1 or 2."""
 
     axes: tuple[Axis, ...]
     masks: tuple[str | None, ...]
+    width: str = "BLOCK_N"
 
     @property
     def rank(self) -> int:
@@ -108,8 +117,30 @@ class Positions:
 
         stem: how names of parameters for strides begin.
         """
-        wide = extent(self.k.sizes, strides) >= WIDE
+        return self._sum(self._joined(strides), stem, extent(self.k.sizes, strides) >= WIDE)
+
+    def fours(self, strides: Sequence[int], stem: str) -> Fours | None:
+        """The Philox blocks of groups of four columns, where an index counts them up one by one."""
+        columns = self.tile.rank - 1
         parts = self._joined(strides)
+        own = [p for p in parts if p[3] and self.tile.axes[p[0]].dim == columns]
+        if self.tile.rank != 2 or len(own) != 1:
+            return None
+        axis, size, of_axis, stride = own[0]
+        a = self.tile.axes[axis]
+        if a.fours is None or (size, of_axis, stride) != (a.size, 1, 1):
+            return None
+        rest = [p if p != own[0] else (axis, size, of_axis, 0) for p in parts]
+        if any(p[3] % 4 for p in rest):
+            return None
+        text, dims = self._sum(rest, stem, extent(self.k.sizes, strides) >= WIDE)
+        block = self.tile.spread(f"({a.fours})", columns)
+        shape = f"[{'BLOCK_M' if dims else '1'}, {self.tile.width}]"
+        return Fours(block if text == "0" else f"({text}) // 4 + {block}", shape)
+
+    def _sum(
+        self, parts: Sequence[tuple[int, int, int, int]], stem: str, wide: bool
+    ) -> tuple[str, frozenset[int]]:
         by_dim: dict[int | None, list[str]] = {}
         for n, (axis, size, of_axis, stride) in enumerate(reversed(parts)):
             if stride == 0:

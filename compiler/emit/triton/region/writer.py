@@ -16,29 +16,14 @@ from typing import Any
 
 from gflow.compiler.kernel.description import Access, Kernel, Node
 from gflow.dialects.program import Place, TritonConfig
-from gflow.dialects.types import FLOATS
 
-from ..language import philox
+from ..language import dag
 from ..language.device_functions import source
-from ..language.expressions import (
-    HALVES,
-    elementwise,
-    is_plain,
-    literal,
-    loaded,
-    pointer_type,
-    register_dtype,
-    rounded,
-    scalar_type,
-    triton_type,
-)
+from ..language.expressions import loaded, pointer_type, register_dtype
 from ..language.precision import coarse
 from ..program_builder import Source
 from .pipelining import stages
 from .tiling import Tiling
-
-#: element types whose constants may be parameters
-_PARAMETERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32"})
 
 
 @dataclass
@@ -87,7 +72,7 @@ class Writer:
         self.scopes: list[Scope] = []
         self.starts: dict[str, str] = {}
         self.walks: dict[tuple[int, ...], int] = {}
-        self.numbered: dict[tuple[Any, ...], str] = {}
+        self.numbers: dict[str, dict[tuple[Any, ...], str]] = {}
         self.coarse = coarse(k)
 
     # -- text
@@ -139,9 +124,10 @@ class Writer:
     def product(self, dims: Sequence[int]) -> str:
         return " * ".join(self.size(d) for d in dims) or "1"
 
-    def count(self, kind: str) -> int:
-        """How many parameters of a kind have a number: in the order in which they are met, whatever the op's."""
-        return sum(key[0] == kind for key in self.numbered)
+    def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
+        """A parameter's name: numbers in the order in which keys are met, whatever the op's."""
+        own = self.numbers.setdefault(kind, {})
+        return own.setdefault(key, f"{kind}{len(own)}")
 
     # -- where the program stands
 
@@ -319,8 +305,7 @@ class Writer:
     def load(self, slot: int) -> str:
         """Load `slot`, as an expression of the register's type."""
         a = self.k.loads[slot]
-        key = ("in", a.operand, a.dtype)
-        name = self.numbered.setdefault(key, f"in{self.count('in')}")
+        name = self.numbered("in", (a.operand, a.dtype))
         pointer = self.pointer(name, a, self.loads[a.operand])
         mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
         text = f"tl.load({pointer}, mask={mask})" if mask else f"tl.load({pointer})"
@@ -346,47 +331,36 @@ class Writer:
         for n, text in values:
             self.store(n, text)
 
-    # -- values
+    # -- values, as `dag.Frame`
 
     def value(self, i: int) -> str:
         """Node `i`, as a variable or a literal."""
-        node = self.k.nodes[i]
-        for scope in self.scopes:
-            if i in scope.names:
-                return scope.names[i]
-        if node.op == "const":
-            return self.constant(i, node)
-        return self.name(i, f"{node.op}_{i}", self.expression(i, node), node.dims)
+        return dag.value(self, i)
 
-    def constant(self, i: int, node: Node) -> str:
-        given, dtype = node.attrs["value"], node.dtype
-        if is_plain(given, dtype) or dtype not in _PARAMETERS:
-            text = literal(given, register_dtype(dtype))
-            return (
-                text
-                if not text.startswith("tl.")
-                else self.name(i, f"const_{i}", text, frozenset())
-            )
-        number = float(given) if dtype in FLOATS else int(given)
-        key = ("const", number, dtype)
-        name = self.numbered.setdefault(key, f"const{self.count('const')}")
-        return self.parameter(name, scalar_type(dtype), number)
+    def known(self, key: Any) -> str | None:
+        return next((s.names[key] for s in self.scopes if key in s.names), None)
 
-    def expression(self, i: int, node: Node) -> str:
-        match node.op:
-            case "load":
-                return self.load(node.slot)
-            case "index":
-                text = self.offset(self.k.indices[node.slot]) or "0"
-                return f"({text}).to(tl.int64)" if text != "0" else "tl.full([], 0, tl.int64)"
-            case "random":
-                return philox.expression(self, i, node)
-            case "reduce" | "partial_sums":
-                raise AssertionError("a reduction is computed by its pass")
-        args = [self.value(a) for a in node.args]
-        dtypes = [self.k.nodes[a].dtype for a in node.args]
-        inexact = i in self.coarse
-        return elementwise(node.op, args, dtypes, node.dtype, node.attrs, self.used, inexact)
+    def add(self, text: str, dims: frozenset[int]) -> None:
+        self.line(text, self.scope_of(dims))
+
+    def position(self, slot: int) -> str:
+        return self.offset(self.k.indices[slot])
+
+    def fours(self, slot: int, dims: frozenset[int]) -> dag.Fours | None:
+        strides, cols = self.k.indices[slot], self.t.cols
+        if cols < 0 or strides[cols] != 1:
+            return None
+        if any(s % 4 for d, s in enumerate(strides) if d != cols):
+            return None
+        rest = self.offset(strides, without=cols)
+        block = "tl.arange(0, COLS // 4)" + ("[None, :]" if self.t.rows else "")
+        if not self.reduced("cols") or self.t.loop_cols:
+            block = f"cols_start // 4 + {block}"
+        if not self.t.rows:
+            shape = "[COLS]"
+        else:
+            shape = "[ROWS, COLS]" if dims & set(self.t.rows) else "[1, COLS]"
+        return dag.Fours(f"({rest}) // 4 + {block}" if rest else block, shape)
 
     # -- the whole
 
@@ -446,6 +420,3 @@ def _bare(text: str) -> str:
 def register(node: Node) -> str:
     """The element type that a reduction accumulates in."""
     return "i32" if node.dtype == "i1" else register_dtype(node.dtype)
-
-
-__all__ = ["HALVES", "Scope", "Writer", "Written", "register", "rounded", "triton_type"]
