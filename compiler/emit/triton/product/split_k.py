@@ -44,8 +44,9 @@ def total(
     params.number("width", width)
     far = result.numel * max(splits, _AT_ONCE) >= WIDE
     wide = ".to(tl.int64)" if far else ""
+    fours = "tl.program_id(1) * BLOCK_N // 4 + tl.arange(0, BLOCK_N // 4)"
     tile = Tile(
-        (Axis(result.numel // max(width, 1), "row", 0), Axis(width, "col", 1)),
+        (Axis(result.numel // max(width, 1), "row", 0), Axis(width, "col", 1, fours)),
         ("row < rows", "col < width"),
     )
     acc = triton_type(register_dtype(part.dtype))
