@@ -122,8 +122,8 @@ def _random(f: Frame, i: int, node: Node) -> str:
     index, seed, offset = node.args
     slot, dims, kind = f.k.nodes[index].slot, f.k.nodes[index].dims, node.attrs["kind"]
     number = signed(node.attrs["stream"])
-    stream = f.parameter(f.numbered("stream", (number,)), "i32", number)
-    state = f"{stream}, {value(f, seed)}, {value(f, offset)}"
+    state = f"{value(f, seed)}, {value(f, offset)}"
+    state = f"{f.parameter(f.numbered('stream', (number,)), 'i32', number)}, {state}"
     f.used.add("gf_philox")
     fours = f.fours(slot, dims)
     if fours:
