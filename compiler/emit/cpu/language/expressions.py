@@ -28,9 +28,9 @@ def value(w: Writer, i: int, lanes: int) -> str:
     if wide is None:
         ty = sc.register_dtype(node.dtype)
         if node.op == "const" and is_plain(node.attrs["value"], node.dtype):
-            wide = w.e.const(node.attrs["value"], f"vector<{lanes}x{ty}>")
+            wide = w.const(node.attrs["value"], f"vector<{lanes}x{ty}>")
         else:
-            wide = w.e(f"vector.broadcast {name} : {ty} to vector<{lanes}x{ty}>")
+            wide = w(f"vector.broadcast {name} : {ty} to vector<{lanes}x{ty}>")
         w.env[i, lanes, -1] = wide
     return wide
 
@@ -48,48 +48,47 @@ def _compute(w: Writer, i: int, node: Node, lanes: int) -> str:
 
 
 def _evaluate(w: Writer, i: int, node: Node, lanes: int) -> str:
-    e = w.e
     match node.op:
         case "load":
             return memory.load(w, node.slot, lanes)
         case "const":
             if not is_plain(node.attrs["value"], node.dtype):
                 return _constant_word(w, i, node)
-            return e.const(node.attrs["value"], sc.register_type(node.dtype, lanes))
+            return w.const(node.attrs["value"], sc.register_type(node.dtype, lanes))
         case "index":
             return _index(w, node.slot, lanes)
         case "random":
             args = [value(w, a, lanes if n == 0 else 0) for n, a in enumerate(node.args)]
-            return philox.emit(e, node.attrs["kind"], node.attrs["stream"], args, node.dtype, lanes)
+            return philox.emit(w, node.attrs["kind"], node.attrs["stream"], args, node.dtype, lanes)
         case "reduce":
             raise AssertionError("a reduction is computed by its loop")
     args = [value(w, a, lanes) for a in node.args]
     dtypes = [w.k.nodes[a].dtype for a in node.args]
-    return sc.elementwise(e, node.op, args, dtypes, node.dtype, node.attrs, lanes)
+    return sc.elementwise(w, node.op, args, dtypes, node.dtype, node.attrs, lanes)
 
 
 def _constant_word(w: Writer, i: int, node: Node) -> str:
-    e, raw = w.e, w.word("const", i)
+    raw = w.word("const", i)
     reg = sc.register_dtype(node.dtype)
     if node.dtype in FLOATS:
         if reg == "f64":
             return raw
-        number = e(f"arith.truncf {raw} : f64 to f32")
-        return sc.round_half(e, number, node.dtype, 0) if node.dtype in sc.HALVES else number
-    return raw if reg == "i64" else e(f"arith.trunci {raw} : i64 to {reg}")
+        number = w(f"arith.truncf {raw} : f64 to f32")
+        return sc.round_half(w, number, node.dtype, 0) if node.dtype in sc.HALVES else number
+    return raw if reg == "i64" else w(f"arith.trunci {raw} : i64 to {reg}")
 
 
 def _index(w: Writer, slot: int, lanes: int) -> str:
-    e, strides = w.e, w.k.indices[slot]
+    strides = w.k.indices[slot]
     base = w.linear("istride", slot, strides) or w.i64(0)
     if not lanes:
         return base
     i64 = f"vector<{lanes}xi64>"
     if strides[w.p.vector] == 1:
-        steps = e.steps(lanes, "i64")
+        steps = w.steps(lanes, "i64")
     else:
-        steps = memory.lane_offsets(w, w.word("istride", slot, w.p.vector))
-    return e(f"arith.addi {e(f'vector.broadcast {base} : i64 to {i64}')}, {steps} : {i64}")
+        steps = w.lane_offsets(w.word("istride", slot, w.p.vector), w.lanes)
+    return w(f"arith.addi {w(f'vector.broadcast {base} : i64 to {i64}')}, {steps} : {i64}")
 
 
 def hoist(w: Writer, depth: int, available: set[int], lanes: int = 0) -> None:

@@ -18,30 +18,28 @@ def storage(dtype: str) -> str:
 
 def _decode(w: Writer, raw: str, dtype: str, lanes: int) -> str:
     """A value as stored → as held in a register."""
-    e = w.e
     if dtype == "i1":
         i8 = sc.shaped("i8", lanes)
-        return e(f"arith.cmpi ne, {raw}, {e.const(0, i8)} : {i8}")
+        return w(f"arith.cmpi ne, {raw}, {w.const(0, i8)} : {i8}")
     if dtype == "bf16":
         i32 = sc.shaped("i32", lanes)
-        wide = e(f"arith.extui {raw} : {sc.shaped('i16', lanes)} to {i32}")
-        high = e(f"arith.shli {wide}, {e.const(16, i32)} : {i32}")
-        return e(f"arith.bitcast {high} : {i32} to {sc.shaped('f32', lanes)}")
+        wide = w(f"arith.extui {raw} : {sc.shaped('i16', lanes)} to {i32}")
+        high = w(f"arith.shli {wide}, {w.const(16, i32)} : {i32}")
+        return w(f"arith.bitcast {high} : {i32} to {sc.shaped('f32', lanes)}")
     if dtype == "f16":
-        return e(f"arith.extf {raw} : {sc.shaped('f16', lanes)} to {sc.shaped('f32', lanes)}")
+        return w(f"arith.extf {raw} : {sc.shaped('f16', lanes)} to {sc.shaped('f32', lanes)}")
     return raw
 
 
 def _encode(w: Writer, value: str, dtype: str, lanes: int) -> str:
     """A value as held in a register → as stored."""
-    e = w.e
     if dtype == "i1":
-        return e(f"arith.extui {value} : {sc.shaped('i1', lanes)} to {sc.shaped('i8', lanes)}")
+        return w(f"arith.extui {value} : {sc.shaped('i1', lanes)} to {sc.shaped('i8', lanes)}")
     if dtype == "bf16":
-        bits = sc.bf16_bits(e, value, lanes)
-        return e(f"arith.trunci {bits} : {sc.shaped('i32', lanes)} to {sc.shaped('i16', lanes)}")
+        bits = sc.bf16_bits(w, value, lanes)
+        return w(f"arith.trunci {bits} : {sc.shaped('i32', lanes)} to {sc.shaped('i16', lanes)}")
     if dtype == "f16":
-        return e(f"arith.truncf {value} : {sc.shaped('f32', lanes)} to {sc.shaped('f16', lanes)}")
+        return w(f"arith.truncf {value} : {sc.shaped('f32', lanes)} to {sc.shaped('f16', lanes)}")
     return value
 
 
@@ -50,69 +48,24 @@ def _address(w: Writer, name: str, i: int, access: Access) -> str:
     offset = w.linear(name, i, access.strides)
     ty = storage(access.dtype)
     if access.offset:
-        pointer = w.e(
+        pointer = w(
             f"llvm.getelementptr {pointer}[{access.offset}] : (!llvm.ptr) -> !llvm.ptr, {ty}"
         )
     if offset is None:
         return pointer
-    return w.e(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {ty}")
-
-
-def lane_offsets(w: Writer, stride: str) -> str:
-    """0, stride, 2·stride, … as i64 lanes."""
-    e, n = w.e, w.lanes
-    i64 = f"vector<{n}xi64>"
-    wide = e(f"vector.broadcast {stride} : i64 to {i64}")
-    return e(f"arith.muli {e.steps(n, 'i64')}, {wide} : {i64}")
-
-
-def _lane_pointers(w: Writer, name: str, i: int, at: str, ty: str) -> tuple[str, str]:
-    """Pointers to the elements of a vector that does not lie in one piece, and its mask."""
-    n = w.lanes
-    offsets = lane_offsets(w, w.word(name, i, w.p.vector))
-    pointers = w.e(
-        f"llvm.getelementptr {at}[{offsets}] : (!llvm.ptr, vector<{n}xi64>) -> vector<{n}x!llvm.ptr>, {ty}"
-    )
-    return pointers, w.mask or w.e.const(True, f"vector<{n}xi1>")
-
-
-def read(w: Writer, at: str, ty: str, align: int, mask: str | None) -> str:
-    """`ty` from address `at`; lanes that the mask excludes are 0."""
-    e = w.e
-    if mask is None:
-        return e(f"llvm.load {at} {{alignment = {align} : i64}} : !llvm.ptr -> {ty}")
-    lanes = ty[: ty.rindex("x")]
-    return e(
-        f"llvm.intr.masked.load {at}, {mask}, {e.const(0, ty)} {{alignment = {align} : i32}} : "
-        f"(!llvm.ptr, {lanes}xi1>, {ty}) -> {ty}"
-    )
-
-
-def write(w: Writer, value: str, at: str, ty: str, align: int, mask: str | None) -> None:
-    """`value` to address `at`, but for lanes that the mask excludes."""
-    if mask is None:
-        w.e.line(f"llvm.store {value}, {at} {{alignment = {align} : i64}} : {ty}, !llvm.ptr")
-        return
-    lanes = ty[: ty.rindex("x")]
-    w.e.line(
-        f"llvm.intr.masked.store {value}, {at}, {mask} {{alignment = {align} : i32}} : {ty}, {lanes}xi1> into !llvm.ptr"
-    )
+    return w(f"llvm.getelementptr {pointer}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, {ty}")
 
 
 def load(w: Writer, i: int, lanes: int) -> str:
     """Load `i` of the kernel."""
-    e, access = w.e, w.k.loads[i]
+    access = w.k.loads[i]
     element = storage(access.dtype)
     ty, align = sc.shaped(element, lanes), _ALIGN[element]
     at = _address(w, "lstride", i, access)
     if not lanes or access.strides[w.p.vector] == 1:
-        raw = read(w, at, ty, align, w.mask if lanes else None)
+        raw = w.read(at, ty, align, w.mask if lanes else None)
     else:
-        pointers, mask = _lane_pointers(w, "lstride", i, at, element)
-        raw = e(
-            f"llvm.intr.masked.gather {pointers}, {mask}, {e.const(0, ty)} {{alignment = {align} : i32}} : "
-            f"(vector<{lanes}x!llvm.ptr>, vector<{lanes}xi1>, {ty}) -> {ty}"
-        )
+        raw = w.gather(at, w.word("lstride", i, w.p.vector), ty, align, w.mask)
     return _decode(w, raw, access.dtype, lanes)
 
 
@@ -124,10 +77,6 @@ def store(w: Writer, i: int, value: str, lanes: int) -> None:
     value = _encode(w, value, access.dtype, lanes)
     at = _address(w, "sstride", i, access)
     if not lanes or access.strides[w.p.vector] == 1:
-        write(w, value, at, ty, align, w.mask if lanes else None)
-        return
-    pointers, mask = _lane_pointers(w, "sstride", i, at, element)
-    w.e.line(
-        f"llvm.intr.masked.scatter {value}, {pointers}, {mask} {{alignment = {align} : i32}} : "
-        f"{ty}, vector<{lanes}xi1> into vector<{lanes}x!llvm.ptr>"
-    )
+        w.write(value, at, ty, align, w.mask if lanes else None)
+    else:
+        w.scatter(value, at, w.word("sstride", i, w.p.vector), ty, align, w.mask)

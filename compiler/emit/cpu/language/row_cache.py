@@ -6,7 +6,6 @@ here, and the next reads it from the core's own cache.
 
 from __future__ import annotations
 
-from . import memory
 from . import scalars as sc
 from .writer import Writer
 
@@ -19,7 +18,7 @@ def _address(w: Writer, i: int) -> tuple[str, str, int]:
         flat = w.iv[d] if flat is None else w.add(w.mul(flat, w.size(d)), w.iv[d])
     reg = sc.register_dtype(w.k.nodes[i].dtype)
     base = w.env[-1 - i, 0, -1]
-    at = w.e(f"llvm.getelementptr {base}[{flat}] : (!llvm.ptr, i64) -> !llvm.ptr, {reg}")
+    at = w(f"llvm.getelementptr {base}[{flat}] : (!llvm.ptr, i64) -> !llvm.ptr, {reg}")
     return at, f"vector<{w.lanes}x{reg}>", 8 if reg.endswith("64") else 4
 
 
@@ -32,7 +31,7 @@ def prepare(w: Writer) -> None:
     for n, i in enumerate(p.cached):
         cell = w.add(w.mul(tid, w.i64(len(p.cached))), w.i64(n))
         offset = w.mul(cell, w.word("row"))
-        w.env[-1 - i, 0, -1] = w.e(
+        w.env[-1 - i, 0, -1] = w(
             f"llvm.getelementptr {w.word('scratch')}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i64"
         )
 
@@ -40,9 +39,9 @@ def prepare(w: Writer) -> None:
 def store(w: Writer, i: int, name: str) -> None:
     """Keep a vector. Lanes beyond the row are written too: what lies there is written later or is padding."""
     at, ty, align = _address(w, i)
-    memory.write(w, name, at, ty, align, None)
+    w.write(name, at, ty, align, None)
 
 
 def load(w: Writer, i: int) -> str:
     at, ty, align = _address(w, i)
-    return memory.read(w, at, ty, align, None)
+    return w.read(at, ty, align, None)

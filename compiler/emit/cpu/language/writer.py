@@ -7,20 +7,17 @@ What to write is decided elsewhere: `expressions` (values), `memory` (loads and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from gflow.compiler.kernel.description import Kernel
 
+from .code import Body, Carried, Code
 from .parameters import Plan
-from .ssa_text import Emitter
 
-#: loops are written as wide as they should be: copies of their bodies would cost compile time
-_KEEP_ROLLED = "{loop_annotation = #llvm.loop_annotation<unroll = <disable = true>>}"
-
-#: (initial value, type) of a value that a loop carries
-Carried = list[tuple[str, str]]
+T = TypeVar("T")
 
 
-class Writer:
+class Writer(Code):
     """One kernel in the making.
 
     env: (node, lanes, unroll position) → SSA name, in nested scopes; position -1 for what all positions share.
@@ -32,8 +29,8 @@ class Writer:
     """
 
     def __init__(self, k: Kernel, p: Plan) -> None:
+        super().__init__()
         self.k, self.p = k, p
-        self.e = Emitter()
         self.lanes = p.lanes
         self.env: dict[tuple[int, int, int], str] = {}
         self.iv: dict[int, str] = {}
@@ -41,40 +38,18 @@ class Writer:
         self.position = 0
         self.phase = 0
         self.varying = _varying(k, p)
-        self.words = [self._load_word(i, w.kind) for i, w in enumerate(p.words)]
+        types = {"int": "i64", "float": "f64"}
+        self.words = [
+            self.load_word(i, types.get(w.kind, "!llvm.ptr")) for i, w in enumerate(p.words)
+        ]
 
     # -- words and numbers
-
-    def _load_word(self, i: int, kind: str) -> str:
-        e = self.e
-        at = e(f"llvm.getelementptr %w[{i}] : (!llvm.ptr) -> !llvm.ptr, i64") if i else "%w"
-        ty = {"int": "i64", "float": "f64"}.get(kind, "!llvm.ptr")
-        return e(f"llvm.load {at} : !llvm.ptr -> {ty}")
 
     def word(self, *key: object) -> str:
         return self.words[self.p.index[key]]
 
     def size(self, d: int) -> str:
         return self.word("size", d)
-
-    def i64(self, value: int) -> str:
-        return self.e.const(value, "i64")
-
-    def add(self, a: str, b: str) -> str:
-        return self.e(f"arith.addi {a}, {b} : i64")
-
-    def sub(self, a: str, b: str) -> str:
-        return self.e(f"arith.subi {a}, {b} : i64")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.e(f"arith.muli {a}, {b} : i64")
-
-    def at_most(self, a: str, b: str) -> str:
-        return self.e(f"arith.minsi {a}, {b} : i64")
-
-    def steps_up(self, x: str, granule: int) -> str:
-        """How many granules cover `x`."""
-        return self.e(f"arith.ceildivsi {x}, {self.i64(granule)} : i64")
 
     def linear(self, name: str, i: int, strides: tuple[int, ...]) -> str | None:
         """The sum of position times stride over all dimensions; None for 0."""
@@ -96,40 +71,20 @@ class Writer:
 
     # -- scopes and loops
 
-    def scoped(self, body: Callable[[], None]) -> None:
+    def scoped(self, body: Callable[[], T]) -> T:
         """Run `body`; what it computes isn't visible after."""
         env, iv, mask = dict(self.env), dict(self.iv), self.mask
-        with self.e.indented():
-            body()
+        result = body()
         self.env, self.iv, self.mask = env, iv, mask
+        return result
 
-    def loop(
-        self,
-        low: str,
-        high: str,
-        step: str,
-        inits: Carried,
-        body: Callable[[str, list[str]], list[str]],
-    ) -> list[str]:
-        """A loop that carries values; `body` gets the position and the values, and returns the new ones."""
-        e, iv = self.e, self.e.fresh("i")
-        names = [e.fresh("a") for _ in inits]
-        types = ", ".join(ty for _, ty in inits)
-        result, head, carry = "", "", ""
-        if inits:
-            result = e.fresh("r")
-            args = ", ".join(f"{n} = {init}" for n, (init, _) in zip(names, inits))
-            head, carry = f"{result}:{len(inits)} = ", f" iter_args({args}) -> ({types})"
-        e.line(f"{head}scf.for {iv} = {low} to {high} step {step}{carry} : i64 {{")
+    def walk(self, low: str, high: str, step: str, inits: Carried, body: Body) -> list[str]:
+        """A loop with a scope of its own."""
 
-        def inner() -> None:
-            values = body(iv, names)
-            if inits:
-                e.line(f"scf.yield {', '.join(values)} : {types}")
+        def inner(iv: str, carried: list[str]) -> list[str]:
+            return self.scoped(lambda: body(iv, carried))
 
-        self.scoped(inner)
-        e.line(f"}} {_KEEP_ROLLED}")
-        return [f"{result}#{n}" for n in range(len(inits))]
+        return self.loop(low, high, step, inits, inner, rolled=True)
 
     def repeat(self, low: str, high: str, body: Callable[[str], None], step: str = "") -> None:
         """A loop that carries nothing."""
@@ -138,58 +93,48 @@ class Writer:
             body(iv)
             return []
 
-        self.loop(low, high, step or self.i64(1), [], run)
+        self.walk(low, high, step or self.i64(1), [], run)
 
     def when(self, condition: str, inits: Carried, body: Callable[[], list[str]]) -> list[str]:
         """`body`'s values if `condition` holds, else the given ones."""
-        e = self.e
         types = ", ".join(ty for _, ty in inits)
-        result = e.fresh("r") if inits else ""
+        result = self.fresh("r") if inits else ""
         head = f"{result}:{len(inits)} = " if inits else ""
-        e.line(f"{head}scf.if {condition}{f' -> ({types})' if inits else ''} {{")
+        self.line(f"{head}scf.if {condition}{f' -> ({types})' if inits else ''} {{")
 
-        def inner() -> None:
-            values = body()
+        with self.indented():
+            values = self.scoped(body)
             if inits:
-                e.line(f"scf.yield {', '.join(values)} : {types}")
-
-        self.scoped(inner)
+                self.line(f"scf.yield {', '.join(values)} : {types}")
         if inits:
-            e.line("} else {")
-            e.line(f"  scf.yield {', '.join(v for v, _ in inits)} : {types}")
-        e.line("}")
+            self.line("} else {")
+            self.line(f"  scf.yield {', '.join(v for v, _ in inits)} : {types}")
+        self.line("}")
         return [f"{result}#{n}" for n in range(len(inits))]
 
     def vectors(
         self, low: str, high: str, inits: Carried, body: Callable[[list[str]], list[str]]
     ) -> list[str]:
         """Whole vectors from low to high, then (unless the plan rules it out) one masked vector for the rest."""
-        e, n, d = self.e, self.i64(self.lanes), self.p.vector
+        n, d = self.i64(self.lanes), self.p.vector
 
         def full(iv: str, carried: list[str]) -> list[str]:
             self.iv[d] = iv
             return body(carried)
 
         if self.p.whole:
-            return self.loop(low, high, n, inits, full)
-        rest = e(f"arith.remsi {self.sub(high, low)}, {n} : i64")
+            return self.walk(low, high, n, inits, full)
+        rest = self.binary("remsi", self.sub(high, low), n)
         end = self.sub(high, rest)
-        carried = self.loop(low, end, n, inits, full)
+        carried = self.walk(low, end, n, inits, full)
 
         def tail() -> list[str]:
             self.iv[d] = end
-            self.set_mask(rest)
+            self.mask = self.first_lanes(rest, self.lanes)
             return body(carried)
 
-        more = e(f"arith.cmpi sgt, {rest}, {self.i64(0)} : i64")
+        more = self(f"arith.cmpi sgt, {rest}, {self.i64(0)} : i64")
         return self.when(more, [(c, ty) for c, (_, ty) in zip(carried, inits)], tail)
-
-    def set_mask(self, count: str) -> None:
-        """Only the first `count` lanes are real."""
-        e, n = self.e, self.lanes
-        small = e(f"arith.trunci {count} : i64 to i32")
-        wide = e(f"vector.broadcast {small} : i32 to vector<{n}xi32>")
-        self.mask = e(f"arith.cmpi slt, {e.steps(n, 'i32')}, {wide} : vector<{n}xi32>")
 
     def nest(
         self,
@@ -208,35 +153,12 @@ class Writer:
             self.iv[dims[0]] = iv
             return self.nest(dims[1:], list(zip(carried, types)), inside)
 
-        return self.loop(low, high, self.i64(1), inits, step)
-
-    # -- threads
-
-    def thread(self, which: str) -> str:
-        """ "thread_num" or "num_threads" of the running team."""
-        e = self.e
-        e.externals.add(f"omp_get_{which}")
-        return e(f"arith.extsi {e(f'llvm.call @omp_get_{which}() : () -> i32')} : i32 to i64")
-
-    def barrier(self) -> None:
-        self.e.externals.add("GOMP_barrier")
-        self.e.line("llvm.call @GOMP_barrier() : () -> ()")
-
-    def thread_range(self, total: str, granule: int = 1) -> tuple[str, str]:
-        """This thread's share of 0…total, in whole granules."""
-        tid, count = self.thread("thread_num"), self.thread("num_threads")
-        share = self.e(f"arith.ceildivsi {total}, {count} : i64")
-        if granule > 1:
-            share = self.mul(self.steps_up(share, granule), self.i64(granule))
-        start = self.mul(share, tid)
-        return self.at_most(start, total), self.at_most(self.add(start, share), total)
+        return self.walk(low, high, self.i64(1), inits, step)
 
     def set_position(self, dims: tuple[int, ...], flat: str) -> None:
         """Positions along `dims` from one flat index over them, row-major."""
-        e = self.e
         for d in reversed(dims[1:]):
-            self.iv[d] = e(f"arith.remui {flat}, {self.size(d)} : i64")
-            flat = e(f"arith.divui {flat}, {self.size(d)} : i64")
+            flat, self.iv[d] = self.split(flat, self.size(d))
         if dims:
             self.iv[dims[0]] = flat
 

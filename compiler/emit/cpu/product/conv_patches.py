@@ -102,9 +102,9 @@ def unpack(strided: bool) -> Template:
                         value = t.load(t["rows"], at, t.both(mask, ok))
                     return [t.plus(sums[0], value)]
 
-                return t.loop(0, t["kw"], 1, sums, tap)
+                return t.accumulate(0, t["kw"], sums, tap)
 
-            (total,) = t.loop(0, t["kh"], 1, [t.zero()], tap_row)
+            (total,) = t.accumulate(0, t["kh"], [t.zero()], tap_row)
             t.store(total, t["x"], t.add(target, c), mask)
             return []
 

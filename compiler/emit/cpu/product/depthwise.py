@@ -72,9 +72,9 @@ def forward() -> Template:
                         weight = t.add(t.mul(t.add(t.mul(kh, t["kw"]), kw), t["c"]), c)
                         return _products(t, ("x", at), ("k", weight), sums, mask)
 
-                    return t.loop(kw_low, kw_high, 1, sums, tap)
+                    return t.accumulate(kw_low, kw_high, sums, tap)
 
-                sums = t.loop(kh_low, kh_high, 1, [t.zero()] * width, tap_row)
+                sums = t.accumulate(kh_low, kh_high, [t.zero()] * width, tap_row)
                 _store(t, sums, "y", t.add(target, c), mask)
 
             _channel_tiles(t, 4, tile)
@@ -128,9 +128,9 @@ def input_grad() -> Template:
                         weight = t.add(t.mul(t.add(kh, t.sub(wp, t.mul(wo, t["sw"]))), t["c"]), c)
                         return _products(t, ("y", at), ("k", weight), sums, mask)
 
-                    return t.loop(wo_low, wo_high, 1, sums, out)
+                    return t.accumulate(wo_low, wo_high, sums, out)
 
-                sums = t.loop(ho_low, ho_high, 1, [t.zero()] * width, out_row)
+                sums = t.accumulate(ho_low, ho_high, [t.zero()] * width, out_row)
                 _store(t, sums, "x", t.add(target, c), mask)
 
             _channel_tiles(t, 4, tile)
@@ -150,7 +150,7 @@ def weight_grad() -> Template:
     """
     t = Template(("x", "y", "k", "partial", *GEOMETRY), ("x", "y", "k", "partial"))
     low, high = t.share(t["n"])
-    tid, count = t.thread_number("thread_num"), t.thread_number("num_threads")
+    tid, count = t.thread("thread_num"), t.thread("num_threads")
     taps = t.mul(t["kh"], t["kw"])
     size = t.mul(taps, t["c"])
     mine = t.mul(tid, size)
@@ -188,10 +188,10 @@ def weight_grad() -> Template:
                         x = t.add(t.mul(t.add(x_line, t.mul(wo, t["sw"])), t["c"]), c)
                         return _products(t, ("y", y), ("x", x), sums, mask)
 
-                    return t.loop(wo_low, wo_high, 1, sums, out)
+                    return t.accumulate(wo_low, wo_high, sums, out)
 
                 old = [t.load(t["partial"], t.add(cell, u * LANES), mask) for u in range(width)]
-                _store(t, t.loop(ho_low, ho_high, 1, old, out_row), "partial", cell, mask)
+                _store(t, t.accumulate(ho_low, ho_high, old, out_row), "partial", cell, mask)
 
             _channel_tiles(t, 4, tile)
             return []
@@ -201,7 +201,7 @@ def weight_grad() -> Template:
 
     t.loop(low, high, 1, [], image)
     t.barrier()
-    start, end = t.share(t.binary("ceildivsi", size, t.i64(LANES)))
+    start, end = t.share(t.granules(size, LANES))
 
     def combine(block: str, _: list[str]) -> list[str]:
         at = t.mul(block, LANES)
@@ -210,7 +210,7 @@ def weight_grad() -> Template:
         def add(thread: str, sums: list[str]) -> list[str]:
             return [t.plus(sums[0], t.load(t["partial"], t.add(t.mul(thread, size), at), mask))]
 
-        (total,) = t.loop(0, count, 1, [t.zero()], add)
+        (total,) = t.accumulate(0, count, [t.zero()], add)
         t.store(total, t["k"], at, mask)
         return []
 

@@ -112,20 +112,20 @@ def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
     end = w.at_most(w.add(start, length), size)
 
     def single(iv: str) -> None:
-        w.set_mask(w.sub(size, iv))
+        w.mask = w.first_lanes(w.sub(size, iv), w.lanes)
         body(_Tile(w, iv, 1))
 
     if w.p.tiled == "none":
         w.repeat(start, end, single, w.i64(lanes))
         return
-    whole = w.e(f"arith.cmpi eq, {w.sub(end, start)}, {length} : i64")
+    whole = w(f"arith.cmpi eq, {w.sub(end, start)}, {length} : i64")
 
     def unrolled() -> list[str]:
         body(_Tile(w, start, w.p.unroll))
         return []
 
     w.when(whole, [], unrolled)
-    rest = w.e(f"arith.select {whole}, {end}, {start} : i64")
+    rest = w(f"arith.select {whole}, {end}, {start} : i64")
     w.repeat(rest, end, single, w.i64(lanes))
 
 
@@ -136,7 +136,7 @@ def write_column(w: Writer) -> None:
         _write_split(w)
         return
     length = w.i64(p.unroll * w.lanes)
-    tiles = w.steps_up(w.size(p.vector), p.unroll * w.lanes)
+    tiles = w.granules(w.size(p.vector), p.unroll * w.lanes)
     deepest = levels(w)
 
     def body(tile: _Tile) -> None:
@@ -151,18 +151,18 @@ def write_column(w: Writer) -> None:
         tile.each(lambda _: write_stores(w, kept(w), w.lanes))
 
     def work(flat: str) -> None:
-        start = w.mul(w.e(f"arith.remui {flat}, {tiles} : i64"), length)
-        w.set_position(p.outer, w.e(f"arith.divui {flat}, {tiles} : i64"))
+        start = w.mul(w(f"arith.remui {flat}, {tiles} : i64"), length)
+        w.set_position(p.outer, w(f"arith.divui {flat}, {tiles} : i64"))
         _cover(w, start, body)
 
-    w.repeat(*w.thread_range(w.mul(w.product(p.outer), tiles)), work)
+    w.repeat(*w.share(w.mul(w.product(p.outer), tiles)), work)
 
 
 def _write_split(w: Writer) -> None:
     p, lanes, reds = w.p, w.lanes, of_level(w)
     size, outer = w.size(p.vector), w.product(p.outer)
     width = w.mul(outer, size)
-    bounds = w.thread_range(w.size(p.reduced[0]))
+    bounds = w.share(w.size(p.reduced[0]))
     tid = w.thread("thread_num")
 
     def partial(flat: str) -> None:
@@ -185,14 +185,14 @@ def _write_split(w: Writer) -> None:
     w.repeat(w.i64(0), outer, partial)
     w.barrier()
     threads = w.thread("num_threads")
-    low, high = w.thread_range(size, lanes)
+    low, high = w.share(size, lanes)
 
     def combine(flat: str) -> None:
         w.set_position(p.outer, flat)
         row = w.mul(flat, size)
 
         def vector(iv: str) -> None:
-            w.set_mask(w.sub(size, iv))
+            w.mask = w.first_lanes(w.sub(size, iv), w.lanes)
             at = w.add(row, iv)
 
             def add(t: str, carried: list[str]) -> list[str]:
@@ -200,7 +200,7 @@ def _write_split(w: Writer) -> None:
                 return merge(w, reds, carried, parts, lanes)
 
             tile = _Tile(w, iv, 1)
-            values = w.loop(w.i64(0), threads, w.i64(1), starts(w, reds, lanes), add)
+            values = w.walk(w.i64(0), threads, w.i64(1), starts(w, reds, lanes), add)
             tile.finish(reds, values)
             tile.each(lambda _: write_stores(w, kept(w), lanes))
 

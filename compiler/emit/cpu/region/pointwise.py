@@ -29,12 +29,12 @@ def write_pointwise(w: Writer) -> None:
 
     size = w.size(p.vector)
     if not p.outer:
-        piece(*w.thread_range(size, GRANULE))
+        piece(*w.share(size, GRANULE))
         return
     if p.split:
-        share, outer = w.thread_range(size, GRANULE), (w.i64(0), w.product(p.outer))
+        share, outer = w.share(size, GRANULE), (w.i64(0), w.product(p.outer))
     else:
-        share, outer = (w.i64(0), size), w.thread_range(w.product(p.outer))
+        share, outer = (w.i64(0), size), w.share(w.product(p.outer))
 
     def step(flat: str) -> None:
         w.set_position(p.outer, flat)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..language import memory
 from ..language import scalars as sc
 from ..language.expressions import value
 from ..language.writer import Carried, Writer
@@ -28,7 +27,7 @@ def _identities(w: Writer, reds: list[int], dtypes: list[str], lanes: int) -> Ca
     for r, dtype in zip(reds, dtypes):
         node = w.k.nodes[r]
         known = dtype if dtype.startswith("f") else node.dtype
-        start = sc.identity(w.e, node.attrs["kind"], known, lanes)
+        start = sc.identity(w, node.attrs["kind"], known, lanes)
         out.append((start, sc.shaped(dtype, lanes)))
     return out
 
@@ -46,9 +45,9 @@ def fold(w: Writer, reds: list[int], carried: list[str], lanes: int) -> list[str
         dtype = w.k.nodes[node.args[0]].dtype
         x = value(w, node.args[0], lanes)
         if w.mask is not None and w.p.mode == "row":
-            neutral = sc.identity(w.e, node.attrs["kind"], dtype, lanes)
-            x = sc.select(w.e, w.mask, x, neutral, sc.register_type(dtype, lanes), lanes)
-        out.append(sc.combine(w.e, node.attrs["kind"], acc, x, dtype, lanes))
+            neutral = sc.identity(w, node.attrs["kind"], dtype, lanes)
+            x = sc.select(w, w.mask, x, neutral, sc.register_type(dtype, lanes), lanes)
+        out.append(sc.combine(w, node.attrs["kind"], acc, x, dtype, lanes))
     return out
 
 
@@ -58,7 +57,7 @@ def merge(w: Writer, reds: list[int], a: list[str], b: list[str], lanes: int) ->
     for r, x, y in zip(reds, a, b):
         node, total = w.k.nodes[r], total_dtype(w, r)
         dtype = total if total.startswith("f") else node.dtype
-        out.append(sc.combine(w.e, node.attrs["kind"], x, y, dtype, lanes))
+        out.append(sc.combine(w, node.attrs["kind"], x, y, dtype, lanes))
     return out
 
 
@@ -80,7 +79,7 @@ def blocks(
         runs = [run_dtype(w, r) for r in reds]
         found = body(part, _identities(w, reds, runs, w.lanes))
         wide = [
-            sc.convert(w.e, x, run, total_dtype(w, r), w.lanes)
+            sc.convert(w, x, run, total_dtype(w, r), w.lanes)
             for r, run, x in zip(reds, runs, found)
         ]
         return merge(w, reds, totals, wide, w.lanes)
@@ -92,14 +91,14 @@ def blocks(
     def block(start: str, totals: list[str]) -> list[str]:
         return add((start, w.at_most(w.add(start, w.i64(length)), high)), totals)
 
-    return w.loop(low, high, w.i64(length), carried, block)
+    return w.walk(low, high, w.i64(length), carried, block)
 
 
 def across(w: Writer, r: int, x: str, lanes: int) -> str:
     """The lanes of reduction `r`'s total combined."""
     node, total = w.k.nodes[r], total_dtype(w, r)
     dtype = total if total.startswith("f") else node.dtype
-    return sc.horizontal(w.e, node.attrs["kind"], x, dtype, lanes)
+    return sc.horizontal(w, node.attrs["kind"], x, dtype, lanes)
 
 
 def finish(w: Writer, reds: list[int], values: list[str], lanes: int) -> None:
@@ -107,7 +106,7 @@ def finish(w: Writer, reds: list[int], values: list[str], lanes: int) -> None:
     for r, name in zip(reds, values):
         node, total = w.k.nodes[r], total_dtype(w, r)
         if total.startswith("f"):
-            name = sc.convert(w.e, name, total, node.dtype, lanes)
+            name = sc.convert(w, name, total, node.dtype, lanes)
         w.env[r, lanes, w.position if lanes else -1] = name
 
 
@@ -151,29 +150,29 @@ def cell(w: Writer, thread: str, m: int, width: str, at: str) -> str:
     row = w.add(w.mul(thread, w.i64(len(of_level(w)))), w.i64(m))
     slot = w.add(w.mul(row, width), at)
     scratch = w.word("scratch")
-    return w.e(
+    return w(
         f"llvm.getelementptr {scratch}[{slot}] : (!llvm.ptr, i64) -> !llvm.ptr, {_cell_type(w)}"
     )
 
 
 def put(w: Writer, at: str, name: str, r: int, lanes: int) -> None:
     """A partial result into its cell (or a vector of them into theirs)."""
-    e, reg, cell_type = w.e, total_dtype(w, r), _cell_type(w)
+    reg, cell_type = total_dtype(w, r), _cell_type(w)
     integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
     if reg.startswith("f"):
-        name = e(f"arith.bitcast {name} : {sc.shaped(reg, lanes)} to {integer}")
+        name = w(f"arith.bitcast {name} : {sc.shaped(reg, lanes)} to {integer}")
     if integer != ty:
-        name = e(f"arith.extui {name} : {integer} to {ty}")
-    memory.write(w, name, at, ty, 4, w.mask if lanes else None)
+        name = w(f"arith.extui {name} : {integer} to {ty}")
+    w.write(name, at, ty, 4, w.mask if lanes else None)
 
 
 def get(w: Writer, at: str, r: int, lanes: int) -> str:
     """What `put` left."""
-    e, reg, cell_type = w.e, total_dtype(w, r), _cell_type(w)
+    reg, cell_type = total_dtype(w, r), _cell_type(w)
     integer, ty = sc.shaped(f"i{_BITS[reg]}", lanes), sc.shaped(cell_type, lanes)
-    name = memory.read(w, at, ty, 4, w.mask if lanes else None)
+    name = w.read(at, ty, 4, w.mask if lanes else None)
     if integer != ty:
-        name = e(f"arith.trunci {name} : {ty} to {integer}")
+        name = w(f"arith.trunci {name} : {ty} to {integer}")
     if reg.startswith("f"):
-        name = e(f"arith.bitcast {name} : {integer} to {sc.shaped(reg, lanes)}")
+        name = w(f"arith.bitcast {name} : {integer} to {sc.shaped(reg, lanes)}")
     return name

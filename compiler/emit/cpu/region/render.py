@@ -32,5 +32,5 @@ def render(k: Kernel, p: Plan, name: str) -> tuple[str, set[str]]:
     """The function `name` as MLIR text, and the external functions that it calls."""
     w = Writer(k, p)
     _MODES[p.mode](w)
-    text = f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.e.text()}\n    llvm.return\n  }}"
-    return text, w.e.externals
+    text = f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{w.text()}\n    llvm.return\n  }}"
+    return text, w.externals

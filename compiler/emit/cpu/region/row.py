@@ -97,13 +97,13 @@ def write_row(w: Writer) -> None:
             _sweep(w, late)
         write_stores(w, kept(w), 0)
 
-    w.repeat(*w.thread_range(w.product(p.outer)), piece)
+    w.repeat(*w.share(w.product(p.outer)), piece)
 
 
 def _write_split(w: Writer) -> None:
     p, reds, one = w.p, of_level(w), w.i64(1)
     first = p.reduced[0] if p.reduced else p.vector
-    bounds = w.thread_range(w.size(first), 1 if p.reduced else GRANULE)
+    bounds = w.share(w.size(first), 1 if p.reduced else GRANULE)
     tid, total = w.thread("thread_num"), w.product(p.outer)
 
     def partial(flat: str) -> None:
@@ -123,7 +123,7 @@ def _write_split(w: Writer) -> None:
             parts = [get(w, cell(w, t, m, total, flat), r, 0) for m, r in enumerate(reds)]
             return merge(w, reds, carried, parts, 0)
 
-        finish(w, reds, w.loop(w.i64(0), threads, one, starts(w, reds, 0), add), 0)
+        finish(w, reds, w.walk(w.i64(0), threads, one, starts(w, reds, 0), add), 0)
         write_stores(w, kept(w), 0)
 
-    w.repeat(*w.thread_range(total), combine)
+    w.repeat(*w.share(total), combine)
