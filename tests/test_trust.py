@@ -519,7 +519,7 @@ def test_signed_graphs(saved: tuple[Path, list[Tensor]], tmp_path: Path) -> None
 
 
 def test_a_signature_covers_every_file(saved: tuple[Path, list[Tensor]], tmp_path: Path) -> None:
-    """With the checksums made anew."""
+    """With the checksums and the seal made anew."""
     path = tmp_path / "model"
     shutil.copytree(saved[0], path)
     program = path / "programs" / "0.json"
@@ -528,6 +528,7 @@ def test_a_signature_covers_every_file(saved: tuple[Path, list[Tensor]], tmp_pat
     manifest = json.loads((path / "manifest.json").read_text())
     entry = manifest["files"]["programs/0.json"]
     entry["size"], entry["sha256"] = len(data), bundle._file_digest(program)
+    manifest["seal"] = bundle.seal(manifest)
     manifest["sha256"] = bundle._checksum(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     flow.load(path)
