@@ -523,7 +523,13 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     import gflow  # noqa: F401  # in the parent: forked processes need not load it again
 
+    told: set[int] = set()
+
     def show(found: list[tuple[int, str]]) -> None:
+        for number, outcome in found[len(told) :]:
+            told.add(number)
+            if outcome.startswith("wrong"):
+                print(number, outcome, file=sys.stderr)
         print(_counted(found), file=sys.stderr)
 
     outcomes = fuzz(options.count, options.seed, options.resealed, show)
