@@ -455,7 +455,11 @@ def fuzz(
             told, status = _forked(work, LIMIT)
             outcomes += zip(batch, told)
             if len(told) < len(batch):
-                outcomes.append((batch[len(told)], f"wrong {_why(status)}"))
+                late = batch[len(told)]
+                again: list[str] = []
+                if status == -1:  # the machine may have been busy, or stopped
+                    again, status = _forked(lambda tell: work(tell, [late]), 4 * LIMIT)  # noqa: B023
+                outcomes.append((late, again[0] if again else f"wrong {_why(status)}"))
                 told.append("")
             todo = todo[len(told) :]
             tell(outcomes)
