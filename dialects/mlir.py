@@ -16,6 +16,11 @@ from torch_mlir.passmanager import PassManager
 # Where the bindings look for a dialect's op classes: `gflow.dialects.gflow` (see there).
 _cext.globals.append_dialect_search_prefix(__package__)
 
+# A location as an attribute's value stays a plain attribute: the bindings would take it for a location, which has no
+# constructor from attributes, and raise a TypeError wherever the attribute is read.
+for _kind in (ir.UnknownLoc, ir.NameLoc, ir.FileLineColLoc, ir.FusedLoc, ir.CallSiteLoc):
+    _cext.register_type_caster(_kind.static_typeid, replace=True)(lambda attribute: attribute)
+
 __all__ = [
     "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "translate_module_to_llvmir",
 ]  # fmt: skip

@@ -339,6 +339,12 @@ def _input(program: Program, place: Any, strides: Any) -> list[Any]:
     return _steps(program, AtenStep, inputs=(TensorRef(place, X.type, strides),))
 
 
+def _output(program: Program, strides: Any) -> list[Any]:
+    """The steps, the first ATen call writing to memory of other strides."""
+    outputs = _first(program, AtenStep).outputs
+    return _steps(program, AtenStep, outputs=(replace(outputs[0], strides=strides), *outputs[1:]))
+
+
 X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
 
 
@@ -385,6 +391,7 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 9}], {}]")}, "operand 9 does not exist"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[" * 3000)}, "is not JSON"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 0}, \"a\"], {}]")}, "'a', no"),
+        (lambda p: {"steps": _output(p, (0, 0))}, "elements of a result share memory"),
         (lambda p: {"steps": _input(p, Place("arena", 0, 1 << 40), (4, 1))}, "bytes"),
         (lambda p: {"steps": _input(p, Place("arena", 1, 0), (4, 1))}, "no arena 1"),
         (lambda p: {"steps": _input(p, Place("disk", 0, 0), (4, 1))}, "was expected"),  # type: ignore[arg-type]

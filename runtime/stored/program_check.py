@@ -27,7 +27,7 @@ from gflow.dialects.program import (
     TensorRef,
 )
 from gflow.dialects.program_form import ProgramError, check_types, seal
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, row_major_strides, share_memory
 
 from ..failures import ERRORS, REPORT_WORDS
 from ..sizes import fixed, fixed_ref, fixed_type
@@ -283,6 +283,11 @@ def _check_aten(program: Program, memory: _Memory, step: AtenStep) -> None:
     for output in step.outputs:
         if output is not None:
             memory.check_ref(output)
+            found = fixed_ref(output, memory.n)
+            if share_memory(found.type.shape, found.strides):
+                raise ValueError(
+                    f"elements of a result share memory, by strides {list(found.strides)}"
+                )
     device = "cpu" if program.target == "cpu" else "cuda"
     check_call(step, device, 0 if memory.n < 0 else memory.n)
 
