@@ -345,6 +345,7 @@ def _output(program: Program, strides: Any) -> list[Any]:
     return _steps(program, AtenStep, outputs=(replace(outputs[0], strides=strides), *outputs[1:]))
 
 
+_LARGE = TensorType((1 << 30,), "f32")
 X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
 
 
@@ -368,6 +369,10 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         (lambda p: {"results": [Result("y", X.type, 99)]}, "is argument 99"),
         (lambda p: {"results": [Result("y", X.type, -1)]}, "is argument -1"),
         (lambda p: {"results": [Result("y", X.type, 0)] * 2}, "two results|its argument"),
+        (
+            lambda p: {"results": [replace(r, type=_LARGE) if r.alias is None else r for r in p.results]},
+            "of which steps reach",
+        ),
         (lambda p: {"steps": [*p.steps, 7]}, "was expected"),
         (lambda p: {"kernels": {}}, "there is no kernel"),
         (lambda p: {"kernels": {**p.kernels, "a": "func @b("}}, "is of something else"),
