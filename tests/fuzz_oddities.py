@@ -89,7 +89,7 @@ def other_index(text: str, rng: random.Random, others: list[bytes]) -> str:
     if not found:
         return text
     match = rng.choice(found)
-    value = int(match[0])
+    value = int(match[0][:40])
     new = rng.choice((-1, -value, value + 1, value - 1, value + 64, 2 * value, 1 << 31, 1 << 62, 0))
     return text[: match.start()] + str(new) + text[match.end() :]
 
