@@ -11,11 +11,9 @@ Instructions count once, wherever they stand: a loop's body is the kernel's traf
 
 from __future__ import annotations
 
-import base64
 import re
 import subprocess
 import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from gflow.dialects.program import DeviceCode
+from gflow.dialects.program_form import unpacked
 
 #: bytes of an access of a thread, which is as wide as they get
 FULL = 16
@@ -65,7 +64,7 @@ class Traffic:
 
 def traffic_of(code: DeviceCode) -> Traffic:
     """The traffic of a kernel."""
-    return traffic(disassembled(zlib.decompress(base64.b64decode(code.cubin))))
+    return traffic(disassembled(unpacked(code.cubin)))
 
 
 def threads(code: DeviceCode) -> int:

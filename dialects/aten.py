@@ -70,10 +70,12 @@ def decode_call(
     operands: Sequence[Any],
     scalar: Callable[[Any], int | float | bool],
     size: int = 0,
+    named: Callable[[str, str], Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments of the call, with `operands` put in.
 
-    scalar: reads a number from a 0-d operand. size: what `{"n": …}` depends on.
+    scalar: reads a number from a 0-d operand. size: what `{"n": …}` depends on. named: what stands for a
+    data type, device, layout or memory format; PyTorch's own without it.
 
     Raises:
         AtenError: malformed text, or an operand that does not exist.
@@ -102,10 +104,10 @@ def decode_call(
 
     def decode_tagged(tag: str, content: Any) -> Any:
         if tag in ("t", "s"):
-            if not isinstance(content, int) or not 0 <= content < len(operands):
+            if type(content) is not int or not 0 <= content < len(operands):
                 raise AtenError(f"operand {content!r} does not exist: there are {len(operands)}")
             return operands[content] if tag == "t" else scalar(operands[content])
-        if tag == "n" and isinstance(content, list):
+        if tag == "n" and isinstance(content, list) and all(type(c) is int for c in content):
             return evaluate(content, size)
         if tag == "float" and content in ("inf", "-inf", "nan"):
             return float(content)
@@ -115,19 +117,19 @@ def decode_call(
             except TypeError:
                 raise AtenError(f"expected two numbers, found {content!r}") from None
         if tag in _NAMED and isinstance(content, str):
-            return _named(tag, content)
+            return (named or _named)(tag, content)
         raise AtenError(f"unknown argument {json.dumps({tag: content})}")
 
     return [decode(a) for a in call[0]], {k: decode(v) for k, v in call[1].items()}
 
 
 def check_call(text: str, operand_count: int) -> None:
-    """Check the text without running anything.
+    """Check the text, without PyTorch: the names of data types and devices are not looked at.
 
     Raises:
         AtenError: as `decode_call`.
     """
-    decode_call(text, [None] * operand_count, lambda _: 0)
+    decode_call(text, [None] * operand_count, lambda _: 0, named=lambda kind, name: name)
 
 
 def _named(tag: str, content: str) -> Any:

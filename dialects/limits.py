@@ -2,7 +2,8 @@
 
 MLIR parses, prints and verifies nested constructs by recursion, converts decimal digits in quadratic time,
 and writes out what an alias stands for wherever it is used: text that is deep, long-winded or folded up
-ends the process, or never ends. No text that a person or a compiler writes comes near these limits.
+ends the process, or never ends. So do strings of other bytes than UTF-8, in its Python bindings. No text
+that a person or a compiler writes comes near these limits.
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ MAX_EXPANDED = 1 << 22
 _OPENING = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _CLOSING = frozenset(_OPENING.values())
 _OPERATORS = frozenset(("+", "-", "*", "mod", "floordiv", "ceildiv"))
+# Each takes linear time: it begins where a run of its characters does, and what has no end matches, too.
 #: strings and comments (which hold anything), arrows, numbers, names, operators, brackets
 _TOKEN = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[#!]\w[\w.$]*(?:[ \t]*=(?!=))?|[A-Za-z_$][\w$]*|\d\w*|[-+*,()\[\]{}<>]'
+    r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|->|[#!]\w[\w.$]*(?:[ \t]*=(?!=))?|[A-Za-z_$][\w$]*|\d\w*|[-+*,()\[\]{}<>]'
 )
-_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_DIGITS + 1}}}")
-_LONG_SHAPE = re.compile(rf"(?:[\d?*]+[ \t]*x[ \t]*){{{MAX_RANK + 1}}}")
+_LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{MAX_DIGITS + 1}}}|0x[0-9a-fA-F]{{{MAX_DIGITS + 1}}}")
+_SHAPE = re.compile(r"(?<![\d?*\[\]])(?:[\d?*\[\]]+[ \t]*x[ \t]*)+")
 #: the number of a result, for which MLIR makes room
 _RESULT = re.compile(r"%[\w.$-]+[#:]\d{7}")
+#: a byte of a string beyond ASCII, written in hexadecimal
+_HIGH_BYTE = re.compile(r"\\[89a-fA-F][0-9a-fA-F]")
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"?')
+_CHARACTER = re.compile(r"\\([0-9a-fA-F]{2})|\\?.", re.DOTALL)
 #: what ends the definition of an alias: the words that an op may begin with, or its name in quotes
 _OPS = frozenset(("module", "func", "builtin"))
 _ALIAS = re.compile(r"^[ \t]*[#!]\w[\w.$]*[ \t]*=", re.MULTILINE)
@@ -41,12 +47,19 @@ def problem(text: str) -> tuple[str, int, int] | None:
     """What of a text is beyond a limit, and its line and column; None if nothing is."""
     if len(text) > MAX_BYTES:
         return f"the text has {len(text):,} characters, more than {MAX_BYTES:,}", 1, 1
-    shape = _LONG_SHAPE.search(text)
-    if shape is not None:
-        return f"a type has more than {MAX_RANK} dimensions", *_position(text, shape.start())
+    if text.count("x") > MAX_RANK:
+        for shape in _SHAPE.finditer(text):
+            if shape.end() - shape.start() > MAX_RANK and shape.group().count("x") > MAX_RANK:
+                return f"a type has more than {MAX_RANK} dimensions", *_position(
+                    text, shape.start()
+                )
     result = _RESULT.search(text)
     if result is not None:
         return "an op has a million results", *_position(text, result.start())
+    if _HIGH_BYTE.search(text) is not None:
+        for match in _STRING.finditer(text):
+            if _HIGH_BYTE.search(match.group()) is not None and not _is_utf8(match.group()):
+                return "a string is not UTF-8", *_position(text, match.start())
     suspicious = (
         sum(map(text.count, "([{<+*-")) + text.count("div") + text.count("mod") > MAX_NESTING
         or _LONG_NUMBER.search(text) is not None
@@ -57,6 +70,18 @@ def problem(text: str) -> tuple[str, int, int] | None:
         return None
     message, at = found
     return message, *_position(text, at)
+
+
+def _is_utf8(literal: str) -> bool:
+    """Whether a string, as MLIR writes it, stands for UTF-8: the bindings end the process over others."""
+    data = bytearray()
+    for match in _CHARACTER.finditer(literal):
+        data += bytes([int(match[1], 16)]) if match[1] else match[0].encode("utf-8", "replace")
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _position(text: str, at: int) -> tuple[int, int]:

@@ -6,6 +6,9 @@ Moving to another distribution of them is a change of this file only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch_mlir import ir, rewrite
 from torch_mlir._mlir_libs._mlirDialectsLLVM import translate_module_to_llvmir
 from torch_mlir.dialects import ext, func
@@ -15,6 +18,16 @@ from torch_mlir.passmanager import PassManager
 
 # Where the bindings look for a dialect's op classes: `gflow.dialects.gflow` (see there).
 _cext.globals.append_dialect_search_prefix(__package__)
+
+
+def _cast(kind: Any) -> Callable[[Any], Any]:
+    """Locations become their class. A location as an attribute's value stays a plain attribute: the bindings' own
+    cast takes it for a location, too, and raises a TypeError wherever the attribute is read."""
+    return lambda found: kind(found) if isinstance(found, ir.Location) else found
+
+
+for _kind in (ir.UnknownLoc, ir.NameLoc, ir.FileLineColLoc, ir.FusedLoc, ir.CallSiteLoc):
+    _cext.register_type_caster(_kind.static_typeid, replace=True)(_cast(_kind))
 
 __all__ = [
     "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "translate_module_to_llvmir",

@@ -224,7 +224,7 @@ class Program:
     races: how steps were chosen by measuring.
     checks: errors that steps may report.
     first_write: the first step that writes into an argument; before it, a call can be given up.
-    seal: the digest of what the runtime reads of it (`program_io.sealed`), by whoever made it.
+    seal: the digest of all else (`program_form.seal`), by whoever made it.
     """
 
     name: str

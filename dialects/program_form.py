@@ -7,11 +7,13 @@ a dataclass is written, read and checked, and its values are what its annotation
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import types
+import zlib
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -82,28 +84,44 @@ def decode(value: Any) -> Any:
 
 
 def seal(program: Program) -> str:
-    """The digest of all that the runtime reads of a program, besides the text and machine code of kernels.
+    """The digest of all of a program, code and IR included.
 
     Whoever makes a program writes it down. What is changed afterwards, in memory or in a file whose
-    checksums are in order, shows.
+    checksums are in order, shows: what kernels touch depends on their text, their configs and the numbers
+    they are given together, so all of these are in one digest.
     """
-    left_out = (
-        "seal",
-        "ir",
-        "constants",
-        "kernels",
-        "declarations",
-        "triton",
-        "device_code",
-        "races",
-    )
-    values = {
-        f.name: encode(getattr(program, f.name)) for f in fields(program) if f.name not in left_out
+    values = {f.name: getattr(program, f.name) for f in fields(program) if f.name != "seal"}
+    values["ir"] = _digest(program.ir.encode())
+    values["constants"] = [_digest(c) for c in program.constants]
+    for name in ("kernels", "declarations"):
+        values[name] = {k: _digest(text.encode()) for k, text in values[name].items()}
+    values["device_code"] = {
+        key: replace(code, cubin=_digest(unpacked(code.cubin)))
+        for key, code in program.device_code.items()
     }
-    values["constants"] = [hashlib.sha256(c).hexdigest() for c in program.constants]
-    for name in ("kernels", "declarations", "triton", "device_code"):
-        values[name] = sorted(getattr(program, name))
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    encoded = {name: encode(value) for name, value in values.items()}
+    return _digest(json.dumps(encoded, sort_keys=True).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def packed(image: bytes) -> str:
+    """Machine code as text, for `DeviceCode.cubin`."""
+    return base64.b64encode(zlib.compress(image, 1)).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """The machine code in `DeviceCode.cubin`.
+
+    Raises:
+        ProgramError: it is damaged.
+    """
+    try:
+        return zlib.decompress(base64.b64decode(text))
+    except (ValueError, zlib.error) as error:
+        raise ProgramError(f"machine code that cannot be unpacked: {error}") from None
 
 
 # types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .aten import AtenError, check_call
 from .attributes import read
 from .mlir import ir
 from .opdef import OpDef, VerifyError
@@ -44,6 +45,11 @@ def check(definition: OpDef, op: ir.Operation) -> None:
                 raise VerifyError(f"result #{i} must be {want}, found {result.type}")
     if definition.name == "fused":
         _check_fused(op)
+    elif definition.name == "aten":
+        try:
+            check_call(attrs["args"], count)
+        except AtenError as error:
+            raise VerifyError(str(error)) from None
 
 
 def _check_fused(op: ir.Operation) -> None:

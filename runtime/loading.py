@@ -39,6 +39,11 @@ def load_program(
     return CudaExecutable(program, cuda_device(where), arena, kept_results=kept_results)
 
 
+def interpreted() -> bool:
+    """Whether programs for CUDA run on the interpreter, which runs the source of their kernels."""
+    return os.environ.get(DEVICE, "") == "interpreter"
+
+
 def cuda_device(where: torch.device | None = None) -> Any:
     """What programs for CUDA run on: a GPU, or what `$GFLOW_CUDA_DEVICE` puts in its place.
 
@@ -48,7 +53,7 @@ def cuda_device(where: torch.device | None = None) -> Any:
     from .cuda import DeviceError
 
     stand_in = os.environ.get(DEVICE, "")
-    if stand_in == "interpreter":
+    if interpreted():
         from .cuda.interpreter import InterpreterDevice
 
         return InterpreterDevice()

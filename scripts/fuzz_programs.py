@@ -11,10 +11,8 @@ Results are kept in `--out`, and a run that is started again goes on where the l
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,41 +53,15 @@ def replay(what: str, shrink: float, out: Path | None) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=1000, help="programs")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--out", type=Path, default=Path("fuzz-programs"))
-    parser.add_argument(
-        "--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't"
-    )
+    from oracle.campaign import Record, judged, parser_of, run
+
+    parser = parser_of(__doc__ or "", "fuzz-programs", "programs")
     parser.add_argument("--replay", help="a seed, or a program as JSON")
     parser.add_argument("--script", type=Path, help="with --replay: write a script of it here")
-    parser.add_argument("--summary", action="store_true", help="only print what --out holds")
     options = parser.parse_args()
     if options.replay:
         return replay(options.replay, options.shrink, options.script)
-    from oracle.campaign import FINDS, Record, campaign
-
-    record = Record(options.out)
-    if not options.summary:
-        wanted = range(options.seed, options.seed + options.count)
-        seeds = [s for s in wanted if s not in record.done]
-        start, told = time.monotonic(), 0.0
-        for done, (result, program) in enumerate(
-            campaign(seeds, options.jobs, options.shrink, minutes=options.minutes), 1
-        ):
-            record.add(result, program)
-            if result.status in FINDS or time.monotonic() - told > 60:
-                told = time.monotonic()
-                rate = done / (told - start)
-                print(f"[{done}/{len(seeds)}, {rate:.2f}/s] {result.seed} {result.status} {result.signature} "
-                      f"{result.detail[:160]}", flush=True)  # fmt: skip
-    print(record.summary())
-    return 3 if any(r.status in FINDS for r in record.results) else 0
+    return run(options, Record(options.out), judged)
 
 
 if __name__ == "__main__":

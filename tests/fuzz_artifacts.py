@@ -5,8 +5,10 @@
 
 Each mutant is one of: *refused* (an error of ours, when it is loaded or called), *right* (the results of
 the original), *other* (another program runs well and gives other results), *wrong* (a crash, a hang, an
-exception of another kind). With `--resealed` the seals are made anew, too, as only somebody does who means
-to: then *other* is what such a program computes, and words of kernels, which are code, are left alone.
+exception of another kind). Any file of an artifact is mutated: manifest, programs, IR, weights, kernels, machine code.
+With `--resealed` the seals are made anew, too, as only somebody does who means to: then *other* is what such a
+program computes; kernels and their words, which are code, are left alone, and where the IR is mutated,
+the graph is loaded with `native=False`.
 Processes are forked for a few mutants each; the one that dies or hangs costs a mutant.
 """
 
@@ -32,6 +34,8 @@ from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests import fuzz_mutations
 
 #: seconds for one mutant, and mutants of one process
 LIMIT, BATCH = 20.0, 40
@@ -212,14 +216,14 @@ def _make(folder: Path) -> None:
             torch.save(list(wanted), folder / f"{name}.entry.wanted")
 
 
-def run_artifact(path: Path, args: Any) -> Any:
+def run_artifact(path: Path, args: Any, native: bool = True) -> Any:
     """What two calls give."""
     import torch
 
     import gflow as flow
 
     torch.manual_seed(1)
-    model = flow.load(path)
+    model = flow.load(path, native=native)
     return [model(*args) for _ in range(2)]
 
 
@@ -235,10 +239,14 @@ def try_one(folder: Path, seed: int, resealed: bool) -> str:
     )
     name = rng.choice([*entries, *graphs, *graphs])
     with tempfile.TemporaryDirectory() as place:
+        from gflow.runtime.interrupts import HalfDone
+
         try:
             return (_try_entry if name.endswith(".entry") else _try_graph)(
                 folder, name, Path(place), rng, resealed
             )
+        except HalfDone:  # a value that an op does not take: it says which, and where
+            return "refused"
         except Exception:
             return "wrong " + traceback.format_exc()[-1500:]
 
@@ -332,41 +340,57 @@ def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, reseale
     shutil.copytree(folder / name, path)
     manifest = json.loads((path / "manifest.json").read_text())
     programs = [n for n in manifest["files"] if n.startswith("programs/")]
-    file = rng.choice(["manifest.json", *programs, *programs])
-    tree = json.loads((path / file).read_text())
+    others = [n for n in manifest["files"] if not (resealed and n.startswith("kernels/"))]
+    file = rng.choice([*["manifest.json"] * 2, *programs * 4, rng.choice(others), "model.mlir"])
+    native = file != "model.mlir" or not resealed
+    what = ""
     if file == "manifest.json":
-        own = ("sha256", "files", "format")
+        own = ("sha256", "files", "format", "seal")
 
         def skip(at: tuple[Any, ...], _: Any) -> bool:
             return at[0] in own
 
+        tree = manifest
         changed = manifest = mutate(tree, rng, skip)
-        if resealed:
-            manifest["seal"] = bundle.seal(manifest)
+        what = _difference(tree, changed)
     else:
-        changed = mutate(tree, rng, _code if resealed else _nothing)
-        if resealed:
-            _reseal_saved(path, file, changed)
-        data = json.dumps(changed).encode()
+        data = (path / file).read_bytes()
+        if file in programs:
+            tree = json.loads(data)
+            changed = mutate(tree, rng, _code if resealed else _nothing)
+            if resealed:
+                _reseal_saved(path, file, changed)
+            data, what = json.dumps(changed).encode(), _difference(tree, changed)
+        elif file == "model.mlir":
+            data = fuzz_mutations.mutate(data, rng, [data])
+        else:
+            data = fuzz_mutations.mutate_bytes(data, rng, [data], rng.choice((1, 1, 2, 6)))
         (path / file).write_bytes(data)
         manifest["files"][file] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        if resealed and file == "model.mlir":
+            changed = json.loads((path / programs[0]).read_text())
+            _reseal_saved(path, programs[0], changed)
+            data = json.dumps(changed).encode()
+            (path / programs[0]).write_bytes(data)
+            digest = hashlib.sha256(data).hexdigest()
+            manifest["files"][programs[0]] = {"size": len(data), "sha256": digest}
     manifest.pop("sha256", None)
+    if resealed:
+        manifest["seal"] = bundle.seal(manifest)
     manifest["sha256"] = bundle._checksum(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     os.environ["GFLOW_CUDA_DEVICE"] = "interpreter" if name == "cuda" else ""
     os.environ["GFLOW_CACHE"] = "0"
     args = torch.load(folder / f"{name}.args")
     try:
-        found = run_artifact(path, args)
+        found = run_artifact(path, args, native)
     except (bundle.ArtifactError, CheckpointError):
         return "refused"
     except ValueError as error:  # a call that does not fit, in words
         return (
             "refused" if str(error).startswith(f"{manifest.get('name')}: ") else f"wrong {error!r}"
         )
-    return _judge(
-        found, torch.load(folder / f"{name}.wanted"), f"{file} {_difference(tree, changed)}"
-    )
+    return _judge(found, torch.load(folder / f"{name}.wanted"), f"{name} {file} {what}")
 
 
 def _reseal_saved(path: Path, file: str, tree: Any) -> None:
@@ -383,7 +407,11 @@ def _reseal_saved(path: Path, file: str, tree: Any) -> None:
         device = device_files.read_device(values, files)
         values = {k: program_form.decode(v) for k, v in values.items()}
         whole = artifact.Program(
-            **values, **device, ir="", kernels=dict.fromkeys(names, ""), constants=raw
+            **values,
+            **device,
+            ir=files[artifact._ir_name(number)].decode(),
+            kernels={name: files[f"kernels/{name}.mlir"].decode() for name in names},
+            constants=raw,
         )
         tree["seal"] = program_form.seal(whole)
     except Exception:  # it is refused for something else
@@ -431,7 +459,11 @@ def fuzz(
             told, status = _forked(work, LIMIT)
             outcomes += zip(batch, told)
             if len(told) < len(batch):
-                outcomes.append((batch[len(told)], f"wrong {_why(status)}"))
+                late = batch[len(told)]
+                again: list[str] = []
+                if status == -1:  # the machine may have been busy, or stopped
+                    again, status = _forked(lambda tell: work(tell, [late]), 4 * LIMIT)  # noqa: B023
+                outcomes.append((late, again[0] if again else f"wrong {_why(status)}"))
                 told.append("")
             todo = todo[len(told) :]
             tell(outcomes)
@@ -499,7 +531,13 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     import gflow  # noqa: F401  # in the parent: forked processes need not load it again
 
+    told: set[int] = set()
+
     def show(found: list[tuple[int, str]]) -> None:
+        for number, outcome in found[len(told) :]:
+            told.add(number)
+            if outcome.startswith("wrong"):
+                print(number, outcome, file=sys.stderr)
         print(_counted(found), file=sys.stderr)
 
     outcomes = fuzz(options.count, options.seed, options.resealed, show)

@@ -9,6 +9,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+if __package__ in (None, ""):
+    from fuzz_oddities import ODDITIES
+else:
+    from .fuzz_oddities import ODDITIES
+
 LIT_TESTS = Path(__file__).resolve().parent.parent / "lit_tests"
 TOKENS = [
     b"tensor<", b">", b"(", b")", b"{", b"}", b"[", b"]", b"-1", b"0", b"9223372036854775807",
@@ -47,7 +52,8 @@ def mutate(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
         return mutate_bytes(data, rng, others, count)
     text = data.decode("utf-8", "replace")
     for _ in range(count):
-        text = rng.choice(EDITS)(text, rng, others)
+        edits = ODDITIES if rng.random() < 0.2 else EDITS
+        text = rng.choice(edits)(text, rng, others)
     return text.encode()
 
 

@@ -70,7 +70,13 @@ def flags(rng: random.Random) -> list[str]:
     ours = [f"--{name}" for name in our_passes()]
     upstream = ["--cse", "--canonicalize", "--symbol-dce", "--inline", "--sccp", "--trivial-dce"]
     printed = ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
-    kind = rng.randrange(12)
+    kind = rng.randrange(14)
+    if kind == 12:
+        return [_pipeline(rng, ours)]
+    if kind == 13:
+        ways = ["--pipeline-for=cpu", "--pipeline-for=cuda", rng.choice(ours)]
+        target = rng.choice(("cpu", "cuda:75", "cuda:80", "cuda:90", "cuda:100", "cuda:120"))
+        return [rng.choice(ways), f"--target={target}", rng.choice(OUTPUTS)]
     if kind < 2:
         return [rng.choice(("--pipeline-for=cpu", "--pipeline-for=cpu", "--pipeline-for=cuda"))]
     if kind < 5:
@@ -90,10 +96,35 @@ def flags(rng: random.Random) -> list[str]:
     return ["--pipeline-for=cpu", rng.choice(PLANNED[:-1])]
 
 
+def _pipeline(rng: random.Random, ours: list[str]) -> str:
+    """A pipeline as text: passes with options, some of them odd, nested, some badly."""
+    names = [n.removeprefix("--") for n in rng.sample(ours, rng.randrange(1, 5))]
+    options = [
+        "", "{}", "{max-ops=0}", "{max-ops=-1}", "{max-ops=999999999999999999999}", "{x=1}", "{budget=1}",
+        "{target=cuda:90}", "{target=cuda:0}", "{target=}", "{threads=0}", "{compress=maybe}", "{memory=1}",
+    ]  # fmt: skip
+    text = ",".join(name + rng.choice(options) * (rng.random() < 0.4) for name in names)
+    if rng.random() < 0.7:
+        text = f"func.func({text})"
+    if rng.random() < 0.9:
+        text = f"builtin.module({text})"
+    if rng.random() < 0.1:
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice(("(", ")", "{", "}", ",", "=", "x")) + text[at + 1 :]
+    return f"--pass-pipeline={text}"
+
+
 #: what is done with a planned program
 PLANNED = [
     "--emit=plan", "--emit=kernels", "--emit=kernels", "--emit=llvm", "--emit=dot", "--gflow-report",
     "--emit=llvm-dialect", "--gflow-verify-memory",
+]  # fmt: skip
+#: any output, planned or not, for any target
+OUTPUTS = [
+    *PLANNED, "--emit=triton", "--emit=launches", "--gflow-report=cuda:90", "--gflow-report=cuda:80",
+    "--mlir-elide-elementsattrs-if-larger=1", "--mlir-elide-resource-strings-if-larger=1", "--run-reproducer",
+    "--mlir-print-ir-after-change", "--no-implicit-module", "--view-graph=/dev/null", "--view-memory=/dev/null",
+    "--mlir-pretty-debuginfo", "--mlir-print-ir-before-all", "--verify-diagnostics", "--split-input-file",
 ]  # fmt: skip
 PLANNED_CUDA = ["--emit=triton", "--emit=launches", "--emit=plan"]
 
@@ -195,10 +226,10 @@ def _hangs_again(find: Find, case: Path) -> bool:
     again.write_bytes(find.data)
     command = [sys.executable, __file__, "--again", str(again), f"--flags={find.flags}"]
     try:
-        subprocess.run(command, capture_output=True, check=False, timeout=LIMIT)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=6 * LIMIT)
     except subprocess.TimeoutExpired:
         return True
-    return False
+    return b"Timeout (" in done.stderr
 
 
 def _find(kind: str, case: Path, message: str) -> Find:

@@ -1,7 +1,7 @@
 """Interrupts at any instant of a graph's call: what is left is the state from before it, or from after it.
 
-`python tests/interrupts.py 500` interrupts 500 calls by signals at random instants, and prints how many
-have left a torn state.
+`python tests/interrupts.py 500 [SEED]` interrupts 500 calls by signals at random instants, first calls and later
+ones, and prints how many have left a torn state. The exit status is 3 when any has.
 """
 
 from __future__ import annotations
@@ -224,25 +224,33 @@ def by_signal(seconds: float) -> Callable[[Callable[[], Any]], bool]:
 KINDS = ("adam", "gradients", "scaled", "micro-batches", "sorted")
 
 
-def main() -> None:
+def main() -> int:
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    chance = random.Random(0)
-    torn = done = 0
-    while done < wanted:
+    chance = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    counts = {calls: {kind: [0, 0] for kind in KINDS} for calls in (first_calls, later_calls)}
+
+    def total(at: int) -> int:
+        return sum(found[at] for of in counts.values() for found in of.values())
+
+    while total(0) < wanted:
         for kind in KINDS:
-            for calls, count in ((first_calls, 2), (later_calls, 40)):
+            for calls, count in ((first_calls, 10), (later_calls, 30)):
                 graph, x = prepared(kind, 0 if calls is first_calls else 3)
                 start = time.perf_counter()
                 graph(x)
                 span = time.perf_counter() - start
                 ways = (by_signal(chance.random() * span * 1.1 + 1e-6) for _ in range(count))
                 for found in calls(kind, ways):
-                    done += found is not None
-                    torn += found is False
+                    counts[calls][kind][0] += found is not None
+                    counts[calls][kind][1] += found is False
                     if found is False:
                         print("torn:", kind, calls.__name__, flush=True)
-        print(f"{torn} torn states in {done} interrupts", flush=True)
+        print(f"{total(1)} torn states in {total(0)} interrupts", flush=True)
+    for calls, of in counts.items():
+        told = ", ".join(f"{kind} {torn} of {done}" for kind, (done, torn) in of.items())
+        print(f"{calls.__name__}: {told}")
+    return 3 if total(1) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

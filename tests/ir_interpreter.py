@@ -171,6 +171,8 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
 
 def _iota(_: list[Tensor], a: Attrs) -> Tensor:
     shape, dim = a["shape"], a["dim"]
+    if not shape:
+        return torch.zeros((), dtype=DTYPES[a["dtype"]])
     line = torch.arange(shape[dim]).to(DTYPES[a["dtype"]])
     return line.reshape([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape).clone()
 

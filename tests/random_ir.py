@@ -14,14 +14,20 @@ from gflow.dialects.types import TensorType, type_of
 
 UNARY = ("neg", "abs", "exp", "sqrt", "sigmoid", "floor", "sign", "tanh", "reciprocal")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
+KINDS = ("unary", "binary", "binary", "pow", "reshape", "transpose", "broadcast", "slice",
+         "pad", "concatenate", "reduce", "select", "convert", "reverse")  # fmt: skip
+CONTRACTIONS = ("matmul", "matmul", "convolution")
 CONSTANTS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -4.0, 3.0, float("inf"))
 
 
 class Generator:
     """Grows a function op by op; `values` are the tensors made so far."""
 
-    def __init__(self, seed: int, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, seed: int, shapes: Sequence[tuple[int, ...]], contractions: bool = False
+    ) -> None:
         self.random = random.Random(seed)
+        self.kinds = KINDS + CONTRACTIONS * contractions
         self.shapes = shapes
         self.values: list[ir.Value] = []
 
@@ -47,10 +53,7 @@ class Generator:
         x = self.pick(lambda ty: ty.dtype == "f32")
         ty = type_of(x)
         choice = self.random.choice
-        kind = choice(
-            ("unary", "binary", "binary", "pow", "reshape", "transpose", "broadcast", "slice",
-             "pad", "concatenate", "reduce", "select", "convert", "reverse")
-        )  # fmt: skip
+        kind = choice(self.kinds)
         build = builder.build
         if kind == "unary":
             x = build(choice(UNARY), [x])
@@ -108,8 +111,72 @@ class Generator:
             x = builder.convert(builder.convert(x, choice(("f64", "bf16", "f16"))), "f32")
         elif kind == "reverse" and ty.rank:
             x = build("reverse", [x], {"dims": [self.random.randrange(ty.rank)]})
+        elif kind == "matmul" and ty.rank >= 2:
+            x = self.matmul(x, ty)
+        elif kind == "convolution" and 2 <= ty.rank <= 4:
+            x = self.convolution(x, ty)
         if type_of(x).numel <= most and type_of(x).rank <= 5:
             self.values.append(x)
+
+    def half(self, *values: ir.Value) -> list[ir.Value]:
+        """Values in a type that is narrower, at times: contractions of it add up in float32."""
+        dtype = self.random.choice(("f32", "f32", "f32", "bf16", "f64"))
+        return [v if dtype == "f32" else builder.convert(v, dtype) for v in values]
+
+    def tame(self, x: ir.Value) -> ir.Value:
+        """Values of which sums of products stay finite."""
+        return builder.build("tanh", [x])
+
+    def matmul(self, x: ir.Value, ty: TensorType) -> ir.Value:
+        """A product with another value, itself transposed, a constant, or a slice of what fits."""
+        turned = {"permutation": (*range(ty.rank - 2), ty.rank - 1, ty.rank - 2)}
+        fitting = [
+            v
+            for v in self.values
+            if type_of(v).rank == ty.rank
+            and type_of(v).dtype == ty.dtype
+            and type_of(v).shape[:-2] == ty.shape[:-2]
+            and type_of(v).shape[-2] == ty.shape[-1]
+        ]
+        if fitting and self.random.random() < 0.6:
+            other = self.random.choice(fitting[-6:])
+        elif self.random.random() < 0.6:
+            other = builder.build("transpose", [self.like(ty)], turned)
+        else:
+            columns = self.random.choice((1, 2, 17))
+            other = self.like(TensorType((*ty.shape[:-2], ty.shape[-1], columns), ty.dtype))
+        pair = self.half(self.tame(x), self.tame(other))
+        return builder.convert(builder.build("matmul", pair), "f32")
+
+    def convolution(self, x: ir.Value, ty: TensorType) -> ir.Value:
+        """A convolution over one or two dimensions, its operands in one of the two layouts."""
+        choice = self.random.choice
+        shape = (1,) * (3 - ty.rank) + ty.shape if ty.rank < 3 else ty.shape
+        x = builder.build("reshape", [x], {"shape": shape})
+        layout, spatial = choice(("NC*", "N*C")), len(shape) - 2
+        channels = shape[1] if layout == "NC*" else shape[-1]
+        groups = channels if channels and self.random.random() < 0.2 else 1
+        sizes = [choice((1, 2, 3)) for _ in range(spatial)]
+        own, out = channels // groups, groups * choice((1, 2, 5))
+        kernel = (out, own, *sizes) if layout == "NC*" else (out, *sizes, own)
+        attrs = {
+            "stride": [choice((1, 1, 2)) for _ in sizes],
+            "padding": [choice((0, 1)) + s // 2 for s in sizes],
+            "dilation": [1 for _ in sizes],
+            "groups": groups,
+            "layout": layout,
+        }
+        weight = self.weight(TensorType(kernel, "f32"))
+        pair = self.half(self.tame(x), weight)
+        return builder.convert(builder.build("convolution", pair, attrs), "f32")
+
+    def weight(self, ty: TensorType) -> ir.Value:
+        """A tensor whose elements differ: of positions."""
+        build = builder.build
+        line = build("iota", [], {"shape": (max(ty.numel, 1),), "dim": 0, "dtype": "f32"})
+        if not ty.numel:
+            return builder.splat(1.0, ty)
+        return build("reshape", [build("sin", [line])], {"shape": ty.shape})
 
 
 SMALL: tuple[tuple[int, ...], ...] = ((2, 3), (4,), (), (1, 3), (2, 1, 3))
@@ -123,13 +190,15 @@ def random_module(
     ops: int = 40,
     shapes: Sequence[tuple[int, ...]] = SMALL,
     updates: bool = False,
+    contractions: bool = False,
 ) -> ir.Module:
     """A module with one function `f`, its last few values as results.
 
     shapes: of the arguments, which are f32.
+    contractions: also products of matrices and convolutions.
     updates: let results update arguments of their type, some even with another argument.
     """
-    generator = Generator(seed, shapes)
+    generator = Generator(seed, shapes, contractions)
     types = [TensorType(s, "f32") for s in shapes]
     most = max(4000, 4 * max(t.numel for t in types))
     with context, ir.Location.unknown():

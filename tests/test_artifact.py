@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +19,9 @@ from torch.optim import lr_scheduler as schedules
 
 import gflow as flow
 from gflow.runtime.cpu import jit, machine, objects
-from gflow.runtime.run import main
 from gflow.runtime.stored import bundle
 from gflow.runtime.stored.artifact import ArtifactError, LoadedGraph
+from gflow.saved.run import main
 
 
 class Eval(flow.nn.Graph):
@@ -374,6 +376,29 @@ def test_manifests_with_a_checksum_that_fits(
     path.write_text(json.dumps(manifest))
     assert message in refused(artifact)
     path.write_text(text)
+
+
+def test_what_runs_without_stored_code(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gflow-run --no-native` reads no machine code: there may be none that is any."""
+    shutil.copytree(artifact, tmp_path / "graph")
+    path = tmp_path / "graph" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    data = b"no machine code"
+    (tmp_path / "graph/kernels/cpu.o").write_bytes(data)
+    manifest["files"]["kernels/cpu.o"] = {
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    manifest.pop("sha256")
+    for seal in (manifest["seal"], bundle.seal(manifest)):
+        manifest["seal"] = seal
+        manifest["sha256"] = bundle._checksum({k: v for k, v in manifest.items() if k != "sha256"})
+        path.write_text(json.dumps(manifest))
+        good = seal == bundle.seal(manifest)
+        assert main([str(tmp_path / "graph"), "--no-native", "--info"]) == (0 if good else 1)
+    assert "changed since it was written" in capsys.readouterr().err
 
 
 def test_what_is_no_artifact(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gflow.compiler.emit.triton.accesses import accesses
 from gflow.execution.device import programs_for
 from gflow.runtime.cuda.fake import dry_run
 from gflow.runtime.failures import where
-from gflow.runtime.run import main as gflow_run
+from gflow.saved.run import main as gflow_run
 
 
 class Net(torch.nn.Module):

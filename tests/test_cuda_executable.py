@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +26,7 @@ from gflow.dialects.program import (
     TritonConfig,
     TritonKernel,
 )
+from gflow.dialects.program_form import packed
 from gflow.dialects.types import TensorType
 from gflow.runtime.arena import Arena
 from gflow.runtime.cuda import CudaExecutable, DeviceError
@@ -416,7 +415,7 @@ def test_a_gpu_launches_what_a_step_says(monkeypatch):
     device = gpu(monkeypatch, library)
     program = make(TWICE)
     device.check(program)
-    image = base64.b64encode(zlib.compress(b"image")).decode()
+    image = packed(b"image")
     program.device_code["scale/0"] = DeviceCode(image, "scale", 60_000, 2)
     code = program.device_code["scale/0"]
     function = device.load(program.triton["scale"], 0, code)

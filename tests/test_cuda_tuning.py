@@ -24,7 +24,7 @@ from gflow.dialects.program import (
     TritonConfig,
     TritonKernel,
 )
-from gflow.dialects.program_form import seal
+from gflow.dialects.program_form import packed, seal
 from gflow.execution.device import programs_for, tuned
 from gflow.runtime.aten_step import AtenCall
 from gflow.runtime.cuda import CudaExecutable
@@ -33,7 +33,7 @@ from gflow.runtime.cuda.timing import StepTimer
 from gflow.runtime.stored.program_io import from_bytes, to_bytes
 from gflow.runtime.tensors import DTYPES
 
-CODE = DeviceCode("", "k", 0, 4)
+CODE = DeviceCode(packed(b""), "k", 0, 4)
 GRID = ("cdiv(n, BLOCK)",)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from oracle.growth import grow
-from oracle.ir import judge_ir
+from oracle.ir import drawn, judge_ir, judge_subject, minimized
 from oracle.judge import Verdict, judge
 from oracle.minimize import minimize
 from oracle.program import Call, Program, Storage, TensorSpec, from_json, source, to_json
@@ -39,6 +39,19 @@ def test_random_ir() -> None:
     for seed in range(10):
         verdict = judge_ir(seed)
         assert not verdict.is_find, f"seed {seed}: {verdict}"
+
+
+def test_random_ir_is_made_smaller() -> None:
+    """A pipeline without a plan: code generation refuses any module."""
+    subject = drawn(1)[0]
+    assert subject is not None
+    pipeline = "builtin.module(func.func(gflow-fuse,gflow-materialize))"
+    verdict = judge_subject(subject, "cpu", pipeline)
+    assert verdict.status == "crash", verdict
+    small = minimized(subject, "cpu", pipeline, verdict, 10.0)
+    assert len(small.text) < len(subject.text)
+    again = judge_subject(small, "cpu", pipeline)
+    assert (again.status, again.detail[:40]) == ("crash", verdict.detail[:40])
 
 
 @pytest.mark.parametrize("find", FINDS, ids=lambda p: p.stem)

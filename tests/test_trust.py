@@ -339,6 +339,13 @@ def _input(program: Program, place: Any, strides: Any) -> list[Any]:
     return _steps(program, AtenStep, inputs=(TensorRef(place, X.type, strides),))
 
 
+def _output(program: Program, strides: Any) -> list[Any]:
+    """The steps, the first ATen call writing to memory of other strides."""
+    outputs = _first(program, AtenStep).outputs
+    return _steps(program, AtenStep, outputs=(replace(outputs[0], strides=strides), *outputs[1:]))
+
+
+_LARGE = TensorType((1 << 30,), "f32")
 X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
 
 
@@ -362,6 +369,10 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         (lambda p: {"results": [Result("y", X.type, 99)]}, "is argument 99"),
         (lambda p: {"results": [Result("y", X.type, -1)]}, "is argument -1"),
         (lambda p: {"results": [Result("y", X.type, 0)] * 2}, "two results|its argument"),
+        (
+            lambda p: {"results": [replace(r, type=_LARGE) if r.alias is None else r for r in p.results]},
+            "of which steps reach",
+        ),
         (lambda p: {"steps": [*p.steps, 7]}, "was expected"),
         (lambda p: {"kernels": {}}, "there is no kernel"),
         (lambda p: {"kernels": {**p.kernels, "a": "func @b("}}, "is of something else"),
@@ -385,6 +396,7 @@ X = Argument("input", "x", TensorType((5, 4), "f32"), (4, 1))
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 9}], {}]")}, "operand 9 does not exist"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[" * 3000)}, "is not JSON"),
         (lambda p: {"steps": _steps(p, AtenStep, args="[[{\"t\": 0}, \"a\"], {}]")}, "'a', no"),
+        (lambda p: {"steps": _output(p, (0, 0))}, "elements of a result share memory"),
         (lambda p: {"steps": _input(p, Place("arena", 0, 1 << 40), (4, 1))}, "bytes"),
         (lambda p: {"steps": _input(p, Place("arena", 1, 0), (4, 1))}, "no arena 1"),
         (lambda p: {"steps": _input(p, Place("disk", 0, 0), (4, 1))}, "was expected"),  # type: ignore[arg-type]
@@ -519,7 +531,7 @@ def test_signed_graphs(saved: tuple[Path, list[Tensor]], tmp_path: Path) -> None
 
 
 def test_a_signature_covers_every_file(saved: tuple[Path, list[Tensor]], tmp_path: Path) -> None:
-    """With the checksums made anew."""
+    """With the checksums and the seal made anew."""
     path = tmp_path / "model"
     shutil.copytree(saved[0], path)
     program = path / "programs" / "0.json"
@@ -528,6 +540,7 @@ def test_a_signature_covers_every_file(saved: tuple[Path, list[Tensor]], tmp_pat
     manifest = json.loads((path / "manifest.json").read_text())
     entry = manifest["files"]["programs/0.json"]
     entry["size"], entry["sha256"] = len(data), bundle._file_digest(program)
+    manifest["seal"] = bundle.seal(manifest)
     manifest["sha256"] = bundle._checksum(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     flow.load(path)

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gflow.dialects.constants import ConstantError
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
@@ -24,7 +23,6 @@ from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
 from ..ir.errors import CompileError
 from ..memory.plan_check import problems
-from ..passes.base import PassError
 from ..targets import parse_target
 from .inputs import parse
 from .internal import blamed, debugging, internal_error
@@ -203,7 +201,7 @@ def generate_planned(text: str, target: str, threads: int) -> Program:
             for problem, op in problems(function):
                 raise ValueError(f"its memory plan is not sound: {problem} ('{op.name}')")
             program = _generate(function, resolve(options))
-        except PassError as error:
+        except CompileError as error:
             raise ValueError(str(error)) from None
     program.ir = text
     program.seal = seal(program)
@@ -220,7 +218,7 @@ def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
     except Exception as error:
         if debugging():
             raise
-        if isinstance(error, CompileError | ConstantError):
+        if isinstance(error, CompileError):
             found = [at_operation(blamed(error, module.operation), "error", str(error))]
         else:
             found = [internal_error(error, CODE_GENERATION, module.operation)]

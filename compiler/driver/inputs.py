@@ -133,7 +133,7 @@ def _parse(
 
 def _silent_failure(text: str, name: str) -> Diagnostic:
     """What to say where the parser fails and says nothing, as for `gflow.add %x, %y`."""
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
+    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
         token = match.group()
         if token.startswith("gflow.") and token[6:] in OPS:
             start = match.start()

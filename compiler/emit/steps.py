@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gflow.dialects.constants import element_bytes
+from gflow.dialects.constants import ConstantError, element_bytes
 from gflow.dialects.extents import at_most
 from gflow.dialects.program import KernelStep, LaunchStep, Place
 
@@ -86,10 +86,17 @@ def _reach(words: Sequence[Any], spans: Sequence[tuple[Place, int]]) -> tuple[in
 
 
 def _constant(b: Placement, o: Op) -> None:
-    """A constant that is read from memory: one element for a splat."""
+    """A constant that is read from memory: one element for a splat.
+
+    Raises:
+        CannotLower: its elements are not there.
+    """
     (r,) = o.results
     b.places[r] = Place("constant", len(b.constants), 0)
-    b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
+    try:
+        b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
+    except ConstantError as error:
+        raise CannotLower(str(error)) from None
 
 
 def scratch_of_ops(

@@ -14,7 +14,7 @@ Attrs = dict[str, Any]
 
 
 def check_dim(dim: int, rank: int, what: str = "dim") -> None:
-    if not 0 <= dim < max(rank, 1):
+    if not 0 <= dim < rank:
         raise VerifyError(f"{what} {dim} is out of range for rank {rank}")
 
 
@@ -24,7 +24,8 @@ def _constant(operands: Types, attrs: Attrs) -> list[TensorType]:
 
 def _iota(operands: Types, attrs: Attrs) -> list[TensorType]:
     shape, dim = attrs["shape"], attrs["dim"]
-    check_dim(dim, len(shape))
+    if shape or dim:  # that of a scalar is 0
+        check_dim(dim, len(shape))
     return [TensorType(tuple(shape), attrs["dtype"])]
 
 
@@ -116,9 +117,9 @@ def _reverse(operands: Types, attrs: Attrs) -> list[TensorType]:
 def _take(operands: Types, attrs: Attrs) -> list[TensorType]:
     x, index = operands
     dim = attrs["dim"]
-    check_dim(dim, x.rank)
     if x.rank == 0:
         raise VerifyError("cannot take from a tensor of rank 0")
+    check_dim(dim, x.rank)
     _check_index(index)
     return [TensorType((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]), x.dtype)]
 
@@ -126,7 +127,8 @@ def _take(operands: Types, attrs: Attrs) -> list[TensorType]:
 def _gather(operands: Types, attrs: Attrs) -> list[TensorType]:
     x, index = operands
     dim = attrs["dim"]
-    check_dim(dim, x.rank)
+    if x.rank or dim:  # of a scalar it is 0, as in PyTorch
+        check_dim(dim, x.rank)
     _check_index(index)
     if index.rank != x.rank or any(
         i > s for d, (i, s) in enumerate(zip(index.shape, x.shape)) if d != dim

@@ -9,13 +9,16 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from gflow.runtime.stored import checkpoint
 from gflow.runtime.stored.checkpoint import CheckpointError
 from gflow.runtime.stored.trust import as_key
+
+if TYPE_CHECKING:
+    from gflow.runtime.stored.artifact import LoadedGraph
 
 Place = str | os.PathLike[str]
 
@@ -112,18 +115,21 @@ def load(
         return _from_bytes(path.read(), "the file", map_location)
     place = Path(path)
     if place.is_dir():
-        from gflow.runtime.stored.artifact import load_graph
-
-        if native:
-            return load_graph(place, key=_key(key))
-        from .regenerate import regenerate
-
-        return load_graph(place, key=_key(key), regenerate=regenerate)
+        return load_saved(place, native, key)
     if key is not None:
         raise CheckpointError(
             f"{place} is a file: only directories of graphs are signed, so it is refused"
         )
     return _from_bytes(place.read_bytes(), str(place), map_location)
+
+
+def load_saved(place: Path, native: bool = True, key: bytes | Place | None = None) -> LoadedGraph:
+    """The graph in a directory, as `load` loads it."""
+    from gflow.runtime.stored.artifact import load_graph
+
+    from .regenerate import regenerate
+
+    return load_graph(place, key=_key(key), native=native, regenerate=regenerate)
 
 
 def _key(key: bytes | Place | None) -> bytes | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
+from gflow.dialects.program_form import unpacked
 
 from ..aten_step import AtenCall
 from .device import DeviceError, Launch, Span
@@ -83,7 +82,7 @@ class Gpu:
                     f"kernel {kernel.name} wants {code.shared} bytes of shared memory a block; "
                     f"{torch.cuda.get_device_name(self.where)} has {most}"
                 )
-            image = zlib.decompress(base64.b64decode(code.cubin))
+            image = unpacked(code.cubin)
             with self.current():
                 _, function = self._driver.load(image, code.entry, code.shared)
             found = self._functions[code.cubin] = _Loaded(function, 32 * code.warps, code.shared)

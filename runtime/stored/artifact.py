@@ -35,7 +35,7 @@ from ..calls import bind, decode_results, encode_arguments, result_names
 from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
 from ..interrupts import held
-from ..loading import cuda_device, load_program
+from ..loading import cuda_device, interpreted, load_program
 from ..micro_batches import MicroBatches, Ready, Split
 from ..numbers import holds
 from ..schedulers import restore
@@ -148,24 +148,30 @@ Regenerate = Callable[[Program], Program]
 
 
 def load_graph(
-    path: Path, *, key: bytes | None = None, regenerate: Regenerate | None = None
+    path: Path,
+    *,
+    key: bytes | None = None,
+    native: bool = True,
+    regenerate: Regenerate | None = None,
 ) -> LoadedGraph:
     """Load what `gflow.save(graph, path)` wrote. Its machine code and kernels are run, so it must come
     from somebody whose programs you would run; a key says so.
 
     Args:
         key: what it must be signed with.
-        regenerate: compile programs from their IR with it, and run none of the code that is stored.
+        native: run the machine code that is stored.
+        regenerate: compiles programs from their IR where the stored code is not run: not `native`, or
+            interpreted, where that would be Python.
 
     Raises:
         ArtifactError: it is damaged, from a later version, for another device, or not signed with
             the key.
     """
     bundle = read_bundle(path, key)
-    foreign = "" if key is not None or regenerate is not None else _foreign(path)
+    foreign = "" if key is not None or not native else _foreign(path)
     try:
         weights = checkpoint.load(bundle.files.pop(WEIGHTS), str(path / WEIGHTS))
-        graph = LoadedGraph(bundle, weights, regenerate)
+        graph = LoadedGraph(bundle, weights, native, regenerate)
     except ArtifactError:
         raise
     except (
@@ -262,7 +268,11 @@ class LoadedGraph:
     """
 
     def __init__(
-        self, bundle: Bundle, weights: dict[str, Any], regenerate: Regenerate | None = None
+        self,
+        bundle: Bundle,
+        weights: dict[str, Any],
+        native: bool = True,
+        regenerate: Regenerate | None = None,
     ) -> None:
         manifest = bundle.manifest
         check_manifest(manifest)
@@ -275,7 +285,13 @@ class LoadedGraph:
         self.versions: dict[str, Any] = manifest["versions"]
         described = manifest["programs"]
         programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
-        if regenerate is not None:
+        native = native and not (self.target != "cpu" and interpreted())
+        if not native:
+            if regenerate is None:
+                raise ArtifactError(
+                    "without its stored code it is compiled from its IR, which takes gflow.load"
+                )
+            check_seal(manifest)
             programs = [regenerate(p) for p in programs]
         for program in programs:
             if program.target != self.target:
@@ -305,7 +321,7 @@ class LoadedGraph:
         check_seal(manifest)
         if (saved := weights["state"].get("graph.rng")) is not None:
             self._seeds.load(saved)
-        if regenerate is None:
+        if native:
             self._adopt(programs)
         arena = Arena()  # one runs at a time
         for variant in self._variants:

@@ -173,9 +173,9 @@ def _file_digest(path: Path) -> str:
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
-    """The digest of what a manifest says, besides its list of files and checksums: of whoever made it.
-    One that was changed since shows, although its checksums are in order."""
-    left_out = ("seal", "files", "sha256", _SIGNATURE)
+    """The digest of what a manifest says, the checksum of every file included: of whoever made it.
+    What was changed since shows, although checksums are in order."""
+    left_out = ("seal", "sha256", _SIGNATURE)
     text = json.dumps({k: v for k, v in manifest.items() if k not in left_out}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -6,14 +6,12 @@ kernels/NAME.0.cubin     the machine code of its config 0
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
-from gflow.dialects.program_form import ProgramError, decode, encode
+from gflow.dialects.program_form import ProgramError, decode, encode, packed, unpacked
 
 
 def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -21,7 +19,7 @@ def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
     files = {f"kernels/{name}.py": k.source.encode() for name, k in program.triton.items()}
     code = {}
     for key, value in program.device_code.items():
-        files[_cubin(key)] = zlib.decompress(base64.b64decode(value.cubin))
+        files[_cubin(key)] = unpacked(value.cubin)
         code[key] = encode(replace(value, cubin=""))
     kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
     return {"triton": kernels, "device_code": code}, files
@@ -40,7 +38,7 @@ def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
             for name, k in triton.items()
         },
         "device_code": {
-            key: replace(_of(DeviceCode, value), cubin=_text(files[_cubin(key)]))
+            key: replace(_of(DeviceCode, value), cubin=packed(files[_cubin(key)]))
             for key, value in code.items()
         },
     }
@@ -51,10 +49,6 @@ def _of(kind: Any, value: Any) -> Any:
     if type(found) is not kind:
         raise ProgramError(f"a {kind.__name__} was expected, found {type(found).__name__}")
     return found
-
-
-def _text(image: bytes) -> str:
-    return base64.b64encode(zlib.compress(image, 1)).decode()
 
 
 def _cubin(key: str) -> str:

@@ -181,7 +181,7 @@ def check_seal(manifest: Mapping[str, Any]) -> None:
         ValueError: it isn't.
     """
     if manifest.get("seal") != seal(manifest):
-        raise ValueError("its manifest was changed since it was written, or is of an older gflow")
+        raise ValueError("it was changed since it was written, or is of an older gflow")
 
 
 def check_fit(

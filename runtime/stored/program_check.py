@@ -27,7 +27,7 @@ from gflow.dialects.program import (
     TensorRef,
 )
 from gflow.dialects.program_form import ProgramError, check_types, seal
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.dialects.types import TensorType, row_major_strides, share_memory
 
 from ..failures import ERRORS, REPORT_WORDS
 from ..sizes import fixed, fixed_ref, fixed_type
@@ -76,6 +76,7 @@ def check_contents(program: Program) -> None:
                 CHECKS[type(step)](program, memory, step)
             except ValueError as error:
                 raise ProgramError(f"step {number} ({step.label[:80]}): {error}") from None
+        memory.check_results(program)
 
 
 def _samples(program: Program) -> list[int]:
@@ -194,6 +195,21 @@ class _Memory:
             "status": [8 * REPORT_WORDS, 8 * len(program.checks)],
         }
 
+        #: how far steps reach into each result
+        self.reached = [0] * len(program.results)
+
+    def check_results(self, program: Program) -> None:
+        """Steps reach to the end of each result that is not an argument; what none does holds anything.
+
+        Raises:
+            ProgramError: none does.
+        """
+        for n, (result, size) in enumerate(zip(program.results, self.spaces["result"])):
+            if result.alias is None and self.reached[n] < size:
+                raise ProgramError(
+                    f"result {result.name!r} has {size} bytes, of which steps reach {self.reached[n]}"
+                )
+
     def check(self, place: Place, size: Any) -> None:
         """So many bytes from a place on are there."""
         offset, size = fixed(place.offset, self.n), fixed(size, self.n)
@@ -205,6 +221,8 @@ class _Memory:
                 f"bytes {offset} to {offset + size} of {place.space} {place.index}, which has "
                 f"{spaces[place.index]}"
             )
+        if place.space == "result":
+            self.reached[place.index] = max(self.reached[place.index], offset + size)
 
     def check_ref(self, ref: TensorRef) -> None:
         """A tensor lies in its memory, at a multiple of its elements' size."""
@@ -283,6 +301,11 @@ def _check_aten(program: Program, memory: _Memory, step: AtenStep) -> None:
     for output in step.outputs:
         if output is not None:
             memory.check_ref(output)
+            found = fixed_ref(output, memory.n)
+            if share_memory(found.type.shape, found.strides):
+                raise ValueError(
+                    f"elements of a result share memory, by strides {list(found.strides)}"
+                )
     device = "cpu" if program.target == "cpu" else "cuda"
     check_call(step, device, 0 if memory.n < 0 else memory.n)
 

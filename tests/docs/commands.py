@@ -18,7 +18,7 @@ from .blocks import ROOT
 _MAINS = {
     "gflow-opt": "gflow.compiler.tools.opt",
     "gflow-reduce": "gflow.compiler.tools.reduce",
-    "gflow-run": "gflow.runtime.run",
+    "gflow-run": "gflow.saved.run",
 }
 _HELPERS = ("lit", "cat", "head", "tail", "grep", "ls", "wc", "echo")
 

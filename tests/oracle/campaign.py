@@ -8,6 +8,7 @@ the program as JSON, and a script that shows it.
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
 import gc
@@ -17,7 +18,7 @@ import os
 import re
 import resource
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -67,8 +68,13 @@ def _same_kind(program: Program, status: str, detail: str) -> bool:
     return status != "crash" or found.detail[:30] == detail[:30]
 
 
-def judged(seed: int, shrink: float) -> tuple[Result, Program | None]:
-    """One seed in this process; its program too where it is a find."""
+#: the result of one seed in this process, and where it is a find what shows it, as text; given a seed and seconds
+#: to minimize a find in
+Judge = Callable[[int, float], "tuple[Result, str | None]"]
+
+
+def judged(seed: int, shrink: float) -> tuple[Result, str | None]:
+    """A random program; JSON of it where it is a find."""
     from .growth import grow
     from .judge import judge
     from .minimize import minimize
@@ -91,10 +97,10 @@ def judged(seed: int, shrink: float) -> tuple[Result, Program | None]:
         verdict = judge(program)
     name = signature(verdict.status, verdict.detail, program)
     seconds = round(time.monotonic() - start, 3)
-    return replace(base, detail=verdict.detail, signature=name, seconds=seconds), program
+    return replace(base, detail=verdict.detail, signature=name, seconds=seconds), to_json(program)
 
 
-def _child(pipe: Connection, seeds: list[int], shrink: float) -> None:
+def _child(pipe: Connection, seeds: list[int], shrink: float, judge: Judge) -> None:
     import torch
 
     torch.set_num_threads(2)
@@ -106,10 +112,10 @@ def _child(pipe: Connection, seeds: list[int], shrink: float) -> None:
     for seed in seeds:
         pipe.send(("at", seed))
         try:
-            result, program = judged(seed, shrink)
+            result, found = judge(seed, shrink)
         except Exception as error:  # the oracle itself: a find too, of ours
-            result, program = Result(seed, "oracle", f"{type(error).__name__}: {error}"[:400]), None
-        pipe.send(("done", result, None if program is None else to_json(program)))
+            result, found = Result(seed, "oracle", f"{type(error).__name__}: {error}"[:400]), None
+        pipe.send(("done", result, found))
         if seed % 20 == 0:
             gc.collect()
     pipe.send(("end", None))
@@ -124,18 +130,23 @@ class _Worker:
     since: float = 0.0
 
 
-def _start(context: Any, seeds: list[int], shrink: float) -> _Worker:
+def _start(context: Any, seeds: list[int], shrink: float, judge: Judge) -> _Worker:
     ours, theirs = context.Pipe()
-    process = context.Process(target=_child, args=(theirs, seeds, shrink), daemon=True)
+    process = context.Process(target=_child, args=(theirs, seeds, shrink, judge), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours, list(seeds), since=time.monotonic())
 
 
 def campaign(
-    seeds: Iterable[int], jobs: int, shrink: float = 20, limit: float = LIMIT, minutes: float = 1e9
+    seeds: Iterable[int],
+    jobs: int,
+    shrink: float = 20,
+    limit: float = LIMIT,
+    minutes: float = 1e9,
+    judge: Judge = judged,
 ) -> Iterator[tuple[Result, str | None]]:
-    """(result, program as JSON where it is a find) of each seed, as they come."""
+    """(result, what shows it where it is a find) of each seed, as they come."""
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torch", "gflow", "oracle.judge", "oracle.growth"])
     todo, end = iter(seeds), time.monotonic() + 60 * minutes
@@ -144,7 +155,7 @@ def campaign(
     def more(left: list[int]) -> None:
         batch = left or [s for s, _ in zip(todo, range(BATCH))]
         if batch:
-            workers.append(_start(context, batch, shrink))
+            workers.append(_start(context, batch, shrink, judge))
 
     for _ in range(jobs):
         more([])
@@ -195,10 +206,14 @@ def _drain(w: _Worker) -> tuple[bool, list[tuple[Result, str | None]]]:
 
 
 class Record:
-    """A folder with `results.jsonl` and the finds."""
+    """A folder with `results.jsonl` and the finds.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.file = folder, folder / "results.jsonl"
+    kind: how the name of a find's file ends. name: what a seed stands for.
+    """
+
+    def __init__(self, folder: Path, kind: str = "json", name: str = "programs") -> None:
+        self.folder, self.file, self.kind = folder, folder / "results.jsonl", kind
+        self.name = name
         folder.mkdir(parents=True, exist_ok=True)
         self.results: list[Result] = []
         if self.file.exists():
@@ -212,13 +227,13 @@ class Record:
         with self.file.open("a") as out:
             out.write(json.dumps(vars(result)) + "\n")
         if program is not None:
-            (self.folder / f"{result.seed}.json").write_text(program)
+            (self.folder / f"{result.seed}.{self.kind}").write_text(program)
 
     def summary(self) -> str:
         """Counts by status, refusals by reason, finds by signature."""
         results = self.results
         count = collections.Counter(r.status for r in results)
-        lines = [f"{len(results)} programs, {sum(r.calls for r in results)} calls: " + ", ".join(
+        lines = [f"{len(results)} {self.name}, {sum(r.calls for r in results)} calls: " + ", ".join(
             f"{n} {s}" for s, n in count.most_common())]  # fmt: skip
         lines.append("by entry point: " + ", ".join(
             f"{n} {m}" for m, n in collections.Counter(r.mode for r in results if r.mode).most_common()))  # fmt: skip
@@ -242,6 +257,38 @@ class Record:
 def _reason(detail: str) -> str:
     text = re.sub(r"\S*(<program[^>]*>|/\S+\.py):?\d*:?", "", detail)
     return re.sub(r"'[^']*'|\d+", "…", text)[:140]
+
+
+def parser_of(doc: str, out: str, what: str) -> argparse.ArgumentParser:
+    """The options that the fuzzers' command lines have in common. what: a seed stands for, in the plural."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--count", type=int, default=1000, help=what)
+    add("--seed", type=int, default=0, help="the first seed")
+    add("--jobs", type=int, default=1)
+    add("--minutes", type=float, default=1e9)
+    add("--out", type=Path, default=Path(out))
+    add("--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't")
+    add("--summary", action="store_true", help="only print what --out holds")
+    return parser
+
+
+def run(options: argparse.Namespace, record: Record, judge: Judge) -> int:
+    """Judge the seeds that `options` asks for and that `record` lacks, and tell. Returns the exit status."""
+    if not options.summary:
+        wanted = range(options.seed, options.seed + options.count)
+        seeds = [s for s in wanted if s not in record.done]
+        start, told = time.monotonic(), 0.0
+        found = campaign(seeds, options.jobs, options.shrink, minutes=options.minutes, judge=judge)
+        for done, (result, shown) in enumerate(found, 1):
+            record.add(result, shown)
+            if result.status in FINDS or time.monotonic() - told > 60:
+                told = time.monotonic()
+                rate = done / (told - start)
+                print(f"[{done}/{len(seeds)}, {rate:.2f}/s] {result.seed} {result.status} {result.signature} "
+                      f"{result.detail[:160]}", flush=True)  # fmt: skip
+    print(record.summary())
+    return 3 if any(r.status in FINDS for r in record.results) else 0
 
 
 def script(program: Program) -> str:

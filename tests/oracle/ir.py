@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import random
+import re
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from triton_interpreter import run_program
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+from gflow.compiler.tools.reduce import reduce_text
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.inspection.noise import Noise
@@ -30,6 +33,7 @@ from gflow.lowering import lower
 from gflow.runtime import Executable
 from gflow.tracing.tracer import trace_graph
 
+from .campaign import Result
 from .growth import grow
 from .judge import REFUSALS, Verdict, apart, unexplained
 from .run import compiled_text
@@ -65,7 +69,9 @@ def parse(text: str) -> ir.Module:
 
 def _grown(seed: int, rng: random.Random) -> Subject:
     shapes = LARGE if rng.random() < 0.3 else SMALL
-    module = random_module(_context(), seed, rng.randint(5, 50), shapes, updates=rng.random() < 0.4)
+    count, updates = rng.randint(5, 50), rng.random() < 0.4
+    contractions = rng.random() < 0.6
+    module = random_module(_context(), seed, count, shapes, updates, contractions)
     return Subject(str(module), random_args(module, seed), "grown")
 
 
@@ -129,15 +135,66 @@ def _tensor_passes(pipeline: str) -> str:
     return f"builtin.module(func.func({','.join(inner[:first])}))"
 
 
-def judge_ir(seed: int) -> Verdict:
-    """One module, one pipeline."""
+def drawn(seed: int) -> tuple[Subject | None, str, str]:
+    """A seed's module (None where its program is not traced), target and pipeline."""
     rng = random.Random(seed)
     subject = _grown(seed, rng) if rng.random() < 0.4 else _traced(seed, rng)
+    target = rng.choice(("cpu", "cpu", "cpu", "cuda:90"))
+    return subject, target, random_pipeline(rng, target)
+
+
+def judge_ir(seed: int) -> Verdict:
+    """One module, one pipeline."""
+    subject, target, pipeline = drawn(seed)
     if subject is None:
         return Verdict("refused", "the program is not traced")
-    target = rng.choice(("cpu", "cpu", "cpu", "cuda:90"))
-    pipeline = random_pipeline(rng, target)
     return judge_subject(subject, target, pipeline)
+
+
+def judged_ir(seed: int, shrink: float) -> tuple[Result, str | None]:
+    """One seed for `campaign`; a find with its module, which is made smaller for `shrink` seconds."""
+    start = time.monotonic()
+    subject, target, pipeline = drawn(seed)
+    if subject is None:
+        return Result(seed, "refused", "the program is not traced"), None
+    verdict = judge_subject(subject, target, pipeline)
+    found = Result(seed, verdict.status, verdict.detail, verdict.where)
+    text = None
+    if verdict.is_find:
+        if shrink:
+            subject = minimized(subject, target, pipeline, verdict, shrink)
+            verdict = judge_subject(subject, target, pipeline)
+        ops = sorted(set(re.findall(r'"gflow\.(\w+)"', subject.text)))
+        name = f"{verdict.status} {verdict.where.split(' builtin')[0]} {' '.join(ops)}"
+        found = Result(seed, verdict.status, verdict.detail, verdict.where, signature=name)
+        text = f"// {target}: {pipeline}\n// {verdict.status}: {verdict.detail}\n{subject.text}\n"
+    return replace(
+        found, mode=f"{subject.kind} {target}", seconds=round(time.monotonic() - start, 3)
+    ), text
+
+
+def minimized(
+    subject: Subject, target: str, pipeline: str, verdict: Verdict, seconds: float
+) -> Subject:
+    """The smallest module found that has the same verdict, by `gflow-reduce`'s reductions. Where its arguments are
+    no longer those of the whole, they are random."""
+
+    def of(text: str) -> Subject:
+        module = parse(text)
+        args = random_args(module)
+        same = [(a.shape, a.dtype) for a in args] == [(a.shape, a.dtype) for a in subject.args]
+        return replace(subject, text=text, args=subject.args if same else args)
+
+    def interesting(text: str) -> bool:
+        try:
+            found = judge_subject(of(text), target, pipeline)
+        except (ir.MLIRError, RuntimeError, ValueError, TypeError, IndexError, KeyError):
+            return False  # not valid, or nothing that the interpreter runs
+        return (found.status, found.where) == (verdict.status, verdict.where) and (
+            found.status != "crash" or found.detail[:60] == verdict.detail[:60]
+        )
+
+    return of(reduce_text(subject.text, interesting, seconds).text)
 
 
 def judge_subject(subject: Subject, target: str, pipeline: str) -> Verdict:

@@ -116,8 +116,9 @@ def gather(b: Builder, o: Op) -> None:
     p.pointer("index", types[index].dtype, b.place(index))
     p.pointer("out", types[r].dtype, b.place(r))
     p.number("numel", numel)
-    p.number("size", types[x].shape[dim])
-    step = p.stride("x_step", b.strides(x)[dim])
+    size, stride = (types[x].shape[dim], b.strides(x)[dim]) if types[x].rank else (1, 0)
+    p.number("size", size)
+    step = p.stride("x_step", stride)
     walk = tuple(0 if d == dim else s for d, s in enumerate(b.strides(x)))
     wide = _wide(b, x, index, r)
     start = "tl.program_id(0).to(tl.int64)" if wide else "tl.program_id(0)"

@@ -10,14 +10,15 @@ stable, and positions come along; NaN counts as the largest, as in PyTorch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from gflow.compiler.emit import aten_ops
+from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
 from gflow.dialects.aten import decode_call
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import TritonConfig
+from gflow.dialects.types import TensorType
 
 from ..language import device_functions
 from ..language.expressions import triton_type
@@ -34,13 +35,67 @@ _FLOATS = ("f32", "f16", "bf16")
 def call(b: Builder, o: Op) -> None:
     """`gflow.aten`: by a kernel, if there is one, or through PyTorch."""
     attrs = read(OPS["aten"], o.op.attributes)
-    lower = _CALLS.get(attrs["overload"])
-    if lower is None or '{"s":' in attrs["args"]:
-        aten_ops.call(b, o)
-        return
-    args, kwargs = decode_call(attrs["args"], o.operands, lambda _: 0)
-    if not lower(b, o, args, kwargs):
-        aten_ops.call(b, o)
+    overload, text = attrs["overload"], attrs["args"]
+    if overload in _CALLS and '{"s":' not in text:
+        names, lower = _CALLS[overload]
+        if lower(b, o, _Given(b, o, overload, names, text)):
+            return
+    aten_ops.call(b, o)
+
+
+class _Given:
+    """The arguments of a call by their names in its schema, all of which start with the tensor `self`."""
+
+    def __init__(self, b: Builder, o: Op, overload: str, names: str, text: str) -> None:
+        """names: of what may be given by position, then `*`, then of what may not.
+
+        Raises:
+            CannotLower: the call does not fit them.
+        """
+        self.overload = overload
+        operands = [(v,) for v in o.operands]  # apart from integers
+        args, self.values = decode_call(text, operands, lambda _: 0)
+        positional, _, keyword = names.partition("*")
+        order = positional.split()
+        self.wanted(len(args) <= len(order), f"{len(args)} arguments by position")
+        for name, value in zip(order, args):
+            self.wanted(name not in self.values, f"two of {name!r}")
+            self.values[name] = value
+        odd = self.values.keys() - {*order, *keyword.split()}
+        self.wanted(not odd, f"an argument {min(odd, default='')!r}")
+        x = self.values.get("self")
+        self.wanted(isinstance(x, tuple), "no tensor as its first argument")
+        self.x: int = x[0]  # type: ignore[index]
+        self.type = b.body.types[self.x]
+        self.results = [b.body.types[r] for r in o.results]
+
+    def wanted(self, holds: bool, found: str) -> None:
+        if not holds:
+            raise CannotLower(f"{self.overload} with {found}; PyTorch has no such call")
+
+    def number(self, name: str, default: int | None) -> int:
+        value = self.values.get(name, default)
+        self.wanted(type(value) is int, f"{name} = {value!r:.40}")
+        return value  # type: ignore[return-value]
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name, default)
+        self.wanted(isinstance(value, bool) or value is None, f"{name} = {value!r:.40}")
+        return bool(value)
+
+    def dim(self, default: int | None = None) -> int:
+        """The dimension, from the first on."""
+        dim, rank = self.number("dim", default), max(self.type.rank, 1)
+        self.wanted(-rank <= dim < rank, f"dim = {dim} of a {self.type}")
+        return dim % rank
+
+    def gives(self, *types: TensorType) -> None:
+        """The op's results are what PyTorch gives."""
+        found = ", ".join(map(str, self.results))
+        if self.results != list(types):
+            raise CannotLower(
+                f"{self.overload} gives {', '.join(map(str, types))}, and is said to give {found}"
+            )
 
 
 def _row(
@@ -96,46 +151,44 @@ def _row(
     b.launch(source, p.values, b.label(o))
 
 
-def _dim(dim: int, rank: int) -> int:
-    return dim % rank if rank else 0
-
-
-def _scan(combine: str) -> Callable[[Builder, Op, list[Any], dict[str, Any]], bool]:
-    def lower(b: Builder, o: Op, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        x, (r,) = args[0], o.results
-        ty, out = b.body.types[x], b.body.types[r]
-        dim = _dim(args[1], ty.rank)
+def _scan(combine: str) -> Callable[[Builder, Op, _Given], bool]:
+    def lower(b: Builder, o: Op, given: _Given) -> bool:
+        ty, dim = given.type, given.dim()
+        given.wanted(len(given.results) == 1, f"{len(given.results)} results")
+        out = given.results[0]
+        given.gives(TensorType(ty.shape, out.dtype))
         if not ty.numel or not ty.rank or ty.shape[dim] > _SCANNED or out.dtype == "f64":
             return False
         if out.dtype not in (*_FLOATS, "i64", "i32"):
             return False
         kind = "tl.float32" if out.dtype in _FLOATS else triton_type(out.dtype)
         line = f"total = tl.{combine}(x.to({kind}), 1)"
-        _row(b, o, combine, x, dim, ty.shape[dim], [line], ["total"], [r], 4096)
+        _row(b, o, combine, given.x, dim, ty.shape[dim], [line], ["total"], list(o.results), 4096)
         return True
 
     return lower
 
 
-def _sort(b: Builder, o: Op, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    given = dict(zip(("dim", "descending"), args[1:])) | kwargs
-    return _ordered(b, o, args[0], given.get("dim", -1), given.get("descending", False), 0)
+def _sort(b: Builder, o: Op, given: _Given) -> bool:
+    given.flag("stable", False)  # it always is
+    return _ordered(b, o, given, given.flag("descending", False), None)
 
 
-def _stable_sort(b: Builder, o: Op, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return _ordered(b, o, args[0], kwargs.get("dim", -1), kwargs.get("descending", False), 0)
+def _topk(b: Builder, o: Op, given: _Given) -> bool:
+    given.flag("sorted", True)
+    k, dim = given.number("k", None), given.dim(-1)
+    size = given.type.shape[dim] if given.type.rank else 1
+    given.wanted(0 <= k <= size, f"k = {k} of {size} elements")
+    return _ordered(b, o, given, given.flag("largest", True), k)
 
 
-def _topk(b: Builder, o: Op, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    given = dict(zip(("k", "dim", "largest", "sorted"), args[1:])) | kwargs
-    return _ordered(b, o, args[0], given.get("dim", -1), given.get("largest", True), given["k"])
-
-
-def _ordered(b: Builder, o: Op, x: int, dim: int, descending: bool, k: int) -> bool:
-    ty = b.body.types[x]
-    if not ty.rank or not ty.numel or ty.dtype not in _KEYS or len(o.results) != 2:
+def _ordered(b: Builder, o: Op, given: _Given, descending: bool, k: int | None) -> bool:
+    ty, dim = given.type, given.dim(-1)
+    width = k if k is not None else ty.shape[dim] if ty.rank else 1
+    shape = (*ty.shape[:dim], width, *ty.shape[dim + 1 :]) if ty.rank else ()
+    given.gives(TensorType(shape, ty.dtype), TensorType(shape, "i64"))
+    if not ty.rank or not ty.numel or not width or ty.dtype not in _KEYS:
         return False
-    dim = _dim(dim, ty.rank)
     if ty.shape[dim] > _SORTED:
         return False
     if ty.dtype in _FLOATS:
@@ -155,18 +208,17 @@ def _ordered(b: Builder, o: Op, x: int, dim: int, descending: bool, k: int) -> b
         "word = tl.sort(word, 1)",
         "place = (word & 0xFFFFFFFF).to(tl.int32)",
     ]
-    width = k or ty.shape[dim]
+    stem = "sort" if k is None else "topk"
     value = "tl.load(source + BEGIN + place * STEP, mask=inside, other=0)"
-    _row(
-        b, o, "topk" if k else "sort", x, dim, width, lines, [value, "place"], list(o.results), 2048
-    )
+    _row(b, o, stem, given.x, dim, width, lines, [value, "place"], list(o.results), 2048)
     return True
 
 
-_CALLS: dict[str, Callable[[Builder, Op, list[Any], dict[str, Any]], bool]] = {
-    "aten.cumsum.default": _scan("cumsum"),
-    "aten.cumprod.default": _scan("cumprod"),
-    "aten.sort.default": _sort,
-    "aten.sort.stable": _stable_sort,
-    "aten.topk.default": _topk,
+#: overload → names of its arguments, as `_Given` takes them, and what writes the kernel
+_CALLS: dict[str, tuple[str, Callable[[Builder, Op, _Given], bool]]] = {
+    "aten.cumsum.default": ("self dim * dtype", _scan("cumsum")),
+    "aten.cumprod.default": ("self dim * dtype", _scan("cumprod")),
+    "aten.sort.default": ("self dim descending", _sort),
+    "aten.sort.stable": ("self * stable dim descending", _sort),
+    "aten.topk.default": ("self k dim largest sorted", _topk),
 }

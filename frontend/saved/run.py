@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .stored import atomic
-from .stored.artifact import ArtifactError, LoadedGraph, load_graph
-from .stored.trust import read_key
+from gflow.runtime.stored import atomic
+from gflow.runtime.stored.artifact import ArtifactError, LoadedGraph
+
+from .saving import load_saved
 
 
 class UsageError(Exception):
@@ -26,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
     options = _parser().parse_args(argv)
     try:
-        key = None if options.key is None else read_key(Path(options.key))
-        graph = load_graph(Path(options.graph), key=key)
+        graph = load_saved(Path(options.graph), native=options.native, key=options.key)
         if options.info or not (options.input or options.output or options.repeat):
             print(describe(graph))
             return 0
@@ -51,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
         help="where to write an output, by its name or the next one")  # fmt: skip
     add("--key", metavar="FILE",
         help="a file with the key that the graph must be signed with; it is refused if it is not")  # fmt: skip
+    add(
+        "--no-native",
+        dest="native",
+        action="store_false",
+        help="run no code that is stored: compile the graph's IR here, which takes gflow's compiler",
+    )
     add("--info", action="store_true", help="print the graph's inputs and outputs, and do nothing")
     add("--repeat", type=int, default=0, metavar="N", help="run N times more and print the times")
     add("--threads", type=int, default=0, metavar="N", help="threads to run on")
