@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from gflow import nn
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.tools.opt import main
 from gflow.dialects import builder
