@@ -326,3 +326,67 @@ def test_numbers_of_numpy_are_refused_by_name() -> None:
         flow.GraphTraceError, match="a number of NumPy; a graph needs one of Python"
     ):
         Training(model, optimizer)(torch.ones(1, 2))
+
+
+# hooks
+
+
+def _double(g: torch.Tensor) -> torch.Tensor:
+    return g * 2
+
+
+def _triple(p: torch.Tensor) -> None:
+    assert p.grad is not None
+    p.grad.mul_(3)
+
+
+def test_hooks_of_gradients_that_come_later_are_seen() -> None:
+    def trained(graph: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model, hooks = torch.nn.Linear(3, 2), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        call = Training(model, optimizer) if graph else None
+        for step in range(6):
+            if step == 2:
+                hooks.append(model.weight.register_hook(_double))
+            elif step == 4:
+                hooks.pop().remove()
+            if call is not None:
+                call(torch.ones(4, 3))
+                continue
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.weight.detach()
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+def test_hooks_that_a_graph_has_no_place_for_are_refused_later_too() -> None:
+    model = torch.nn.Linear(3, 2)
+    call = Training(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    call(torch.ones(4, 3))
+    model.weight.register_post_accumulate_grad_hook(_triple)
+    with pytest.raises(flow.GraphTraceError, match="register_post_accumulate_grad_hook"):
+        call(torch.ones(4, 3))
+
+
+def _shrink(optimizer: Any, args: Any, kwargs: Any) -> None:
+    for p in optimizer.param_groups[0]["params"]:
+        p.data.mul_(0.5)
+
+
+def test_a_hook_before_the_step_cannot_change_parameters() -> None:
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = Training(model, optimizer)
+    handle = optimizer.register_step_pre_hook(_shrink)
+    with pytest.raises(
+        flow.GraphError, match="a hook before an optimizer's step changes a parameter"
+    ):
+        call(torch.ones(4, 3))
+    assert torch.equal(model.weight, before)
+    handle.remove()
+    optimizer.register_step_post_hook(_shrink)
+    call(torch.ones(4, 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from gflow.tracing.tracer import OUTSIDE
 
 from .changes import warn_of_changes, warn_of_constants
 from .frames import FrameRecorder
-from .reads import Reads, roots_of
+from .reads import Read, Reads, roots_of
 from .state import StateGuard
 
 #: kinds of reads that may hold tensors
@@ -76,6 +76,8 @@ class Reading:
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
         ]
+        if any(op.loc.phase == "backward" for op in trace.ops):
+            reads += [read for s in self.table.slots for read in _hooks(s.tensor, s.name)]
         names = set(after.names)
         for step in trace.steps:
             if step.reads is not None:
@@ -91,3 +93,13 @@ class Reading:
 
         captured = {id(t): t for t in held if t is not None and id(t) not in mine}
         return StateGuard(reads, names, list(captured.values()), marks, changes)
+
+
+def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:
+    """The hooks of a parameter's gradient, which run in the backward of a graph."""
+    if tensor.requires_grad:
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            hooks = getattr(tensor, kind)
+            yield Read("attribute", tensor, kind, hooks, f"{path}.{kind}")
+            if hooks is not None:
+                yield Read("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")
