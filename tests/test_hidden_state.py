@@ -390,3 +390,34 @@ def test_a_hook_before_the_step_cannot_change_parameters() -> None:
     handle.remove()
     optimizer.register_step_post_hook(_shrink)
     call(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("key", ["lr_mult", "momentun"])
+def test_keys_of_groups_that_come_later_are_refused_as_at_first(key: str) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = Training(model, optimizer)
+    call(torch.ones(4, 3))
+    optimizer.param_groups[0]["name"] = "all"
+    call(torch.ones(4, 3))
+    optimizer.param_groups[0][key] = 0.5
+    with pytest.raises(flow.GraphTraceError, match=f"has the key '{key}'"):
+        call(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("key", ["lr_scale", "clip_grad_max_norm"])
+def test_keys_of_groups_that_come_later_act(key: str) -> None:
+    def trained(when: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        call = Training(model, optimizer)
+        for step in range(2):
+            if step == when:
+                optimizer.param_groups[0][key] = 0.0
+            after_first = model.weight.detach().clone()
+            call(torch.ones(4, 3))
+        return model.weight.detach() - after_first
+
+    assert trained(1).abs().max() == 0
+    assert trained(2).abs().max() > 0
