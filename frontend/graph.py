@@ -499,7 +499,7 @@ class Graph(Inspection, Sharing):
                     reading.reached,
                     state.call.setup,
                 )
-                plan.guard = reading.guard(plan.trace)
+                plan.guard = reading.guard(plan.trace, (args, kwargs))
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from gflow import nn
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.tools.opt import main
 from gflow.dialects import builder
@@ -163,3 +165,13 @@ def test_a_product_over_nothing_of_complex_numbers() -> None:
     a, b = torch.empty(2, 0, dtype=torch.complex64), torch.empty(0, 3, dtype=torch.complex64)
     (y,) = Executable(program)([a, b])
     assert torch.equal(y, a @ b)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_ramps_of_integers_are_those_of_torch(dtype: torch.dtype) -> None:
+    def ramps() -> list[torch.Tensor]:
+        made = [torch.linspace(a, b, 50, dtype=dtype) for a, b in ((-3, 5), (0.9, 9.7), (100, 20))]
+        return [*made, torch.logspace(-3, 2, 20, dtype=dtype)]
+
+    for ours, theirs in zip(nn.Graph.trace(ramps)(), ramps()):
+        assert torch.equal(ours, theirs)

@@ -27,6 +27,7 @@ from gflow.tracing.data.places import (
 )
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.rates import LR_SCALE, check_changed
+from gflow.tracing.optimizers.unread_keys import is_note
 
 #: types of values that are compared by ==, which tells them from all others
 _COMPARED = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
@@ -43,6 +44,7 @@ class _Owner:
         self.optimizer = optimizer
         self.groups, self.state = optimizer.param_groups, optimizer.state
         self.dicts = list(self.groups)
+        self.sizes = [*map(len, self.dicts)]
         self.lists = [(group, list(group["params"])) for group in self.dicts]
         self.parameters = [[*map(id, params)] for _, params in self.lists]
         self.keys, self.entries = list(self.state), list(self.state.values())
@@ -53,6 +55,8 @@ class _Owner:
         if optimizer.param_groups is not groups or optimizer.state is not state:
             return False
         if len(groups) != len(self.dicts) or not _same(groups, self.dicts):
+            return False
+        if [*map(len, groups)] != self.sizes:
             return False
         for group, params in self.lists:
             now = group["params"]
@@ -118,6 +122,11 @@ class _Number:
         source.last = value
 
 
+def _keys(optimizer: torch.optim.Optimizer) -> list[set[Any]]:
+    """The keys of each group, but for notes, which change no step."""
+    return [{k for k in group if not is_note(k)} for group in optimizer.param_groups]
+
+
 def _fits(value: Any, last: Any) -> bool:
     """Whether a number is of the kind that the trace was made for."""
     if isinstance(last, float):
@@ -153,6 +162,7 @@ class PythonState:
         self._checked_rates, self._held = False, False
         self.bind()
         self.parameters = [owner.parameters for owner in self.owners]
+        self.keys = [_keys(owner.optimizer) for owner in self.owners]
 
     # binding
 
@@ -234,6 +244,8 @@ class PythonState:
             if found is not MISSING and (not isinstance(found, dict) or found):
                 return False
         if [_Owner(o.optimizer).parameters for o in self.owners] != self.parameters:
+            return False
+        if [_keys(o.optimizer) for o in self.owners] != self.keys:
             return False
         return all(s.holds() for s in self.keyed)
 

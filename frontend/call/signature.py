@@ -47,7 +47,9 @@ def flatten_call(
             if isinstance(leaf, torch.nn.Parameter):
                 parts.append(id(leaf))
         elif isinstance(leaf, _PLAIN):
-            parts.append((type(leaf), leaf if leaf == leaf else repr(leaf)))
+            # nan is nan, and 0.0 is not -0.0
+            plain = not isinstance(leaf, (float, complex)) or (leaf == leaf and leaf != 0)
+            parts.append((type(leaf), leaf if plain else repr(leaf)))
         elif learn(leaf):
             return flatten_call(build, args, kwargs)
         elif type(leaf).__module__ == "numpy":

@@ -126,7 +126,7 @@ class Differentiable(Graph):
                 joint = trace_graph(
                     state.name, self.build, args, kwargs, self._roots(), reached=reading.reached
                 )
-                guard = reading.guard(joint)
+                guard = reading.guard(joint, (args, kwargs))
                 seen = self._seen
                 _check(joint, takers)
                 divided = divide(joint, sum(seen[2]), seen[4])

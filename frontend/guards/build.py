@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached
 from gflow.tracing.tracer import OUTSIDE
 
-from .changes import warn_of_changes
+from .changes import warn_of_changes, warn_of_constants
 from .frames import FrameRecorder
-from .reads import Reads, roots_of
+from .reads import Read, Reads, roots_of
 from .state import StateGuard
 
 #: kinds of reads that may hold tensors
@@ -61,8 +61,9 @@ class Reading:
             found[path] = module
         return found
 
-    def guard(self, trace: Trace) -> StateGuard:
-        """The guard of the program that was traced; says what `build()` has changed."""
+    def guard(self, trace: Trace, arguments: Any) -> StateGuard:
+        """The guard of the program that was traced from some arguments; says what `build()` has changed, and
+        what stays constant."""
         code = getattr(self.build, "__code__", None)
         home = user_frame(2)
         if code is not None and is_user_code(code):
@@ -70,10 +71,18 @@ class Reading:
         before, lost = self.before.found, self.reached.lost
         warn_of_changes(self.graph, self.name, before, lost, self.frames.codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
+        warn_of_constants(self.graph, self.name, after, arguments, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
         ]
+        if any(op.loc.phase == "backward" for op in trace.ops):
+            reads += [read for s in self.table.slots for read in _hooks(s.tensor, s.name)]
+        names = set(after.names)
+        for step in trace.steps:
+            if step.reads is not None:
+                reads += step.reads.found
+                names |= step.reads.names
         others = [m for root in self._others(after).values() for m in root.modules()]
         mine = {id(s.tensor) for s in self.table.slots}
         held: list[torch.Tensor | None] = [p for m in others for p in m._parameters.values()]
@@ -83,4 +92,14 @@ class Reading:
             return [is_checkpointed(m) for m in others]
 
         captured = {id(t): t for t in held if t is not None and id(t) not in mine}
-        return StateGuard(reads, after.names, list(captured.values()), marks, changes)
+        return StateGuard(reads, names, list(captured.values()), marks, changes)
+
+
+def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:
+    """The hooks of a parameter's gradient, which run in the backward of a graph."""
+    if tensor.requires_grad:
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            hooks = getattr(tensor, kind)
+            yield Read("attribute", tensor, kind, hooks, f"{path}.{kind}")
+            if hooks is not None:
+                yield Read("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")

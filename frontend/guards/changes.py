@@ -1,6 +1,7 @@
 """What `build()` changes in Python objects.
 
-It runs once for each program, so such a change is made once, not at every call: the user is told.
+It runs once for each program, so such a change is made once, not at every call: the user is told, as of what
+no guard can see.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from .names import is_library, names_of
-from .reads import Read
+from .reads import OF_TENSORS, Read, Reads
 from .state import now, same
 
 #: graphs, and the names that they were told of
@@ -27,6 +31,8 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
         if read.kind in ("list", "dict"):
             if len(value) != len(read.value) or not all(map(same, value, read.value)):
                 found.setdefault(read.path, "items of it")
+        elif read.kind == "call" and not same(value, read.value):
+            found.setdefault(read.path, "values in it")
         elif read.kind in ("item", "attribute", "cell") and not same(value, read.value):
             found.setdefault(read.path, f"{_short(read.value)} to {_short(value)}")
     return found
@@ -43,7 +49,7 @@ def warn_of_changes(
     """Say once, for each, that a change of `build()` is not repeated, and which tensors it has put where they
     are lost. home: where `build()` stands."""
     for path, what in changed(before).items():
-        change = what if what.startswith("items") else f"from {what}"
+        change = what if what.endswith(("of it", "in it")) else f"from {what}"
         _tell(
             graph,
             path,
@@ -61,6 +67,32 @@ def warn_of_changes(
             "the module a buffer for it.",
             _place(path, codes, home),
         )
+
+
+def warn_of_constants(
+    graph: Any, name: str, reads: Reads, arguments: Any, home: tuple[str, int]
+) -> None:
+    """Say once, for each, what no guard can see: what is next of an iterator, and what is kept at a tensor
+    among the arguments. home: where `build()` stands."""
+    for path in reads.iterators:
+        _tell(
+            graph,
+            path,
+            f"build() of {name} can take values from {path}, an iterator. It runs once for each program, not "
+            "at every call, so they are constants. Take them outside of build(), and pass them as arguments.",
+            home,
+        )
+    for leaf in tree_leaves(arguments):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        for key in sorted(vars(leaf).keys() & reads.names - OF_TENSORS):
+            _tell(
+                graph,
+                f"argument.{key}",
+                f"build() of {name} can read the attribute {key!r} of an argument. It is a constant in the "
+                "program: pass it as an argument of its own.",
+                home,
+            )
 
 
 def _tell(graph: Any, path: str, text: str, where: tuple[str, int]) -> None:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +29,7 @@ import torch
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_installed, is_library, names_of, read_names
+from .settings import is_iterator, settings, value_of
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
@@ -34,6 +43,11 @@ _OF_CLASSES = {"__module__", "__qualname__", "__name__", "__doc__", "__dict__", 
 HOOKS = (
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
 )  # fmt: skip
+#: those of all modules
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks", "_global_forward_hooks",
+    "_global_backward_pre_hooks", "_global_backward_hooks",
+)  # fmt: skip
 #: methods that run without being named
 _UNNAMED = {
     "forward", "build",
@@ -43,7 +57,9 @@ _UNNAMED = {
     "__rsub__", "__truediv__", "__rtruediv__", "__pow__", "__matmul__", "__neg__", "__hash__", "__get__",
 }  # fmt: skip
 #: classes of the standard library that hold settings; all other objects of libraries are what they are
-_HOLDERS = ("argparse", "types", "collections", "configparser")
+_HOLDERS = ("argparse", "types", "collections", "configparser", "_thread")
+#: of these, those that keep what they hold under a name of their own
+_WRAPPERS = ("collections",)
 #: containers with more items are told by their identity and length
 MOST_ITEMS = 10_000
 
@@ -68,15 +84,22 @@ def is_plain(value: Any) -> bool:
 class Reads:
     """What code can read, from the objects that it starts with.
 
-    codes: functions that ran, with their globals. modules: PyTorch modules that were reached, by name.
+    codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
+    modules that were reached, by name. iterators: names of what gives other values at each use.
     """
 
-    def __init__(self, codes: Mapping[CodeType, dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        codes: Mapping[CodeType, dict[str, Any]] | None = None,
+        known: Iterable[Any] = (),
+    ) -> None:
         self.codes: dict[CodeType, dict[str, Any]] = dict(codes or {})
+        self.known = {id(k): k for k in known}
         self.names: set[str] = set()
         self.computed = self.computed_by_user = False
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
+        self.iterators: list[str] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
 
@@ -92,10 +115,13 @@ class Reads:
                     self._globals(code, names)
             for path, value in roots:
                 self._visit(value, path, root=True)
+        for path, read in settings(self.names):
+            self._add("call", read, None, read(), path)
         return self
 
     def _begin(self) -> None:
-        self.found, self.modules, self.reached, self._seen = [], {}, [], {}
+        self.found, self.modules, self.reached = [], {}, []
+        self.iterators, self._seen = [], dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | {"training"}
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
         self.computed = bool(computing)
@@ -114,10 +140,12 @@ class Reads:
 
     def _visit(self, value: Any, path: str, root: bool = False) -> None:
         value = unwrapped(value)
-        if is_plain(value) or isinstance(value, torch.Tensor) or id(value) in self._seen:
+        if is_plain(value) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        if isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.Tensor):
+            self._tensor(value, path)
+        elif isinstance(value, torch.nn.Module):
             self._module(value, path)
         elif isinstance(value, FunctionType):
             self._function(value, path, root)
@@ -139,8 +167,28 @@ class Reads:
             self._python_module(value, path)
         elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
             self._container(value, path)
+        elif isinstance(value, MappingProxyType):
+            for part in gc.get_referents(value):  # it gives a copy of what it shows only
+                self._visit(part, path)
+        elif (read := value_of(value)) is not None:
+            self._add("call", read, None, read(), path)
+        elif is_iterator(value):
+            self.iterators.append(path)
         elif not isinstance(value, BuiltinFunctionType):
+            decorated = getattr(value, "__wrapped__", None)  # as by functools.lru_cache
+            if isinstance(decorated, FunctionType):
+                self._visit(decorated, path, root)
             self._object(value, path)
+
+    def _tensor(self, value: torch.Tensor, path: str) -> None:
+        """What stands at a tensor, as `weight.is_embedding`."""
+        own = vars(value)
+        asked = not _ASKING.isdisjoint(self.names)
+        for name in list(own):
+            if name in self.names and name not in OF_TENSORS:
+                self._item(own, name, f"{path}.{name}")
+        if asked or len(own.keys() - OF_TENSORS):
+            self._add("names", own, None, frozenset(own), path)
 
     def _module(self, module: torch.nn.Module, path: str) -> None:
         self.modules.setdefault(path, module)
@@ -156,13 +204,25 @@ class Reads:
                 self._add("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")
                 for hook in hooks.values():
                     self._visit(hook, f"{path}.{kind}")
+        self._add("class", module, None, type(module), path)
         self._class(type(module), path)
+        self._hooks_of_all()
         for kind in ("_parameters", "_buffers", "_modules"):
             held = own.get(kind, {})
             self._add("size", held, None, len(held), path)
             for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
                 self._visit(part, f"{path}.{name}")
+
+    def _hooks_of_all(self) -> None:
+        own = vars(torch.nn.modules.module)
+        for kind in _GLOBAL_HOOKS:
+            hooks = own[kind]
+            if ("hooks", id(hooks)) not in self._seen:
+                self._seen["hooks", id(hooks)] = hooks
+                self._add("hooks", hooks, None, tuple(hooks), f"torch.nn.modules.module.{kind}")
+                for hook in hooks.values():
+                    self._visit(hook, kind)
 
     def _function(self, function: FunctionType, path: str, root: bool) -> None:
         code = function.__code__
@@ -233,6 +293,9 @@ class Reads:
         if not isinstance(value, (tuple, frozenset)):
             kind = "dict" if isinstance(value, dict) else "list"
             self._add(kind, value, None, parts, path)
+            if isinstance(value, OrderedDict):  # an order of its own
+                keys = OrderedDict.keys(value)
+                self._add("list", keys, None, tuple(keys), path)
             self.reached.append(value)
         for name, part in named:
             self._visit(part, name)
@@ -247,6 +310,7 @@ class Reads:
         self.reached.append(value)
         # one that finds its attributes by code of its own, may find any
         computed = hasattr(kind, "__getattr__") and not _is_graph(value)
+        computed |= root in _WRAPPERS
         self._attributes(value, path, computed or self.computed_by_user)
         self._class(kind, path)
 
@@ -271,6 +335,8 @@ class Reads:
         if ("class", id(kind)) in self._seen:
             return
         self._seen["class", id(kind)] = kind
+        if type(kind) is not type:
+            self._class(type(kind), f"type of {path}")
         done: set[str] = set()
         for base in kind.__mro__:
             if _of_library(base.__module__):
@@ -290,6 +356,10 @@ class Reads:
 
 
 _EMPTY = object()
+#: what PyTorch keeps at tensors
+OF_TENSORS = {"_is_param", "_backward_hooks", "_post_accumulate_grad_hooks"}
+#: names by which code asks for what may not be there
+_ASKING = {"getattr", "hasattr"}
 #: attributes of a graph that are its own
 _OF_GRAPHS = ("_state", "config", "_seen")
 

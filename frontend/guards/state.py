@@ -64,6 +64,9 @@ class StateGuard:
         sized = by_kind.get("size", []) + by_kind.get("names", [])
         self._sized = [r.holder for r in sized] + self._lists + self._mappings
         self._sizes = [*map(len, self._sized)]
+        classes, calls = by_kind.get("class", []), by_kind.get("call", [])
+        self._typed, self._types = [r.holder for r in classes], [r.value for r in classes]
+        self._calls, self._given = [r.holder for r in calls], [r.value for r in calls]
         hooks = by_kind.get("hooks", [])
         self._unhooked = [r.holder for r in hooks if not r.value]
         self._hooked = [r.holder for r in hooks if r.value]
@@ -82,6 +85,8 @@ class StateGuard:
                 and all(map(same, map(getattr, self._owners, self._attributes), self._held))
                 and all(map(same, map(_contents, self._cells), self._contents))
                 and all(map(same, self._all_parts(), self._parts))
+                and all(map(same, map(type, self._typed), self._types))
+                and [read() for read in self._calls] == self._given
                 and not any(self._unhooked)
                 and (not self._hooked or [*chain.from_iterable(self._hooked)] == self._hooks)
                 and [*map(_requires_grad, self.tensors)] == self._flags
@@ -150,6 +155,10 @@ def now(read: Read) -> Any:
             return holder.cell_contents
         except ValueError:
             return _MISSING
+    if kind == "class":
+        return type(holder)
+    if kind == "call":
+        return holder()
     if kind == "size":
         return len(holder)
     if kind == "names":
@@ -167,4 +176,6 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, (tuple, frozenset)):
         return len(a) == len(b) and (all(map(same, a, b)) if isinstance(a, tuple) else bool(a == b))
-    return bool(a == b) or (a != a and b != b)
+    if isinstance(a, (float, complex)):  # 0.0 is not -0.0, and nan is nan
+        return repr(a) == repr(b)
+    return bool(a == b)

@@ -148,8 +148,11 @@ def linspace(em: Emitter, start: Any, end: Any, steps: int, **options: Any) -> V
     if isinstance(start, Value) or isinstance(end, Value):
         raise Unsupported("traced bounds")
     dtype = _dtype(em, options)
-    if not is_float(dtype):
-        raise Unsupported("an integer linspace")
+    if not is_float(dtype):  # bounds are rounded to the type first, which wraps
+        made = _made(em, lambda like: torch.linspace(start, end, steps, dtype=like))
+        if made is None:
+            raise Unsupported("an integer linspace")
+        return made
     if steps <= 1:
         return em.full(start, (steps,), dtype)
     if dtype in ("f16", "bf16"):
@@ -174,9 +177,9 @@ def logspace(
     if isinstance(start, Value) or isinstance(end, Value) or base <= 0:
         raise Unsupported("traced bounds")
     dtype = _dtype(em, options)
-    if not is_float(dtype):
-        raise Unsupported("an integer logspace")
     made = _made(em, lambda like: torch.logspace(start, end, steps, base, dtype=like))
+    if not is_float(dtype) and made is None:
+        raise Unsupported("an integer logspace")
     if made is not None:
         return made
     exponents = linspace(em, start, end, steps, dtype=torch.float64)

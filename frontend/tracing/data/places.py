@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from gflow.guards.reads import Reads
+
 from .trace import TraceValue
 
 
@@ -62,7 +64,8 @@ class Place:
 def item(holder: Any, key: Any, path: tuple[Any, ...]) -> Any:
     """What stands at a key, or `path` further inside; `MISSING` where there is nothing."""
     try:
-        value = holder[key]
+        # a defaultdict would make what is asked for
+        value = dict.get(holder, key, MISSING) if isinstance(holder, dict) else holder[key]
         for step in path:
             value = value[step]
     except (KeyError, IndexError, TypeError):
@@ -175,7 +178,7 @@ class PlainWrite:
 
 @dataclass
 class OptimizerTrace:
-    """What tracing one optimizer leaves for the caller."""
+    """What tracing one optimizer leaves for the caller. `reads`: what its step depends on elsewhere."""
 
     baked: list[BakedValue] = field(default_factory=list)
     structures: list[Structure] = field(default_factory=list)
@@ -183,3 +186,4 @@ class OptimizerTrace:
     slots: list[StateSlot] = field(default_factory=list)
     writes: list[PlainWrite] = field(default_factory=list)
     replaced: dict[int, torch.Tensor] = field(default_factory=dict)
+    reads: Reads | None = None

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from gflow.errors import GraphTraceError
+from gflow.guards.reads import OF_TENSORS
 
 from ..data.numbers import number_of, wrap
 from ..program import collectives
@@ -200,7 +201,15 @@ def functional(fake: Tensor, like: Tensor) -> Tensor:
             wrapper.requires_grad_(True)
         if isinstance(like, torch.nn.Parameter):
             wrapper._is_param = True
+    if not isinstance(like, FakeTensor):
+        vars(wrapper).update(own_attributes(like))
     return wrapper
+
+
+def own_attributes(tensor: Tensor) -> dict[str, Any]:
+    """What code other than PyTorch's keeps at a tensor, as `weight.is_embedding`."""
+    own = vars(tensor)
+    return {name: own[name] for name in own.keys() - OF_TENSORS} if own else {}
 
 
 def unwrap(wrapper: Tensor) -> Tensor:

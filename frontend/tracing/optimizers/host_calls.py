@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from gflow.errors import GraphTraceError
+from gflow.guards.settings import is_iterator
 
 from ..context.location import is_user_code
 
@@ -48,6 +49,11 @@ class Refused:
     def __len__(self) -> int:
         raise GraphTraceError(self._text)
 
+    def __iter__(self) -> Any:
+        raise GraphTraceError(self._text)
+
+    __next__ = __iter__
+
 
 def refused(where: str, name: Any, value: Any) -> Refused | None:
     """The stand-in of a value that a trace cannot hold; None for others."""
@@ -56,6 +62,11 @@ def refused(where: str, name: Any, value: Any) -> Refused | None:
         return Refused(str(_error(where, f"a function of {name!r}, a {kind},")))
     if kind == "numpy.ndarray":
         return Refused(f"{where}: step() uses {name!r}, a {kind}; keep it as a list or a tensor.")
+    if is_iterator(value):
+        return Refused(
+            f"{where}: step() takes values from {name!r}, a {kind}: a graph runs step() once, while it is "
+            "traced. Keep a counter in the state, or the values in a list, and index it by the counter."
+        )
     own = type(value).__module__.partition(".")[0]
     if (
         not hasattr(value, "__dict__")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphTraceError
+from gflow.guards.steps import StepReading
 
 from ..context.location import user_line
 from ..context.threads import here_only
@@ -35,7 +36,7 @@ from ..data.places import (
 )
 from ..dispatch.clipping import NORM_TYPE, clip_groups
 from ..dispatch.recorder import Recorder, untraced
-from ..dispatch.rewrites import Rewrites, functional, unwrap
+from ..dispatch.rewrites import Rewrites, functional, own_attributes, unwrap
 from ..program.shared import view_in
 from .host_calls import module_names, refused, refused_calls
 from .mirror import SeenDict, class_constant, plain, watched
@@ -76,6 +77,15 @@ def _is_number(value: Any) -> bool:
     """Whether a value is a Python number (numpy's float64 is a float)."""
     kind = type(value)
     return kind is int or kind is float or (isinstance(value, float) and kind.__name__ == "float64")
+
+
+def _is_numpy_number(value: Any) -> bool:
+    kind = type(value)
+    return (
+        kind.__module__ == "numpy"
+        and kind.__name__ != "ndarray"
+        and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u", "f")
+    )
 
 
 def _is_plain(value: Any) -> bool:
@@ -156,6 +166,10 @@ class _Tracer:
         self.result.places.append(place)
         return place
 
+    def containers(self) -> list[Any]:
+        """The containers that mirrors stand for."""
+        return [real for real, _ in self._mirrors.values()]
+
     # values in
 
     def number(self, place: Place, key: Any, path: tuple[Any, ...], value: float, name: str) -> Any:
@@ -229,6 +243,11 @@ class _Tracer:
             return made
         if isinstance(value, dict) and not isinstance(value, SeenDict):
             return self.mapping(place, value, name, (key, *path))
+        if _is_numpy_number(value):
+            raise GraphTraceError(
+                f"{self.where}: {name} is {value!r}, a number of NumPy; a graph needs one of Python: "
+                f"{value.item()!r}."
+            )
         stand_in = refused(self.where, key, value)
         if stand_in is not None:
             return stand_in
@@ -394,6 +413,8 @@ class _Tracer:
 
     def finish(self, seen: dict[int, set[str]]) -> None:
         """Find what the step read, and what it changed."""
+        for new in self.parameters.values():
+            self._attributes_kept(self.rewrites.reals[id(new)][1], new)
         for record in self.records:
             if isinstance(record.mirror, SeenDict):
                 self._dict_read(record)
@@ -431,12 +452,27 @@ class _Tracer:
                 for condition in record.baked.get(key, ()):
                     kind = result.baked if isinstance(condition, BakedValue) else result.structures
                     kind.append(condition)  # type: ignore[arg-type]
-            elif not isinstance(key, torch.Tensor):
-                place, top, path = record.address(key)
+            else:
+                place, top, path = record.address(self._real_key(key))
                 result.baked.append(BakedValue(place, top, MISSING, path))
         if mirror.seen.whole and record.place.kind != "class":
             keys = tuple(record.real)
             result.structures.append(Structure(record.place, record.at, len(keys), keys))
+
+    def _attributes_kept(self, real: torch.Tensor, new: torch.Tensor) -> None:
+        before, after = own_attributes(real), own_attributes(new)
+        for name in after:
+            if after[name] is not before.get(name, MISSING):
+                parameter = self.param_names.get(id(real), "a parameter")
+                raise GraphTraceError(
+                    f"{self.where}: step() sets the attribute {name!r} of {parameter}; a graph would lose it. "
+                    "Keep it in self.state[parameter]."
+                )
+
+    def _real_key(self, key: Any) -> Any:
+        """A parameter that is a key, for the traced one."""
+        known = self.rewrites.reals.get(id(key)) if isinstance(key, torch.Tensor) else None
+        return key if known is None else known[1]
 
     def _attributes_read(self, obj: Any, record: _Record, names: set[str]) -> None:
         for name in sorted(names):
@@ -666,6 +702,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
     optimizer = tracer.optimizer
     tracer.object(optimizer, tracer.prefix)
     objects = [obj for obj, _, _ in tracer.objects.values()]
+    reading = StepReading(objects, tracer.containers(), tracer.where)
     groups = [mirror for _, _, mirror in tracer.groups]
     names = [n for o in objects for n in module_names(type(o))]
     names = list({id(n): n for n in names}.values())
@@ -686,6 +723,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
                 step(optimizer)
             tracer.attributes_changed()
         tracer.finish(seen)
+    tracer.result.reads = reading.after()
     problem = foreign_keys(objects, tracer.groups)
     if problem is not None:
         raise GraphTraceError(f"{tracer.where}: {problem}")

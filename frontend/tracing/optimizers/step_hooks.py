@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gflow.errors import GraphError
 
@@ -117,16 +119,49 @@ _SLOT: Any = torch.Tensor.grad
 _GRADIENT = {_SLOT.__get__, _SLOT.__set__, _SLOT.__delete__}
 
 
+class _KeepingParameters(TorchDispatchMode):
+    """An error where a hook writes to one of the parameters: before the program runs is before its forward, not
+    between backward and step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.places = {p.untyped_storage().data_ptr() for p in parameters if p.numel()}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for n, argument in enumerate(func._schema.arguments):
+            info = argument.alias_info
+            if info is None or not info.is_write:
+                continue
+            for tensor in tree_leaves(args[n] if n < len(args) else kwargs.get(argument.name)):
+                if isinstance(tensor, torch.Tensor):
+                    self._check(tensor)
+        return func(*args, **kwargs)
+
+    def _check(self, tensor: torch.Tensor) -> None:
+        if tensor.untyped_storage().data_ptr() in self.places:
+            file, line = user_frame(2)
+            raise GraphError(
+                f"{file}:{line}: a hook before an optimizer's step changes a parameter. In a graph it runs before "
+                "the whole program, so the forward would see the change. Do it in build() after backward() "
+                "(p.data.mul_(…) works there), or in a hook after the step."
+            )
+
+
 def run_hooks(optimizer: torch.optim.Optimizer, after: bool) -> None:
     """Run the hooks before a step, or those after it.
 
     Raises:
-        GraphError: one uses gradients, or changes the arguments of `step()`.
+        GraphError: one uses gradients, changes the arguments of `step()`, or changes parameters before it.
     """
     own = vars(optimizer).get(HOOKS[after], {})
     common = _for_all(after)
     hooks = [*own.values(), *common] if after else [*common, *own.values()]
-    with _WithoutGradients():
+    kept = contextlib.nullcontext() if after or not hooks else _KeepingParameters(optimizer)
+    with _WithoutGradients(), kept:
         for hook in hooks:
             changed = hook(optimizer, (optimizer,), {})
             if changed is not None and not after:

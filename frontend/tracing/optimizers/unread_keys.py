@@ -9,10 +9,8 @@ import torch
 
 _CORRECTION = "do_bias_correction"
 
-#: keys that schedulers, clipping and people leave in groups, which change no step by themselves
-_INERT = {
-    "params", "param_names", "lr", "foreach", "fused", "capturable", "differentiable",
-    "lr_scale", "clip_grad_max_norm", "clip_grad_norm_type", _CORRECTION,
+#: keys that schedulers and people leave in groups, which change no step
+_NOTES = {
     # schedulers
     "initial_lr", "swa_lr", "min_lr", "max_lr", "base_lr", "last_lr", "base_momentum", "max_momentum",
     "initial_momentum",
@@ -20,6 +18,16 @@ _INERT = {
     "name", "names", "group_name", "param_group_name", "module_name", "label", "tag", "description",
     "layer", "layer_id", "layer_name", "index", "group_index",
 }  # fmt: skip
+#: keys that need not be read by a step
+_INERT = _NOTES | {
+    "params", "param_names", "lr", "foreach", "fused", "capturable", "differentiable",
+    "lr_scale", "clip_grad_max_norm", "clip_grad_norm_type", _CORRECTION,
+}  # fmt: skip
+
+
+def is_note(key: Any) -> bool:
+    """Whether a key of a group changes no step, whatever the optimizer."""
+    return key in _NOTES or f"{key}".startswith("initial_")
 
 
 def unread_problem(optimizer: torch.optim.Optimizer) -> str | None:
@@ -56,7 +64,7 @@ def foreign_keys(
         own |= {*getattr(optimizer, "defaults", {})}
     for i, group, mirror in groups:
         for key in group:
-            if key in own or key in mirror.seen.keys or f"{key}".startswith("initial_"):
+            if key in own or key in mirror.seen.keys or is_note(key):
                 continue
             return (
                 f"parameter group {i} has the key {key!r} ({group[key]!r}), which step() did not read and which "

@@ -1,0 +1,97 @@
+"""Values that code gets from a call rather than from an object: settings of PyTorch, context variables, the
+memory of arrays. A guard makes the call again and compares."""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import GeneratorType
+from typing import Any
+
+import torch
+
+#: arrays with more bytes are told by their identity alone
+MOST_BYTES = 1 << 16
+
+
+def _backends() -> tuple[Any, ...]:
+    own, cuda = torch.backends, torch.backends.cuda
+    return (
+        own.mkldnn.enabled,
+        own.cudnn.enabled,
+        own.cudnn.benchmark,
+        own.cudnn.deterministic,
+        own.cudnn.allow_tf32,
+        own.opt_einsum.enabled,
+        own.opt_einsum.strategy,
+        cuda.matmul.allow_tf32,
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+
+
+#: by a name that stands in the code that asks for it
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "backends": _backends,
+    "get_num_threads": torch.get_num_threads,
+    "get_num_interop_threads": torch.get_num_interop_threads,
+    "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
+    "is_deterministic_algorithms_warn_only_enabled": (
+        torch.is_deterministic_algorithms_warn_only_enabled
+    ),
+    "get_deterministic_debug_mode": torch.get_deterministic_debug_mode,
+    "get_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "is_anomaly_enabled": torch.is_anomaly_enabled,
+}
+
+
+def settings(names: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The settings that code with these names may ask for, with what gives them."""
+    for name in _SETTINGS.keys() & names:
+        yield f"torch.{name}", _SETTINGS[name]
+    if not {"environ", "getenv"}.isdisjoint(names):
+        yield "os.environ", _environment
+
+
+def _environment() -> tuple[Any, ...]:
+    return tuple(os.environ.items())
+
+
+def value_of(held: Any) -> Callable[[], Any] | None:
+    """What gives the value of an object that keeps it out of Python's sight, as plain values; None for
+    others. An array of NumPy, or of `array`, in its bytes."""
+    if isinstance(held, contextvars.ContextVar):
+        return functools.partial(_context, held)
+    if isinstance(held, (array.array, bytearray)):
+        size = len(held) * getattr(held, "itemsize", 1)
+        return functools.partial(bytes, held) if size <= MOST_BYTES else None
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(held, numpy.ndarray):
+        small = held.nbytes <= MOST_BYTES and not held.dtype.hasobject
+        return functools.partial(_array, held) if small else None
+    return None
+
+
+def _array(held: Any) -> tuple[Any, ...]:
+    return held.shape, held.dtype.str, held.tobytes()
+
+
+_UNSET = "no value"
+
+
+def _context(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(_UNSET)
+
+
+def is_iterator(held: Any) -> bool:
+    """Whether an object of Python's own gives other values each time it is asked, and keeps from sight
+    which ones are next."""
+    kind = type(held)
+    own = isinstance(held, GeneratorType) or kind.__module__ in ("itertools", "builtins")
+    return own and hasattr(kind, "__next__")

@@ -1,0 +1,70 @@
+"""What an optimizer's step reads besides the optimizer: globals, variables of closures, attributes of classes.
+
+The optimizer itself, and objects that it holds, are exchanged for traced ones (`tracing/optimizer.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphTraceError
+
+from .changes import changed
+from .reads import Reads
+
+
+class StepReading:
+    """What one step reads, before it runs and after it. objects: the optimizers, and what they hold. known:
+    their containers. where: what errors begin with.
+
+    Raises:
+        GraphTraceError: an iterator is read, which gives another value at each step.
+    """
+
+    def __init__(self, objects: Iterable[Any], known: Iterable[Any], where: str) -> None:
+        objects = list(objects)
+        self.where = where
+        self._known = [*objects, *known]
+        self._roots = [root for o in objects for root in _roots(o)]
+        self._roots += [
+            (f"group{n}.params[{k}]", p)
+            for o in objects
+            if isinstance(o, torch.optim.Optimizer)
+            for n, group in enumerate(o.param_groups)
+            for k, p in enumerate(group["params"])
+        ]
+        self._before = Reads(known=self._known).walk(self._roots)
+        for path in self._before.iterators:
+            raise GraphTraceError(
+                f"{where}: step() can take values from {path}, an iterator: a graph runs step() once, while it "
+                "is traced. Keep a counter in the state, or the values in a list, and index it by the counter."
+            )
+
+    def after(self) -> Reads:
+        """What the step depends on.
+
+        Raises:
+            GraphTraceError: the step has changed some of it.
+        """
+        for path, what in changed(self._before.found).items():
+            raise GraphTraceError(
+                f"{self.where}: step() changes {path} ({what}), which is no part of the optimizer: a graph runs "
+                "step() once, while it is traced, so that would not be repeated. Keep it in the optimizer: in "
+                "an attribute, a parameter group or the state."
+            )
+        return Reads(known=self._known).walk(self._roots)
+
+
+def _roots(obj: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(obj)
+    if isinstance(obj, torch.optim.Optimizer):
+        yield f"{kind.__name__}.step", kind.step
+    yield kind.__name__, kind
+    for name, value in list(vars(obj).items()):
+        if isinstance(value, (FunctionType, MethodType, functools.partial)):
+            yield f"{kind.__name__}.{name}", value

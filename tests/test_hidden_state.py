@@ -1,0 +1,423 @@
+"""State that Python keeps from sight: in arrays, context variables, decorators, classes, tensors' attributes,
+settings of the process; and what an optimizer's step reads outside of the optimizer."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import functools
+import itertools
+import os
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gflow as flow
+from gflow import nn
+
+Made = tuple[Callable[[torch.Tensor], torch.Tensor], list[Callable[[], Any]]]
+
+
+def _numpy() -> Made:
+    held = np.array([1.0, 2.0])
+    return lambda x: x * float(held[0]), [lambda: held.__setitem__(0, 5.0)]
+
+
+def _array() -> Made:
+    held, raw = array.array("d", [1.0]), bytearray(b"\x01")
+    return lambda x: x * held[0] + raw[0], [
+        lambda: held.__setitem__(0, 5.0),
+        lambda: raw.__setitem__(0, 7),
+    ]
+
+
+def _context() -> Made:
+    held = contextvars.ContextVar("held", default=1.0)
+    return lambda x: x * held.get(), [lambda: held.set(4.0)]
+
+
+def _thread_local() -> Made:
+    held = threading.local()
+    held.scale = 1.0
+    return lambda x: x * held.scale, [lambda: setattr(held, "scale", 2.0)]
+
+
+def _cached() -> Made:
+    held = {"scale": 1.0}
+
+    @functools.lru_cache
+    def scale() -> float:
+        return held["scale"]
+
+    return lambda x: x * scale(), [lambda: (held.update(scale=3.0), scale.cache_clear())]
+
+
+def _metaclass() -> Made:
+    held = types.SimpleNamespace(scale=1.0)
+
+    class Meta(type):
+        @property
+        def scale(cls) -> float:
+            return held.scale
+
+    class Settings(metaclass=Meta):
+        pass
+
+    return lambda x: x * Settings.scale, [lambda: setattr(held, "scale", 2.0)]
+
+
+def _wrappers() -> Made:
+    own = {"a": 1.0}
+    shown, chain = types.MappingProxyType(own), collections.ChainMap({}, {"a": 1.0})
+    user: Any = collections.UserDict(a=1.0)
+    return lambda x: x * shown["a"] + chain["a"] * user["a"], [
+        lambda: own.update(a=3.0),
+        lambda: chain.maps[1].update(a=5.0),
+        lambda: user.update(a=7.0),
+    ]
+
+
+def _order() -> Made:
+    held = collections.OrderedDict(a=1.0, b=2.0)
+    return lambda x: x * next(iter(held.values())), [lambda: held.move_to_end("a")]
+
+
+def _environment() -> Made:
+    os.environ.pop("GFLOW_TEST_SCALE", None)
+    return lambda x: x * float(os.environ.get("GFLOW_TEST_SCALE", "1")), [
+        lambda: os.environ.__setitem__("GFLOW_TEST_SCALE", "2"),
+        lambda: os.environ.pop("GFLOW_TEST_SCALE"),
+    ]
+
+
+def _threads() -> Made:
+    count = torch.get_num_threads()
+    return lambda x: x * torch.get_num_threads(), [
+        lambda: torch.set_num_threads(count + 1),
+        lambda: torch.set_num_threads(count),
+    ]
+
+
+def _deterministic() -> Made:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if torch.are_deterministic_algorithms_enabled() else 3)
+
+    return scaled, [
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ]
+
+
+def _hook_of_all() -> Made:
+    linear, hooks = torch.nn.Linear(4, 4), []
+    register = torch.nn.modules.module.register_module_forward_hook
+
+    def triple(module: Any, inputs: Any, result: Any) -> Any:
+        return result * 3 if module is linear else None
+
+    return lambda x: linear(x), [
+        lambda: hooks.append(register(triple)),
+        lambda: hooks.pop().remove(),
+    ]
+
+
+def _class_of_module() -> Made:
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    return lambda x: layers(x), [lambda: setattr(layers[1], "__class__", torch.nn.Tanh)]
+
+
+def _attribute_of_parameter() -> Made:
+    linear: Any = torch.nn.Linear(4, 4)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return linear(x) * getattr(linear.weight, "scale", 1.0)
+
+    return scaled, [
+        lambda: setattr(linear.weight, "scale", 2.0),
+        lambda: setattr(linear.weight, "scale", 3.0),
+        lambda: delattr(linear.weight, "scale"),
+    ]
+
+
+def _sign_of_zero() -> Made:
+    held = [0.0]
+    return lambda x: 1 / (x * 0 + held[0]), [lambda: held.__setitem__(0, -0.0)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _numpy, _array, _context, _thread_local, _cached, _metaclass, _wrappers, _order, _environment,
+        _threads, _deterministic, _hook_of_all, _class_of_module, _attribute_of_parameter, _sign_of_zero,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("compiled", [nn.Graph.trace, flow.compile])
+@torch.no_grad()
+def test_state_that_changes_is_seen(make: Callable[[], Made], compiled: Any) -> None:
+    function, changes = make()
+    call, x = compiled(function), torch.rand(3, 4) + 1
+    for change in [lambda: None, *changes]:
+        change()
+        torch.testing.assert_close(call(x), function(x))
+
+
+def test_zeros_of_both_signs_are_two_arguments() -> None:
+    call = nn.Graph.trace(lambda x, scale: 1 / (x * scale))
+    assert call(torch.ones(1), 0.0).item() == float("inf")
+    assert call(torch.ones(1), -0.0).item() == float("-inf")
+
+
+def test_iterators_and_attributes_of_arguments_are_told_of() -> None:
+    numbers = itertools.count(1)
+    with pytest.warns(UserWarning, match="values from numbers, an iterator"):
+        nn.Graph.trace(lambda x: x * next(numbers))(torch.ones(1))
+    x: Any = torch.ones(1)
+    x.scale = 3.0
+    with pytest.warns(UserWarning, match="can read the attribute 'scale' of an argument"):
+        result = nn.Graph.trace(lambda x: x * getattr(x, "scale", 1.0))(x)
+    assert result.item() == 3
+
+
+# optimizers
+
+SCALE, TENSOR = 1.0, torch.tensor(1.0)
+SCALES = [1.0]
+STEPS: dict[int, int] = {}
+
+
+class Settings:
+    scale = 1.0
+
+
+def _scale() -> float:
+    return SCALE
+
+
+class Scaled(torch.optim.Optimizer):
+    """SGD whose rate is multiplied by what `read` gives."""
+
+    def __init__(self, parameters: Any, read: Callable[[Any, Any], Any]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.read = read
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad * group["lr"] * self.read(self, p))
+
+
+class Training(nn.Graph):
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optimizer)
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.model(x).square().mean()
+        loss.backward()
+        return loss
+
+
+def _train(read: Callable[[Any, Any], Any], change: Callable[[Any], None], graph: bool) -> Any:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = Scaled(model.parameters(), read)
+    call = Training(model, optimizer) if graph else None
+    x = torch.ones(4, 3)
+    try:
+        for step in range(6):
+            if step == 3:
+                change(optimizer)
+            if call is not None:
+                call(x)
+                continue
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        globals().update(SCALE=1.0, TENSOR=torch.tensor(1.0))
+        SCALES[0] = Settings.scale = 1.0
+    return [p.detach() for p in model.parameters()]
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return optimizer.param_groups[0]["params"]
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        (lambda o, p: SCALE, lambda o: globals().update(SCALE=3.0)),
+        (lambda o, p: _scale(), lambda o: globals().update(SCALE=3.0)),
+        (lambda o, p: SCALES[0], lambda o: SCALES.__setitem__(0, 3.0)),
+        (lambda o, p: Settings.scale, lambda o: setattr(Settings, "scale", 3.0)),
+        (lambda o, p: TENSOR, lambda o: globals().update(TENSOR=torch.tensor(3.0))),
+        (
+            lambda o, p: getattr(p, "scale", 1.0),
+            lambda o: [setattr(p, "scale", 3.0) for p in _parameters(o)],
+        ),
+        (
+            lambda o, p: 3.0 if hasattr(p, "special") else 1.0,
+            lambda o: setattr(_parameters(o)[0], "special", True),
+        ),
+        (
+            lambda o, p: o.state.get(p, {}).get("scale", 1.0),
+            lambda o: o.state[_parameters(o)[0]].update(scale=3.0),
+        ),
+    ],
+)
+def test_what_a_step_reads_elsewhere_is_seen(read: Any, change: Any) -> None:
+    for ours, theirs in zip(_train(read, change, True), _train(read, change, False)):
+        torch.testing.assert_close(ours, theirs)
+
+
+def _counter() -> Callable[[Any, Any], int]:
+    count = 0
+
+    def advance(optimizer: Any, parameter: Any) -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return advance
+
+
+def _global_counter(optimizer: Any, parameter: Any) -> int:
+    STEPS[0] = STEPS.get(0, 0) + 1
+    return STEPS[0]
+
+
+def _generator() -> Callable[[Any, Any], float]:
+    numbers = (0.9**n for n in itertools.count())
+    return lambda optimizer, parameter: next(numbers)
+
+
+def _marks(optimizer: Any, parameter: Any) -> int:
+    parameter.count = getattr(parameter, "count", 0) + 1
+    return parameter.count
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (_counter(), "step() changes count"),
+        (_global_counter, "step() changes STEPS"),
+        (_generator(), "numbers, an iterator"),
+        (_marks, "sets the attribute 'count' of model.weight"),
+    ],
+)
+def test_what_a_step_cannot_repeat_is_refused(read: Any, said: str) -> None:
+    with pytest.raises(flow.GraphTraceError) as error:
+        _train(read, lambda o: None, True)
+    assert said in str(error.value)
+
+
+def test_numbers_of_numpy_are_refused_by_name() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=np.float32(0.5))  # type: ignore[arg-type]
+    with pytest.raises(
+        flow.GraphTraceError, match="a number of NumPy; a graph needs one of Python"
+    ):
+        Training(model, optimizer)(torch.ones(1, 2))
+
+
+# hooks
+
+
+def _double(g: torch.Tensor) -> torch.Tensor:
+    return g * 2
+
+
+def _triple(p: torch.Tensor) -> None:
+    assert p.grad is not None
+    p.grad.mul_(3)
+
+
+def test_hooks_of_gradients_that_come_later_are_seen() -> None:
+    def trained(graph: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model, hooks = torch.nn.Linear(3, 2), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        call = Training(model, optimizer) if graph else None
+        for step in range(6):
+            if step == 2:
+                hooks.append(model.weight.register_hook(_double))
+            elif step == 4:
+                hooks.pop().remove()
+            if call is not None:
+                call(torch.ones(4, 3))
+                continue
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.weight.detach()
+
+    torch.testing.assert_close(trained(True), trained(False))
+
+
+def test_hooks_that_a_graph_has_no_place_for_are_refused_later_too() -> None:
+    model = torch.nn.Linear(3, 2)
+    call = Training(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    call(torch.ones(4, 3))
+    model.weight.register_post_accumulate_grad_hook(_triple)
+    with pytest.raises(flow.GraphTraceError, match="register_post_accumulate_grad_hook"):
+        call(torch.ones(4, 3))
+
+
+def _shrink(optimizer: Any, args: Any, kwargs: Any) -> None:
+    for p in optimizer.param_groups[0]["params"]:
+        p.data.mul_(0.5)
+
+
+def test_a_hook_before_the_step_cannot_change_parameters() -> None:
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = Training(model, optimizer)
+    handle = optimizer.register_step_pre_hook(_shrink)
+    with pytest.raises(
+        flow.GraphError, match="a hook before an optimizer's step changes a parameter"
+    ):
+        call(torch.ones(4, 3))
+    assert torch.equal(model.weight, before)
+    handle.remove()
+    optimizer.register_step_post_hook(_shrink)
+    call(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("key", ["lr_mult", "momentun"])
+def test_keys_of_groups_that_come_later_are_refused_as_at_first(key: str) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    call = Training(model, optimizer)
+    call(torch.ones(4, 3))
+    optimizer.param_groups[0]["name"] = "all"
+    call(torch.ones(4, 3))
+    optimizer.param_groups[0][key] = 0.5
+    with pytest.raises(flow.GraphTraceError, match=f"has the key '{key}'"):
+        call(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("key", ["lr_scale", "clip_grad_max_norm"])
+def test_keys_of_groups_that_come_later_act(key: str) -> None:
+    def trained(when: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        call = Training(model, optimizer)
+        for step in range(2):
+            if step == when:
+                optimizer.param_groups[0][key] = 0.0
+            after_first = model.weight.detach().clone()
+            call(torch.ones(4, 3))
+        return model.weight.detach() - after_first
+
+    assert trained(1).abs().max() == 0
+    assert trained(2).abs().max() > 0
