@@ -24,6 +24,7 @@ from gflow.errors import GraphTraceError
 from ..data.numbers import number_of, wrap
 from ..program import collectives
 from .in_place import write_problem
+from .layouts import RESHAPING, layouts, restore
 from .recorder import Recorder, describe, item_error, untraced
 from .windows import Windows, unfold
 
@@ -137,19 +138,22 @@ class Rewrites(TorchFunctionMode):
             )
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
+        name = getattr(func, "__name__", "")
+        before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)
         else:
-            name = getattr(func, "__name__", "")
             if name in _IN_PLACE or (
                 name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
             ):
                 self._check_target(name, args)
-            problem = write_problem(func, args, kwargs, self._size)
+            problem = write_problem(func, args, kwargs, self.concrete)
             if problem is not None:
                 raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
             result = func(*args, **kwargs)
+        if before:
+            restore(self, before)
         if self.in_optimizer:
             return result
         # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
@@ -178,16 +182,19 @@ class Rewrites(TorchFunctionMode):
             )
 
     def has_moved(self, tensor: Tensor) -> bool:
-        """Whether a traced tensor from outside, or what it views, has other strides than outside: after an
+        """Whether a traced tensor, or what it views, has other strides than its value in the program: after an
         update of one with gaps."""
-        known = {id(s.wrapper): s.index for s in (*self.stand_ins.values(), *self.given)}
         for held in (tensor, tensor._base):
-            index = known.get(id(held))
-            if held is not None and index is not None and held.numel() > 1:
-                return tuple(held.stride()) != self.recorder.inputs[index].value.strides
+            if held is None or held.numel() <= 1:
+                continue
+            with self.recorder.fake_mode, self.recorder:
+                value = self.recorder.value_of(unwrap(held))
+            if tuple(map(self.concrete, held.stride())) != value.strides:
+                return True
         return False
 
-    def _size(self, size: Any) -> Any:
+    def concrete(self, size: Any) -> Any:
+        """A size or stride as an integer."""
         sizes = self.recorder.sizes
         return size if sizes is None else sizes.concrete(size)
 
