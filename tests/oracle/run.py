@@ -353,14 +353,14 @@ def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
         )
 
 
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
 def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:
     """A result of an earlier call that a later one changed."""
     for call, outs, copies in held:
         for i, (now, before) in enumerate(zip(outs, copies)):
-            same = torch.equal(
-                now.detach().contiguous().reshape(-1).view(torch.uint8),
-                before.contiguous().reshape(-1).view(torch.uint8),
-            )
-            if not same:
+            if not torch.equal(_bytes(now), _bytes(before)):
                 return f"call {call}, result {i} was changed by a later call"
     return ""
