@@ -246,6 +246,17 @@ def _batch_norm(
     )[0]
 
 
+def _native_batch_norm(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Running statistics are updated, which the op's schema does not say."""
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    given = dict(zip(names, args)) | kwargs
+    if not given["training"] or given["running_mean"] is None or given["running_var"] is None:
+        return func(*args, **kwargs)
+    return aten._native_batch_norm_legit.default(*(given[n] for n in names))
+
+
 def _f_batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -532,6 +543,9 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_FACTORING, _row_major_matrix),
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
+    torch.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm.default: _native_batch_norm,
     torch.instance_norm: _call(_instance_norm),
     F.instance_norm: _call(_f_instance_norm),
     F.dropout: _call(_dropout),
