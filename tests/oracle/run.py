@@ -147,7 +147,9 @@ def _instance(program: Program, wider: bool) -> _Instance:
 
 
 def _kept(spec: TensorSpec, storages: list[Tensor]) -> Tensor:
-    t = view(spec, storages[spec.storage])
+    elements = storages[spec.storage]
+    t = torch.empty(0, dtype=elements.dtype)  # no view: `_end_histories` could not detach one
+    t.set_(elements.untyped_storage(), spec.offset, spec.shape, spec.strides)
     return t.requires_grad_() if spec.requires_grad and spec.role == "closure" else t
 
 
@@ -314,6 +316,7 @@ def run(
                     copies = [o.detach().clone() for o in outs]
                     held.append((call, list(outs), copies))
                     _note_call(seen, call, copies, fresh, inputs)
+                    _end_histories(instance)
             except Exception as error:
                 seen.error = error
                 return seen
@@ -321,6 +324,14 @@ def run(
         if engine == "gflow":
             seen.stale = _stale(held)
     return seen
+
+
+def _end_histories(instance: _Instance) -> None:
+    """A kept tensor that a call updated with values that have a gradient, keeps none: a graph's calls are
+    differentiated one by one, where eager's next backward would go on through the last (or raise)."""
+    for spec in instance.program.tensors:
+        if spec.role != "input" and not spec.requires_grad:
+            instance.kept[spec.name].detach_()
 
 
 def _note_call(

@@ -26,7 +26,7 @@ from ..program import collectives
 from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
 from .recorder import Recorder, describe, item_error, untraced
-from .windows import Windows, unfold
+from .windows import Windows, expand, unfold
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -250,7 +250,16 @@ def _native_batch_norm(
     mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Running statistics are updated, which the op's schema does not say."""
-    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    names = (
+        "input",
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "training",
+        "momentum",
+        "eps",
+    )
     given = dict(zip(names, args)) | kwargs
     if not given["training"] or given["running_mean"] is None or given["running_var"] is None:
         return func(*args, **kwargs)
@@ -574,6 +583,11 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
     Tensor.unfold: unfold,
+    Tensor.expand: expand,
+    Tensor.expand_as: expand,
+    Tensor.broadcast_to: expand,
+    torch.broadcast_to: expand,
+    torch.broadcast_tensors: expand,
     Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
     Tensor.clamp_: _clamp_,
