@@ -55,7 +55,8 @@ def judge(program: Program) -> Verdict:
             return Verdict("more", _brief(eager.error))  # PyTorch has no kernel for the dtype
         return Verdict("missed", f"eager raises {_brief(eager.error)}", f"call {eager.at}")
     if ours.error is not None:
-        return _failure(ours.error, ours.at)
+        found = _failure(ours.error, ours.at)
+        return found if found.status != "crash" else _by_pytorch(program, found, ours.error)
     if ours.stale:
         return Verdict("mismatch", ours.stale, "later call")
     return compare(program, ours, eager)
@@ -70,6 +71,24 @@ def _failure(error: BaseException, at: int) -> Verdict:
             return Verdict("refused", _brief(inner), f"call {at}")
         inner = inner.__cause__
     return Verdict("crash", _brief(error), f"call {at}")
+
+
+def _by_pytorch(program: Program, found: Verdict, error: BaseException) -> Verdict:
+    """A crash that TorchDynamo and AOTAutograd have without gflow is no answer of gflow's: where a function
+    updates its arguments and gives gradients, `gflow.compile` leaves it to them."""
+    if program.settings.mode not in ("compile_grad", "dynamo", "dynamo_grad"):
+        return found
+    alone = run(program, "aot")
+    if alone.error is None or _said(alone.error) != _said(error):
+        return found
+    return Verdict("refused", f"by AOTAutograd: {_said(error)}", found.where)
+
+
+def _said(error: BaseException) -> str:
+    """The first line of an error, without the name of the backend that raised it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = lines[1] if lines[0].endswith("raised:") and len(lines) > 1 else lines[0]
+    return text.removeprefix(f"{type(error).__name__}: ")
 
 
 def _brief(error: BaseException) -> str:

@@ -263,7 +263,7 @@ def _options(program: Program) -> dict[str, Any]:
     return options
 
 
-def _gflow_step(run: _Instance) -> tuple[Step, Any]:
+def _gflow_step(run: _Instance, engine: str) -> tuple[Step, Any]:
     settings = run.program.settings
     if settings.mode in ("graph", "graph_grad", "train"):
         optimizer, schedule = (None, None)
@@ -285,7 +285,10 @@ def _gflow_step(run: _Instance) -> tuple[Step, Any]:
         def target(*inputs: Tensor) -> list[Tensor]:
             return step(inputs)
 
-    if settings.mode.startswith("dynamo"):
+    if engine == "aot":
+        torch._dynamo.reset()
+        call = torch.compile(target, backend="aot_eager")
+    elif settings.mode.startswith("dynamo"):
         torch._dynamo.reset()
         call = torch.compile(target, backend="gflow", options={"threads": settings.threads})
     else:
@@ -299,7 +302,11 @@ def run(
     program: Program, engine: str = "gflow", wider: bool = False,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Seen:  # fmt: skip
-    """Run all calls. engine: "gflow" or "eager". wider: in float64, eagerly. context: around each step."""
+    """Run all calls.
+
+    engine: "gflow", "eager", or "aot": TorchDynamo and AOTAutograd without gflow. wider: in float64, eagerly.
+    context: around each step.
+    """
     seen = Seen()
     grad = program.settings.grad
     with _quiet(), _default_dtype(torch.float64 if wider else torch.float32):
@@ -307,7 +314,8 @@ def run(
             instance = _instance(program, wider)
             held: list[tuple[int, list[Tensor], list[Tensor]]] = []
             try:
-                step, optimizer = (_gflow_step if engine == "gflow" else _eager_step)(instance)
+                eager = engine == "eager"
+                step, optimizer = _eager_step(instance) if eager else _gflow_step(instance, engine)
                 for call in range(program.settings.calls):
                     seen.at = call
                     fresh, inputs = instance.inputs(call)

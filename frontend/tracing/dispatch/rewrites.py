@@ -151,7 +151,16 @@ class Rewrites(TorchFunctionMode):
             problem = write_problem(func, args, kwargs, self.concrete)
             if problem is not None:
                 raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError as error:
+                if "that has internal overlap" not in str(error):
+                    raise
+                raise GraphTraceError(
+                    f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
+                    "elements are one in memory (overlapping windows); what PyTorch leaves there depends on its "
+                    "order. Call .clone() first, or update parts that do not overlap."
+                ) from error
         if before:
             restore(self, before)
         if self.in_optimizer:
