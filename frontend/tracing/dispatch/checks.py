@@ -60,6 +60,12 @@ def _power(args: tuple[Any, ...]) -> str | None:
     return f"takes no negative integer power of {_name(base)}; convert the tensor with .float()"
 
 
+def _ordered(args: tuple[Any, ...]) -> str | None:
+    if args[0].dtype != torch.bool:
+        return None
+    return "takes no bool; convert the tensor with .to(torch.uint8)"
+
+
 def _difference(args: tuple[Any, ...]) -> str | None:
     if any(isinstance(a, bool) for a in args[:2]) or torch.bool in _dtypes(args[:2]):
         return "takes no bool; use ^ or logical_xor() for masks, or convert with .to()"
@@ -84,6 +90,7 @@ CHECKS: dict[Any, _Check] = {
     aten.nll_loss_forward.default: _labels,
     aten.nll_loss2d_forward.default: _labels,
     aten.pow.Tensor_Scalar: _power,
+    aten.topk.default: _ordered,
     aten.sub.Tensor: _difference,
     aten.sub.Scalar: _difference,
     aten.rsub.Tensor: _difference,
