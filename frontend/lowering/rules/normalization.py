@@ -373,7 +373,11 @@ def native_group_norm_backward(
     if x.numel == 0:
         dtype = x.compute().dtype
         statistics = math.nan if n and not hw else 0  # of nothing
-        return em.full(0, x.shape, x.dtype), em.full(statistics, (c,), dtype), em.full(0, (c,), dtype)
+        return (
+            em.full(0, x.shape, x.dtype),
+            em.full(statistics, (c,), dtype),
+            em.full(0, (c,), dtype),
+        )
     v, d = _spatial(x.compute()), _spatial(dy.compute())
     grouped, dims = (n, groups, c // groups), range(2, v.rank)
     mean = mean.to(v.dtype).reshape((n, groups, 1))
