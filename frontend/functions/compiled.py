@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 from torch.utils._pytree import tree_leaves
 
 from gflow.call.watchers import is_building
@@ -23,6 +28,13 @@ from .joint import Undivided
 
 _log = logging.getLogger("gflow")
 _LIMIT = 1024
+#: what TorchDynamo raises about a function that it cannot hold
+_UNTRACED = (
+    torch._dynamo.exc.TorchDynamoException,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 
 
 def compile(target: Any = None, /, **options: Any) -> Any:
@@ -136,7 +148,7 @@ class _Runner:
         dynamo = self._dynamo()
         try:
             result = dynamo(*args, **kwargs)
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except _UNTRACED as error:
             raise (error if isinstance(problem, Undivided) else problem) from error
         if not isinstance(problem, GraphInputError):  # other arguments may do
             self._by_dynamo = dynamo

@@ -143,8 +143,11 @@ class Differentiable(Graph):
 def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
     """
     Raises:
-        Undivided: an argument is updated, or a tensor needs a gradient that was not asked for.
+        Undivided: an argument is updated, or a tensor with values that have a gradient, or one needs a gradient
+            that was not asked for.
     """
+    for entry in joint.histories:
+        raise Undivided(f"{entry.name!r}, which it updates with values that have a gradient")
     ids = {id(t) for t in takers}
     for entry in joint.inputs:
         if entry.tensor is not None and entry.tensor.requires_grad and id(entry.tensor) not in ids:

@@ -62,8 +62,24 @@ def _decompositions() -> dict[Any, Any]:
     return get_decompositions(overloads)
 
 
+#: contractions that add a bias: name → (its place among the arguments, the dimension of the result that it lies
+#: along; None where it broadcasts). A program may round the product to the operands' type first.
+_BIASED: dict[str, tuple[int, int | None]] = {
+    "addmm": (0, None), "baddbmm": (0, None), "addmv": (0, None), "addbmm": (0, None), "linear": (2, None),
+    "convolution": (2, 1), "mkldnn_convolution": (2, 1), "_convolution": (2, 1),
+}  # fmt: skip
+_HALVES = (torch.float16, torch.bfloat16)
+
+
 def _base(func: Any) -> str:
     return func._schema.name.partition("::")[2].rstrip("_")
+
+
+def _bias(func: Any, args: Any) -> Tensor | None:
+    """What a contraction in half precision adds to its product."""
+    place = _BIASED.get(_base(func))
+    found = args[place[0]] if place is not None and len(args) > place[0] else None
+    return found if isinstance(found, Tensor) and found.dtype in _HALVES else None
 
 
 class Noise(TorchDispatchMode):
@@ -84,6 +100,9 @@ class Noise(TorchDispatchMode):
         self.least = self.narrow if _base(func) in CONTRACTIONS else 0.0
         if (aliased and not writes) or _base(func) in EXACT:
             return func(*args, **kwargs)
+        bias = None if writes else _bias(func, args)
+        if bias is not None:
+            return self._biased(func, args, kwargs, bias)
         decomposition = None if writes else _decompositions().get(func)
         if decomposition is not None:
             with self:
@@ -103,6 +122,17 @@ class Noise(TorchDispatchMode):
             if isinstance(t, Tensor) and t.numel() and (t.is_floating_point() or t.is_complex()):
                 t.copy_(self._one(t))
         return out
+
+    def _biased(self, func: Any, args: Any, kwargs: Any, bias: Tensor) -> Tensor:
+        """A contraction in half precision: its product is rounded, and the bias may take most of it away."""
+        out = func(*map(self._moved, args), **kwargs)
+        dim = _BIASED[_base(func)][1]
+        if dim is not None:
+            bias = bias.reshape(-1, *[1] * (out.dim() - 1 - dim))
+        eps = max(torch.finfo(out.dtype).eps, self.least) * self.units
+        u = torch.rand(out.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        moved = out.double() + eps * u * (out.double().abs() + bias.double().abs())
+        return torch.empty_like(out).copy_(moved.to(out.dtype))
 
     def _moved(self, value: Any) -> Any:
         return pytree.tree_map_only(Tensor, self._one, value)

@@ -204,6 +204,9 @@ class _Session:
         self.partial = self._partial(trace, outputs)
         if self.optimizers and not any(map(self._with_grad, self.optimizers)):
             self._warn_of_no_gradients()
+        trace.histories = self._histories()
+        if self.optimizers and trace.histories:
+            self._warn_of_histories(trace.histories)
         ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
         if not all(ready):
             self._take_first_step()
@@ -359,6 +362,27 @@ class _Session:
         text = (
             f"{self.name} has an optimizer, but none of its parameters has a gradient after build(): a call "
             "updates nothing. Call backward() on the loss in build()."
+        )
+        warnings.warn_explicit(text, UserWarning, file, line)
+
+    def _histories(self) -> list[TraceInput]:
+        """Arguments and kept tensors that `build()` has given the history of a gradient."""
+        return [
+            self.recorder.inputs[s.index]
+            for s in (*self.leaves, *self.rewrites.stand_ins.values())
+            if s.wrapper.requires_grad and not s.real.requires_grad
+        ]
+
+    def _warn_of_histories(self, inputs: Sequence[TraceInput]) -> None:
+        """Kept tensors that eager's next step would differentiate through the last one."""
+        kept = [f"{i.role} {i.name!r}" for i in inputs if i.tensor is not None]
+        if not kept:
+            return
+        file, line = self.locator.home
+        text = (
+            f"{self.name} updates {', '.join(kept[:4])} with values that have a gradient. In a graph their history "
+            "ends with the call; in eager, the next backward() would go on through it, or raise. Write "
+            ".detach() or torch.no_grad() around the update."
         )
         warnings.warn_explicit(text, UserWarning, file, line)
 

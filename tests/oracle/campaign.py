@@ -27,7 +27,7 @@ from typing import Any
 from .program import Program, source, to_json
 
 #: seconds that a seed may take, seeds that one child takes
-LIMIT, BATCH = 90, 500
+LIMIT, BATCH = 90, 100
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ MAIN = {"float32": 50, "bfloat16": 12, "float16": 12, "float64": 12, "int64": 5,
 NARROW = ("float16", "bfloat16")
 #: results larger than this are dropped
 MOST = 40_000
+#: storages larger than this are made row-major
+MOST_ELEMENTS = 1_000_000
 
 
 class Rejected(Exception):
@@ -170,6 +172,8 @@ class Growth:
         if role in ("parameter", "buffer") and self.chance(0.85):
             strides, offset, rest = contiguous(shape), 0, 0
         needed = offset + span(shape, strides)
+        if needed > MOST_ELEMENTS:  # strides of strides
+            strides, offset, rest, needed = contiguous(shape), 0, 0, span(shape, contiguous(shape))
         number = -1
         if values is not None:
             strides, offset, rest, needed = contiguous(shape), 0, 0, len(values)

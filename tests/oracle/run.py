@@ -147,7 +147,9 @@ def _instance(program: Program, wider: bool) -> _Instance:
 
 
 def _kept(spec: TensorSpec, storages: list[Tensor]) -> Tensor:
-    t = view(spec, storages[spec.storage])
+    elements = storages[spec.storage]
+    t = torch.empty(0, dtype=elements.dtype)  # no view: `_end_histories` could not detach one
+    t.set_(elements.untyped_storage(), spec.offset, spec.shape, spec.strides)
     return t.requires_grad_() if spec.requires_grad and spec.role == "closure" else t
 
 
@@ -261,7 +263,7 @@ def _options(program: Program) -> dict[str, Any]:
     return options
 
 
-def _gflow_step(run: _Instance) -> tuple[Step, Any]:
+def _gflow_step(run: _Instance, engine: str) -> tuple[Step, Any]:
     settings = run.program.settings
     if settings.mode in ("graph", "graph_grad", "train"):
         optimizer, schedule = (None, None)
@@ -283,7 +285,10 @@ def _gflow_step(run: _Instance) -> tuple[Step, Any]:
         def target(*inputs: Tensor) -> list[Tensor]:
             return step(inputs)
 
-    if settings.mode.startswith("dynamo"):
+    if engine == "aot":
+        torch._dynamo.reset()
+        call = torch.compile(target, backend="aot_eager")
+    elif settings.mode.startswith("dynamo"):
         torch._dynamo.reset()
         call = torch.compile(target, backend="gflow", options={"threads": settings.threads})
     else:
@@ -297,7 +302,11 @@ def run(
     program: Program, engine: str = "gflow", wider: bool = False,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Seen:  # fmt: skip
-    """Run all calls. engine: "gflow" or "eager". wider: in float64, eagerly. context: around each step."""
+    """Run all calls.
+
+    engine: "gflow", "eager", or "aot": TorchDynamo and AOTAutograd without gflow. wider: in float64, eagerly.
+    context: around each step.
+    """
     seen = Seen()
     grad = program.settings.grad
     with _quiet(), _default_dtype(torch.float64 if wider else torch.float32):
@@ -305,7 +314,8 @@ def run(
             instance = _instance(program, wider)
             held: list[tuple[int, list[Tensor], list[Tensor]]] = []
             try:
-                step, optimizer = (_gflow_step if engine == "gflow" else _eager_step)(instance)
+                eager = engine == "eager"
+                step, optimizer = _eager_step(instance) if eager else _gflow_step(instance, engine)
                 for call in range(program.settings.calls):
                     seen.at = call
                     fresh, inputs = instance.inputs(call)
@@ -314,6 +324,7 @@ def run(
                     copies = [o.detach().clone() for o in outs]
                     held.append((call, list(outs), copies))
                     _note_call(seen, call, copies, fresh, inputs)
+                    _end_histories(instance)
             except Exception as error:
                 seen.error = error
                 return seen
@@ -321,6 +332,14 @@ def run(
         if engine == "gflow":
             seen.stale = _stale(held)
     return seen
+
+
+def _end_histories(instance: _Instance) -> None:
+    """A kept tensor that a call updated with values that have a gradient, keeps none: a graph's calls are
+    differentiated one by one, where eager's next backward would go on through the last (or raise)."""
+    for spec in instance.program.tensors:
+        if spec.role != "input" and not spec.requires_grad:
+            instance.kept[spec.name].detach_()
 
 
 def _note_call(
@@ -353,14 +372,14 @@ def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
         )
 
 
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
 def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:
     """A result of an earlier call that a later one changed."""
     for call, outs, copies in held:
         for i, (now, before) in enumerate(zip(outs, copies)):
-            same = torch.equal(
-                now.detach().contiguous().reshape(-1).view(torch.uint8),
-                before.contiguous().reshape(-1).view(torch.uint8),
-            )
-            if not same:
+            if not torch.equal(_bytes(now), _bytes(before)):
                 return f"call {call}, result {i} was changed by a later call"
     return ""

@@ -39,7 +39,7 @@ def _normal(n: int, g: Generator) -> Tensor:
 def _special(n: int, g: Generator) -> Tensor:
     values = torch.tensor(SPECIAL, dtype=torch.float64)
     chosen = values[torch.randint(0, len(SPECIAL), (n,), generator=g)]
-    return torch.where(torch.rand(n, generator=g) < 0.3, chosen, _normal(n, g))
+    return torch.where(torch.rand(n, generator=g, dtype=torch.float32) < 0.3, chosen, _normal(n, g))
 
 
 FILLS: Mapping[str, Callable[[int, Generator], Tensor]] = {
@@ -70,7 +70,7 @@ def memory(storage: Storage, call: int = 0) -> Tensor:
         return torch.tensor([_number(v) for v in made], dtype=dtype)
     g = torch.Generator().manual_seed(storage.seed * 1009 + call)
     if dtype == torch.bool:
-        return torch.rand(storage.size, generator=g) < 0.5
+        return torch.rand(storage.size, generator=g, dtype=torch.float32) < 0.5
     if not dtype.is_floating_point and not dtype.is_complex:
         low, high = INTEGERS.get(storage.fill, (-5, 6))
         if dtype == torch.uint8:

@@ -371,7 +371,13 @@ def native_group_norm_backward(
     c: int, hw: int, groups: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     if x.numel == 0:
-        raise Unsupported("statistics of nothing")
+        dtype = x.compute().dtype
+        statistics = math.nan if n and not hw else 0  # of nothing
+        return (
+            em.full(0, x.shape, x.dtype),
+            em.full(statistics, (c,), dtype),
+            em.full(0, (c,), dtype),
+        )
     v, d = _spatial(x.compute()), _spatial(dy.compute())
     grouped, dims = (n, groups, c // groups), range(2, v.rank)
     mean = mean.to(v.dtype).reshape((n, groups, 1))

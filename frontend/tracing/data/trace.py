@@ -135,7 +135,8 @@ class Trace:
     `proven`: ops whose values another program, which runs before, has found good.
 
     `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
-    `views`: tensors that are no inputs, since they lie in the memory of one."""
+    `views`: tensors that are no inputs, since they lie in the memory of one.
+    `histories`: inputs that need no gradient and are updated with values that do."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -153,6 +154,7 @@ class Trace:
     parts: tuple[Trace, Trace] | None = None
     size: Symbol | None = None
     views: list[View] = field(default_factory=list)
+    histories: list[TraceInput] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
 
     @property

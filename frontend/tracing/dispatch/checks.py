@@ -60,6 +60,31 @@ def _power(args: tuple[Any, ...]) -> str | None:
     return f"takes no negative integer power of {_name(base)}; convert the tensor with .float()"
 
 
+def _ordered(args: tuple[Any, ...]) -> str | None:
+    if args[0].dtype != torch.bool:
+        return None
+    return "takes no bool; convert the tensor with .to(torch.uint8)"
+
+
+def _output_padding(args: tuple[Any, ...]) -> str | None:
+    stride, dilation, transposed, padding = args[3], args[5], args[6], args[7]
+    if not transposed or not padding:
+        return None
+    rank = args[0].dim() - 2
+    stride, dilation, padding = (
+        [*x, *x[-1:] * (rank - len(x))] for x in (stride, dilation, padding)
+    )
+    if all(p < s or p < d for p, s, d in zip(padding, stride, dilation)):
+        return None
+    return f"takes an output_padding smaller than stride or dilation, got {list(padding)}"
+
+
+def _difference(args: tuple[Any, ...]) -> str | None:
+    if any(isinstance(a, bool) for a in args[:2]) or torch.bool in _dtypes(args[:2]):
+        return "takes no bool; use ^ or logical_xor() for masks, or convert with .to()"
+    return None
+
+
 _Check = Callable[[tuple[Any, ...]], "str | None"]
 
 CHECKS: dict[Any, _Check] = {
@@ -78,6 +103,12 @@ CHECKS: dict[Any, _Check] = {
     aten.nll_loss_forward.default: _labels,
     aten.nll_loss2d_forward.default: _labels,
     aten.pow.Tensor_Scalar: _power,
+    aten.topk.default: _ordered,
+    aten.convolution.default: _output_padding,
+    aten.sub.Tensor: _difference,
+    aten.sub.Scalar: _difference,
+    aten.rsub.Tensor: _difference,
+    aten.rsub.Scalar: _difference,
     aten._softmax.default: _floating,
     aten._log_softmax.default: _floating,
 }

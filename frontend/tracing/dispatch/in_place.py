@@ -110,9 +110,17 @@ def _out_problem(
             result = func(*map(meta, args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
         except Exception:  # the call itself will say so
             return None
-    if not isinstance(result, Tensor) or torch.can_cast(result.dtype, target.dtype):
+    if not isinstance(result, Tensor):
         return None
     name = getattr(func, "__name__", "the op")
+    shape = [concrete(s) for s in target.shape]
+    if list(result.shape) != shape and any(a is target for a in args):
+        return (
+            f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it, which "
+            f"is an operand too, has shape {shape}. Write the result to a new tensor."
+        )
+    if torch.can_cast(result.dtype, target.dtype):
+        return None
     return (
         f"{name}(out=…) gives {_name(result.dtype)} here, and the tensor that takes it is "
         f"{_name(target.dtype)}. Pass one of a dtype that holds it."

@@ -25,8 +25,9 @@ from gflow.guards.reads import OF_TENSORS
 from ..data.numbers import number_of, wrap
 from ..program import collectives
 from .in_place import write_problem
+from .layouts import RESHAPING, layouts, restore
 from .recorder import Recorder, describe, item_error, untraced
-from .windows import Windows, unfold
+from .windows import Windows, expand, unfold
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -138,19 +139,31 @@ class Rewrites(TorchFunctionMode):
             )
         args = tuple([self.lift(a) for a in args])
         kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
+        name = getattr(func, "__name__", "")
+        before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)
         else:
-            name = getattr(func, "__name__", "")
             if name in _IN_PLACE or (
                 name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
             ):
                 self._check_target(name, args)
-            problem = write_problem(func, args, kwargs, self._size)
+            problem = write_problem(func, args, kwargs, self.concrete)
             if problem is not None:
                 raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except RuntimeError as error:
+                if "that has internal overlap" not in str(error):
+                    raise
+                raise GraphTraceError(
+                    f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
+                    "elements are one in memory (overlapping windows); what PyTorch leaves there depends on its "
+                    "order. Call .clone() first, or update parts that do not overlap."
+                ) from error
+        if before:
+            restore(self, before)
         if self.in_optimizer:
             return result
         # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
@@ -179,16 +192,19 @@ class Rewrites(TorchFunctionMode):
             )
 
     def has_moved(self, tensor: Tensor) -> bool:
-        """Whether a traced tensor from outside, or what it views, has other strides than outside: after an
+        """Whether a traced tensor, or what it views, has other strides than its value in the program: after an
         update of one with gaps."""
-        known = {id(s.wrapper): s.index for s in (*self.stand_ins.values(), *self.given)}
         for held in (tensor, tensor._base):
-            index = known.get(id(held))
-            if held is not None and index is not None and held.numel() > 1:
-                return tuple(held.stride()) != self.recorder.inputs[index].value.strides
+            if held is None or held.numel() <= 1:
+                continue
+            with self.recorder.fake_mode, self.recorder:
+                value = self.recorder.value_of(unwrap(held))
+            if tuple(map(self.concrete, held.stride())) != value.strides:
+                return True
         return False
 
-    def _size(self, size: Any) -> Any:
+    def concrete(self, size: Any) -> Any:
+        """A size or stride as an integer."""
         sizes = self.recorder.sizes
         return size if sizes is None else sizes.concrete(size)
 
@@ -246,6 +262,26 @@ def _batch_norm(
     return aten._native_batch_norm_legit_no_training.default(
         input, weight, bias, running_mean, running_var, momentum, eps
     )[0]
+
+
+def _native_batch_norm(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Running statistics are updated, which the op's schema does not say."""
+    names = (
+        "input",
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "training",
+        "momentum",
+        "eps",
+    )
+    given = dict(zip(names, args)) | kwargs
+    if not given["training"] or given["running_mean"] is None or given["running_var"] is None:
+        return func(*args, **kwargs)
+    return aten._native_batch_norm_legit.default(*(given[n] for n in names))
 
 
 def _f_batch_norm(
@@ -534,6 +570,9 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_FACTORING, _row_major_matrix),
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
+    torch.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm.default: _native_batch_norm,
     torch.instance_norm: _call(_instance_norm),
     F.instance_norm: _call(_f_instance_norm),
     F.dropout: _call(_dropout),
@@ -562,6 +601,11 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
     Tensor.unfold: unfold,
+    Tensor.expand: expand,
+    Tensor.expand_as: expand,
+    Tensor.broadcast_to: expand,
+    torch.broadcast_to: expand,
+    torch.broadcast_tensors: expand,
     Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
     Tensor.clamp_: _clamp_,

@@ -81,6 +81,18 @@ def _batch_norm_backward(
     return None if channels is None else [_same(args[1]), channels, channels]
 
 
+def _group_norm_backward(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Metadata | None] | None:
+    """Of no elements, by whose number PyTorch's shape rule divides."""
+    if kwargs or len(args) != 10 or args[1].numel():
+        return None
+    x, channels = args[1], args[6]
+    parameters = (torch.Size([channels]), (1,), x.dtype, x.device)
+    found = [_same(x), parameters, parameters]
+    return [f if wanted else None for f, wanted in zip(found, args[9])]
+
+
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
     """A bool to the power of a bool: PyTorch's kernels give a bool, and its shape rule int64."""
     if len(args) != 2 or kwargs:
@@ -107,4 +119,5 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten.pow.Tensor_Scalar: (None, _power),
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
+    aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
 }

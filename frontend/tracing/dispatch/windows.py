@@ -1,4 +1,4 @@
-"""`Tensor.unfold` where the windows are written to.
+"""`Tensor.unfold` and `Tensor.expand` where what they show is written to.
 
 PyTorch's functionalization takes an update of windows back to their tensor by the gradient of `unfold`, so that
 elements in no window become zero, and those in several windows sums. A trace in which a tensor changes after
@@ -133,20 +133,63 @@ def _held(mode: Rewrites, x: torch.Tensor, call: tuple[int, int, int]) -> Lies |
 
 
 def written_through(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A graph of TorchDynamo's in which updates go back through windows: the same one, if none is made."""
+    """A graph of TorchDynamo's in which updates go back through windows, and through expansions that change no
+    size: the same one, if none is made."""
     if not any(map(_is_written, module.graph.nodes)):
         return module
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in list(graph.nodes):
         if _is_written(node):
-            node.op, node.target = "call_function", views
+            node.op, node.target = "call_function", _EXACT[str(node.target)]
     return torch.fx.GraphModule(module, graph)
 
 
+def expanded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`function`, an expansion; where it changes no size, a plain view of the tensor.
+
+    PyTorch's functionalization takes an update of an expanded tensor back as base + (updated - base), which is
+    rounded, and no number beside an infinite one."""
+    result = function(*args, **kwargs)
+    if not isinstance(result, torch.Tensor):  # broadcast_tensors
+        tensors = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        return type(result)(map(_plain_view, tensors, result))
+    return _plain_view(args[0], result) if args else result
+
+
+def _plain_view(x: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    same = result.dim() >= x.dim() and result.numel() == x.numel()
+    return x.view(result.shape) if same and x.layout == torch.strided else result
+
+
+def _expand(x: torch.Tensor, *sizes: Any, **kwargs: Any) -> Any:
+    return expanded(torch.Tensor.expand, x, *sizes, **kwargs)
+
+
+def _expand_as(x: torch.Tensor, other: torch.Tensor) -> Any:
+    return expanded(torch.Tensor.expand_as, x, other)
+
+
+def _broadcast_to(x: torch.Tensor, *sizes: Any, **kwargs: Any) -> Any:
+    return expanded(torch.Tensor.broadcast_to, x, *sizes, **kwargs)
+
+
+#: methods whose results PyTorch takes an update back through inexactly → functions that it doesn't
+_EXACT: dict[str, Callable[..., Any]] = {
+    "unfold": views, "expand": _expand, "expand_as": _expand_as, "broadcast_to": _broadcast_to,
+}  # fmt: skip
+
+
+def expand(mode: Rewrites, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The handler of expansions."""
+    if mode.recorder.sizes is not None:
+        return func(*args, **kwargs)
+    return expanded(func, *args, **kwargs)
+
+
 def _is_written(node: torch.fx.Node) -> bool:
-    """Whether a node is windows that may be updated, themselves or what is made of them."""
-    if node.op != "call_method" or node.target != "unfold":
+    """Whether a node is windows or an expansion that may be updated, themselves or what is made of them."""
+    if node.op != "call_method" or node.target not in _EXACT:
         return False
     seen, found = {node}, [node]
     while found:

@@ -1,0 +1,80 @@
+"""What an update in place leaves of a traced tensor's strides: all of them.
+
+PyTorch's functionalization turns an update into an op with a result of its own, and the tensor takes the result's
+strides. Whether `.contiguous()`, `.reshape()` or `.to(memory_format=…)` copies, or shows the tensor's own memory,
+goes by strides; so does what `.stride()` and `.is_contiguous()` say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .recorder import set_value, untraced
+
+if TYPE_CHECKING:
+    from .rewrites import Rewrites
+
+Tensor = torch.Tensor
+#: a tensor with its shape and strides before a call
+Layout = tuple[Tensor, tuple[Any, ...], tuple[Any, ...]]
+
+#: functions that are there to change a tensor's shape or strides
+RESHAPING = frozenset({
+    "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "as_strided_", "resize_", "resize_as_",
+    "set_", "__set__",
+})  # fmt: skip
+
+
+def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
+    """How the tensors lie that a call may update: its operands, and what they are views of.
+
+    A view takes its strides from its base, so that only the base's are to be kept; and a row-major base stays one
+    when parts of it are updated."""
+    found: list[Layout] = []
+    for tensor in (*_tensors(args), *_tensors(kwargs.values())):
+        base = tensor._base
+        if tensor.layout != torch.strided or (base is not None and base.is_contiguous()):
+            continue
+        tensor = tensor if base is None else base
+        if tensor.dim():
+            found.append((tensor, tuple(tensor.shape), tuple(tensor.stride())))
+    return found
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def restore(mode: Rewrites, before: Sequence[Layout]) -> None:
+    """Give the tensors that a call has updated the strides that they had."""
+    concrete = mode.concrete
+    for tensor, shape, strides in before:
+        torch._sync(tensor)  # what was written through a view of it
+        now = tuple(tensor.stride())
+        if list(map(concrete, now)) == list(map(concrete, strides)):
+            continue
+        if len(now) == len(shape) and tuple(tensor.shape) == shape:
+            _put(mode, tensor, strides)
+
+
+def _put(mode: Rewrites, tensor: Tensor, strides: tuple[Any, ...]) -> None:
+    """The same value, with other strides, as what a functional tensor holds."""
+    recorder = mode.recorder
+    with recorder.fake_mode, recorder:
+        torch._sync(tensor)
+        held = torch._from_functional_tensor(tensor)
+    value = recorder.value_of(held)
+    with untraced():
+        meta = torch.empty_strided(held.shape, strides, dtype=held.dtype, device="meta")
+        fake = FakeTensor(recorder.fake_mode, meta, held.fake_device)  # type: ignore[attr-defined]
+    set_value(fake, value)
+    torch._functionalize_replace(tensor, fake)
+    torch._functionalize_commit_update(tensor)
