@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from gflow.dialects.attributes import read
@@ -25,6 +26,7 @@ from gflow.dialects.types import TensorType, row_major_strides, type_of, without
 
 from ..ir.contractions import CONTRACTIONS
 from ..ir.errors import CannotLower
+from .dimensions import neighbours
 
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
 DimMap = tuple[int, ...]
@@ -328,24 +330,9 @@ def simplify(k: Kernel) -> Kernel:
 def _merge_dims(k: Kernel) -> Kernel:
     """Drop dimensions of size 1 and merge neighbours that every access walks as one."""
     walks = [a.strides for a in k.loads] + list(k.indices) + [a.strides for a in k.stores]
-    groups: list[list[int]] = []
-    for d, size in enumerate(k.sizes):
-        if size == 1:
-            continue
-        if groups:
-            last = groups[-1][-1]
-            same_kind = (last in k.reduced) == (d in k.reduced)
-            # a reduced dimension has no stride in a store of a reduced value, which fits the rule as 0 == 0 * size
-            if same_kind and all(w[last] == w[d] * size for w in walks):
-                groups[-1].append(d)
-                continue
-        groups.append([d])
-    sizes = []
-    for group in groups:
-        total = 1
-        for d in group:
-            total *= k.sizes[d]
-        sizes.append(total)
+    # a reduced dimension has no stride in a store of a reduced value, which fits the rule as 0 == 0 * size
+    groups = neighbours(k.sizes, walks, [d in k.reduced for d in range(len(k.sizes))])
+    sizes = [prod(k.sizes[d] for d in group) for group in groups]
 
     def narrow(strides: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(strides[group[-1]] for group in groups)

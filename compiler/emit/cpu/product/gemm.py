@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.kernel.dimensions import neighbours
 from gflow.dialects.extents import Count, Piece, varies
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
@@ -137,19 +138,8 @@ def batch_steps(
 
 def _together(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
     """The first of the innermost dimensions that one loop can walk."""
-    count, steps = 1, tuple(0 for _ in strides)
-    inner = len(shape)
-    while inner > 0:
-        d = inner - 1
-        these = tuple(s[d] for s in strides)
-        if shape[d] != 1:
-            if count == 1:
-                steps = these
-            elif any(t != s * count for t, s in zip(these, steps)):
-                break
-            count *= shape[d]
-        inner = d
-    return inner
+    groups = neighbours(shape, strides)
+    return groups[-1][0] if groups else 0
 
 
 def words(

@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.compiler.kernel.dimensions import merged
+
 from .parameters import Parameters, term, total
-
-
-def merged(
-    sizes: Sequence[int], walks: Sequence[Sequence[int]]
-) -> tuple[list[int], list[list[int]]]:
-    """The sizes without ones, neighbours merged that every walk goes through as one; the walks' strides."""
-    found: list[int] = []
-    strides: list[list[int]] = [[] for _ in walks]
-    for d, size in enumerate(sizes):
-        if size == 1:
-            continue
-        own = [w[d] for w in walks]
-        if found and all(s[-1] == o * size for s, o in zip(strides, own)):
-            found[-1] *= size
-            for s, o in zip(strides, own):
-                s[-1] = o
-            continue
-        found.append(size)
-        for s, o in zip(strides, own):
-            s.append(o)
-    return found, strides
 
 
 def offsets(

@@ -9,6 +9,7 @@ from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.dimensions import merged
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import AtenStep, TensorRef, TritonConfig
@@ -16,7 +17,7 @@ from gflow.dialects.types import TensorType
 
 from ..language import device_functions
 from ..language.expressions import triton_type
-from ..language.index_arithmetic import merged, offsets
+from ..language.index_arithmetic import offsets
 from ..language.parameters import WIDE, Parameters, extent, indented, is_wide
 from ..program_builder import Builder, Source
 from ..region.block_sizes import power_of_two

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.dimensions import merged
 from gflow.compiler.targets.devices import TMA
 from gflow.dialects.types import TensorType
 
@@ -215,15 +216,8 @@ def _batch_joined(
     sizes: Sequence[int], xs: Sequence[int], ys: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The batch dimensions, those that both operands walk as one joined, those of size 1 dropped."""
-    found: list[tuple[int, int, int]] = []
-    for size, a, b in zip(sizes, xs, ys):
-        if size == 1:
-            continue
-        if found and found[-1][1] == a * size and found[-1][2] == b * size:
-            found[-1] = (found[-1][0] * size, a, b)
-        else:
-            found.append((size, a, b))
-    return tuple(f[0] for f in found), tuple(f[1] for f in found), tuple(f[2] for f in found)
+    found, (a, b) = merged(sizes, (xs, ys))
+    return tuple(found), tuple(a), tuple(b)
 
 
 def _batches(
