@@ -3,7 +3,8 @@
 `FakeTensorMode` reads a few flags of `torch._dynamo.config`, and importing that module runs the
 package's `__init__`, which loads the whole of Dynamo. While a trace runs, a stand-in for the package
 lets its submodules be imported on their own; anything else that is asked of it loads the real
-package, and from then on there is no stand-in.
+package, and from then on there is no stand-in. A module has one meaning for all threads, so this is for
+processes of one thread.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -62,8 +64,12 @@ _kept: dict[str, ModuleType] = {}
 
 @contextlib.contextmanager
 def light_dynamo() -> Iterator[None]:
-    """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded."""
-    if _NAME in sys.modules:
+    """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded.
+
+    Where other threads run, Dynamo is loaded: one of them may import it, or a part of it, at any moment.
+    """
+    if _NAME in sys.modules or threading.active_count() > 1:
+        importlib.import_module(_NAME)  # waits for a thread that has begun to
         yield
         return
     spec = importlib.util.find_spec("torch")
