@@ -68,8 +68,8 @@ class Reading:
         home = user_frame(2)
         if code is not None and is_user_code(code):
             home = (code.co_filename, code.co_firstlineno)
-        before, lost = self.before.found, self.reached.lost
-        warn_of_changes(self.graph, self.name, before, lost, self.frames.codes, home)
+        before, codes = self.before.found, self.frames.codes
+        warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
         warn_of_constants(self.graph, self.name, after, arguments, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}

@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from gflow.errors import GraphTraceError
+from gflow.tracing.program.modules import Reached
+
 from .names import is_library, names_of
 from .reads import OF_TENSORS, Read, Reads
 from .state import now, same
@@ -42,12 +45,19 @@ def warn_of_changes(
     graph: Any,
     name: str,
     before: Iterable[Read],
-    lost: Iterable[str],
+    reached: Reached,
     codes: Iterable[CodeType],
     home: tuple[str, int],
 ) -> None:
     """Say once, for each, that a change of `build()` is not repeated, and which tensors it has put where they
-    are lost. home: where `build()` stands."""
+    are lost. home: where `build()` stands.
+
+    Raises:
+        GraphTraceError: a tensor is lost that `build()` looks for, or it has assigned what is no update of tensors.
+    """
+    for path, what in reached.refused:
+        file, line = _place(path, codes, home)
+        raise GraphTraceError(f"{file}:{line}: build() of {name} {what}.")
     for path, what in changed(before).items():
         change = what if what.endswith(("of it", "in it")) else f"from {what}"
         _tell(
@@ -58,7 +68,15 @@ def warn_of_changes(
             "or outside of build().",
             _place(path, codes, home),
         )
-    for path in lost:
+    for path in reached.lost:
+        last = path.rpartition(".")[2]
+        if any(last in names_of(code).before for code in codes if not is_library(code)):
+            file, line = _place(path, codes, home)
+            raise GraphTraceError(
+                f"{file}:{line}: build() of {name} looks at {path}, which has no tensor, and puts one there, for "
+                "the next call to find. A program updates tensors that are there. Put one there before the first call "
+                "(register_buffer), and choose by a Python value of its own."
+            )
         _tell(
             graph,
             path,

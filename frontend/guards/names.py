@@ -18,6 +18,7 @@ class Names:
     read: names that it looks up anywhere, and strings that may be names of attributes.
     globals: of these, names of globals. pairs: global names with the attribute that is taken at once.
     assigned: attributes and globals that it assigns, with a line where it does.
+    before: of these, names that stand in it before that: it may look at what was there.
     computed: whether it may look up names that do not stand in it.
     """
 
@@ -25,6 +26,7 @@ class Names:
     globals: frozenset[str]
     pairs: frozenset[tuple[str, str]]
     assigned: dict[str, int]
+    before: frozenset[str]
     computed: bool
 
 
@@ -63,6 +65,8 @@ def _read(code: CodeType) -> Names:
     found: set[str] = set()
     pairs: set[tuple[str, str]] = set()
     assigned: dict[str, int] = {}
+    seen: set[str] = set()
+    first: set[str] = set()
     before, line = "", code.co_firstlineno
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
     computed = False
@@ -76,7 +80,11 @@ def _read(code: CodeType) -> Names:
         elif name in ("LOAD_ATTR", "LOAD_METHOD") and before:
             pairs.add((before, value))
         elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
+            if value in seen and value not in assigned:
+                first.add(value)
             assigned.setdefault(value, line)
+        if name.startswith("LOAD") and isinstance(value, str):
+            seen.add(value)
         before = value if name in ("LOAD_GLOBAL", "LOAD_NAME") else ""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -84,10 +92,16 @@ def _read(code: CodeType) -> Names:
             found |= inner.globals
             pairs |= inner.pairs
             assigned = inner.assigned | assigned
+            first |= inner.before
             computed |= inner.computed
     read = read_names(code)
     return Names(
-        read, frozenset(found), frozenset(pairs), assigned, computed or bool(_COMPUTING & read)
+        read,
+        frozenset(found),
+        frozenset(pairs),
+        assigned,
+        frozenset(first),
+        computed or bool(_COMPUTING & read),
     )
 
 

@@ -35,7 +35,7 @@ from .data.trace import (
     View,
     values_in,
 )
-from .data.updates import check_update
+from .data.updates import check_update, kind
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
 from .dispatch.recorder import Recorder, describe
@@ -345,14 +345,21 @@ class _Session:
                         self.parameter_names[id(tensor)] = name
                         self._stand_in(slot)
 
-    def _rebound(self, old: torch.Tensor, new: torch.Tensor) -> None:
+    def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> None:
         """A buffer or tensor attribute `old` was rebound to the traced `new`."""
         if not torch._is_functional_tensor(new):
             return
+        if new.shape != old.shape or new.dtype != old.dtype:
+            text = (
+                f"gives {name} a tensor of another shape or dtype, {kind(new)} after {kind(old)}, and a program "
+                "updates tensors that stay as they are. Make it as large as it gets at first, and write into a "
+                "part of it; or pass it as an argument and return the new one"
+            )
+            self.reached.refused.append((name, text))
+            return
         with self._active():
             self.rewrites.wrapper_of(old)
-        if new.shape == old.shape and new.dtype == old.dtype:
-            self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+        self.rebound[self.rewrites.stand_ins[id(old)].index] = new
 
     # optimizers
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 
@@ -19,7 +21,7 @@ def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
     old = entry.value
     if (value.shape, value.dtype) != (old.shape, old.dtype):
         problem = (
-            f"changes {entry.role} {entry.name!r} in place from {_type(old)} to {_type(value)}; only "
+            f"changes {entry.role} {entry.name!r} in place from {kind(old)} to {kind(value)}; only "
             "the values of a tensor from outside can change. Return the new tensor instead"
         )
     elif share_memory(tuple(old.shape), tuple(old.strides)):
@@ -35,5 +37,6 @@ def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:
     raise GraphTraceError(f"{where}build() {problem}.")
 
 
-def _type(value: TraceValue) -> str:
+def kind(value: TraceValue | torch.Tensor) -> str:
+    """Dtype and shape."""
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

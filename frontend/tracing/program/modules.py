@@ -16,6 +16,7 @@ from types import CellType
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _training = operator.attrgetter("training")
 _requires_grad = operator.attrgetter("requires_grad")
@@ -94,11 +95,13 @@ def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
 class Reached:
     """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
     tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of
-    places that had no tensor, and got a traced one, which is gone."""
+    places that had no tensor, and got a traced one, which is gone. refused: names of places that got something
+    that is no update of tensors, and what."""
 
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     holders: Sequence[tuple[str, Any]] = ()
     lost: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -106,12 +109,12 @@ def kept_real(
     table: ModuleTable,
     reached: Reached,
     owner: object,
-    changed: Callable[[torch.Tensor, torch.Tensor], None],
+    changed: Callable[[str, torch.Tensor, torch.Tensor], None],
 ) -> Iterator[None]:
     """Take traced tensors out of all objects at the end, and put back what was there.
 
-    owner: the graph. changed: is called with a real tensor and the traced one that it was exchanged for:
-        a buffer, an attribute, an item that was assigned anew.
+    owner: the graph. changed: is called with the name of a buffer, an attribute or an item that was assigned anew,
+        its real tensor, and the traced one that it was exchanged for.
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -122,6 +125,7 @@ def kept_real(
         holders.append(("graph", vars(owner)))
     unique = {id(holder): (name, holder) for name, holder in holders}
     before = [(name, holder, _contents(holder)) for name, holder in unique.values()]
+    exchanged: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     completed = False
     try:
         yield
@@ -131,16 +135,34 @@ def kept_real(
             current = slot.holder.get(slot.key)
             if current is not slot.tensor:
                 slot.holder[slot.key] = slot.tensor
-                if completed and current is not None and is_traced(current):
-                    changed(slot.tensor, current)
+                if current is not None and is_traced(current):
+                    exchanged.append((slot.name, slot.tensor, current))
                 elif completed:
                     reached.lost.append(slot.name)
         for name, holder, old in before:
             for key, now, then in _put_back(holder, old):
-                if completed and isinstance(then, torch.Tensor):
-                    changed(then, now)
+                path = f"{name}.{key}" if isinstance(key, str) else name
+                if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):
+                    exchanged.append((path, then, now))
+                elif isinstance(then, (tuple, list, dict)):
+                    text = (
+                        f"gives {path} a new {type(then).__name__} with tensors in it. Assign to tensors "
+                        "(attributes of their own, or items of a list or dict that stays)"
+                    )
+                    reached.refused.append((path, text))
                 elif completed:
-                    reached.lost.append(f"{name}.{key}" if isinstance(key, str) else name)
+                    reached.lost.append(path)
+    updated = {id(tensor): name for name, tensor, _ in exchanged}
+    for name, holder, old in before:
+        for key, now in _moved(holder, old):
+            if id(now) in updated:
+                text = (
+                    f"gives {updated[id(now)]} a new tensor, which a program writes into the old one, and keeps the "
+                    f"old one as {name}.{key}. Keep a copy (.clone())"
+                )
+                reached.refused.append((f"{name}.{key}", text))
+    for name, then, now in exchanged:
+        changed(name, then, now)
 
 
 def is_traced(value: object) -> bool:
@@ -157,12 +179,26 @@ def _contents(holder: Any) -> Any:
     return dict(holder) if isinstance(holder, dict) else list(holder)
 
 
+def _holds_traced(value: Any) -> bool:
+    if isinstance(value, (tuple, list, dict)):
+        return any(map(is_traced, tree_leaves(value)))
+    return is_traced(value)
+
+
+def _moved(holder: Any, old: Any) -> Iterator[tuple[Any, torch.Tensor]]:
+    """The tensors from outside that an object got."""
+    if isinstance(holder, dict):
+        for key, value in dict.items(holder):
+            if isinstance(value, torch.Tensor) and old.get(key) is not value:
+                yield key, value
+
+
 def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Undo what put traced tensors into one object: each as (key, traced, what was there)."""
     if isinstance(holder, dict):
         for key, value in list(dict.items(holder)):
-            if is_traced(value):
-                then = old.get(key)
+            then = old.get(key)
+            if value is not then and _holds_traced(value):
                 if key in old:
                     dict.__setitem__(holder, key, then)
                 else:
@@ -170,17 +206,20 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
                 yield key, value, then
     elif isinstance(holder, CellType):
         value = _contents(holder)
-        if is_traced(value):
+        if value is not old and _holds_traced(value):
             holder.cell_contents = old
             yield None, value, old
     else:
         now = list(holder)
-        places = [n for n, value in enumerate(now) if is_traced(value)]
+        places = [n for n, value in enumerate(now) if _holds_traced(value)]
         if not places:
             return
         if isinstance(holder, (list, deque)) and len(now) == len(old):
             for n in places:
                 holder[n] = old[n]
                 yield n, now[n], old[n]
-        else:  # what was added stays, and is an error where it is used
+        else:
+            holder.clear()
+            add = holder.update if isinstance(holder, set) else holder.extend
+            add(value for value in now if not _holds_traced(value))
             yield None, now[places[0]], None
