@@ -23,6 +23,7 @@ ERRORS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "RuntimeError": RuntimeError,
     "ValueError": ValueError,
+    "AssertionError": AssertionError,
     "LinAlgError": torch.linalg.LinAlgError,
 }
 #: `loc("forward:encoder.embed"("/home/me/model.py":12:0))`, as MLIR prints it

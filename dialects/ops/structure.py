@@ -14,7 +14,7 @@ BARRIER = "optimization_barrier"
 CHECK = "check"
 
 #: exceptions that a check may raise, by the names that its attribute `error` takes
-ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError")
+ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError", "AssertionError")
 
 
 def _check(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:

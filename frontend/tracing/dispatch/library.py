@@ -20,6 +20,7 @@ from gflow.errors import GraphTraceError
 from ..context.location import user_frame
 from ..context.threads import here_only, replaced
 from ..program import collectives, seeding
+from .assertions import check_tensor_all_with
 from .clipping import total_norm
 
 
@@ -80,6 +81,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
                 (transformer, "_detect_is_causal_mask", _is_causal),
                 (_BatchNorm, "forward", _batch_norm),
                 (clip_grad, "_get_total_norm", total_norm),
+                (torch, "_check_tensor_all_with", check_tensor_all_with),
             )
         ),
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),

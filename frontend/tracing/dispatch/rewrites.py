@@ -24,6 +24,7 @@ from gflow.guards.reads import OF_TENSORS
 
 from ..data.numbers import number_of, wrap
 from ..program import collectives
+from .assertions import asserted, fail_if
 from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
 from .recorder import Recorder, describe, item_error, untraced
@@ -394,6 +395,13 @@ def _item(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return func(*args, **kwargs)
 
 
+def _bool(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if mode.in_optimizer or getattr(unwrap(args[0]), "constant", None) is not None:
+        return bool(func(*args, **kwargs))
+    found = asserted(args[0])
+    return bool(func(*args, **kwargs)) if found is None else found
+
+
 def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     loss = args[0]
     gradient = args[1] if len(args) > 1 else kwargs.get("gradient")
@@ -451,12 +459,6 @@ def _tensor_literal(
     return func(*args, **kwargs)
 
 
-def _fail_if(bad: Tensor, error: str, message: str) -> None:
-    """The run ends with an error where an element of `bad` is true."""
-    with torch.no_grad():
-        torch.ops.gflow.fail_if(bad, error, message)
-
-
 def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """PyTorch's own looks at the values: to check them, or to find the number of classes."""
     words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
@@ -466,8 +468,8 @@ def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
             "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
         )
-    _fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
-    _fail_if(
+    fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
+    fail_if(
         tensor >= num_classes, "RuntimeError",
         f"Class values must be smaller than num_classes, which is {num_classes}.",
     )  # fmt: skip
@@ -495,7 +497,7 @@ def _gaussian_nll_loss(
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
     if isinstance(var, Tensor):
-        _fail_if(var < 0, "ValueError", "var has negative entry/entries")
+        fail_if(var < 0, "ValueError", "var has negative entry/entries")
     elif var < 0:
         raise ValueError("var has negative entry/entries")
     var = var.clone() if isinstance(var, Tensor) else torch.full_like(input, var)
@@ -591,6 +593,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu: _recurrent,
     Tensor.backward: _backward,
     Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
+    Tensor.__bool__: _bool,
     Tensor.item: _item,
     Tensor.tolist: _value("a tensor's values (.tolist())"),
     Tensor.numpy: _value("a tensor's memory (.numpy())"),

@@ -1,0 +1,140 @@
+"""Conditions on the values of tensors that are there to raise an error, as checks of the program: `assert`,
+`if …: raise …`, and functions of PyTorch that do the same.
+
+Python asks a tensor for its truth in a jump. Where one way of the jump does nothing but raise an error that a check can
+raise, the trace takes the other, and the program checks the tensor before it updates anything.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import linecache
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphTraceError
+from gflow.runtime.failures import ERRORS
+
+from ..context.location import user_frame
+
+_HERE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True)
+class _Raising:
+    """A jump that raises where a tensor isn't `needed`: the name of the error among the globals, and the operation and
+    value that make its message ("" where more than one does)."""
+
+    needed: bool
+    error: str
+    how: str
+    value: Any
+
+
+def fail_if(bad: torch.Tensor, error: str, message: str) -> None:
+    """The run ends with an error where an element of `bad` is true."""
+    with torch.no_grad():
+        torch.ops.gflow.fail_if(bad, error, message)
+
+
+def asserted(condition: torch.Tensor) -> bool | None:
+    """What a jump needs that asks for a traced tensor's truth and else raises, which the program will check; None where
+    Python asks for another reason."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    found = None if frame is None else _raising(frame.f_code, frame.f_lasti)
+    if frame is None or found is None or condition.numel() != 1:
+        return None
+    kind = frame.f_globals.get(found.error, getattr(builtins, found.error, None))
+    name = getattr(kind, "__name__", "")
+    if kind is None or ERRORS.get(name) is not kind:
+        return None
+    held = condition if condition.dtype == torch.bool else condition != 0
+    fail_if(~held if found.needed else held, name, _text(frame, found))
+    return found.needed
+
+
+@functools.cache
+def _raising(code: CodeType, at: int) -> _Raising | None:
+    """The jump at `at`, if one of its ways raises."""
+    skipped = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN", "PRECALL", "PUSH_NULL")
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in skipped]
+    places = {i.offset: n for n, i in enumerate(instructions)}
+    n = places.get(at)
+    if n is not None and instructions[n].opname == "TO_BOOL":
+        n += 1
+    if n is None or "JUMP" not in instructions[n].opname:
+        return None
+    jump = instructions[n]
+    for needed, name in ((False, "IF_TRUE"), (True, "IF_FALSE")):
+        if name not in jump.opname:
+            continue
+        # where it goes for that truth, and where for the other
+        for truth, to in ((not needed, places.get(jump.argval)), (needed, n + 1)):
+            while to is not None and instructions[to].opname in ("POP_TOP", "JUMP_FORWARD"):
+                ends = (
+                    instructions[to].opname == "JUMP_FORWARD"
+                )  # both are of a chain of comparisons
+                to = places.get(instructions[to].argval) if ends else to + 1
+            found = None if to is None else _block(instructions[to:])
+            if found is not None:
+                return _Raising(not truth, *found)
+    return None
+
+
+def _block(instructions: list[dis.Instruction]) -> tuple[str, str, Any] | None:
+    """The error of a block that raises one, and what makes its message; None for other blocks."""
+    first = instructions[0]
+    error = first.argval if first.opname == "LOAD_GLOBAL" else ""
+    if first.opname == "LOAD_ASSERTION_ERROR" or (
+        first.opname == "LOAD_COMMON_CONSTANT" and "AssertionError" in first.argrepr
+    ):
+        error = "AssertionError"
+    message: list[dis.Instruction] = []
+    for instruction in instructions[1:]:
+        name = instruction.opname
+        if name == "RAISE_VARARGS" and error:
+            one = [i for i in message if not i.opname.startswith("CALL")]
+            return (error, one[0].opname, one[0].argval) if len(one) == 1 else (error, "", None)
+        if not name.startswith(
+            ("LOAD", "CALL", "FORMAT", "BUILD", "BINARY", "KW_NAMES", "CONVERT")
+        ):
+            return None
+        message.append(instruction)
+    return None
+
+
+def _text(frame: FrameType, found: _Raising) -> str:
+    """The error's message; the line itself for one that is computed, or none."""
+    if found.how == "LOAD_CONST":
+        return str(found.value)
+    if found.how.startswith("LOAD_FAST") and isinstance(frame.f_locals.get(found.value), str):
+        return str(frame.f_locals[found.value])
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+
+def check_tensor_all_with(
+    error_type: Any, cond: Any, message: Callable[[], str] | None = None
+) -> None:
+    """`torch._check_tensor_all_with`, which looks at the values."""
+    if not isinstance(cond, torch.Tensor):
+        raise TypeError(f"cond must be a tensor, but got {type(cond)}")
+    if cond.dtype != torch.bool:
+        raise TypeError(f"cond tensor must have dtype torch.bool, but got {cond.dtype}")
+    text = "Expected cond to be True, but got False" if message is None else str(message())
+    name = error_type.__name__
+    if ERRORS.get(name) is not error_type:
+        file, line = user_frame(2)
+        raise GraphTraceError(
+            f"{file}:{line}: a check of a tensor's values in a graph raises {', '.join(ERRORS)}; got {error_type}"
+        )
+    fail_if(~cond, name, text)
