@@ -218,8 +218,5 @@ def _put_back(holder: Any, old: Any) -> Iterator[tuple[Any, Any, Any]]:
             for n in places:
                 holder[n] = old[n]
                 yield n, now[n], old[n]
-        else:
-            holder.clear()
-            add = holder.update if isinstance(holder, set) else holder.extend
-            add(value for value in now if not _holds_traced(value))
+        else:  # what was added stays, and is an error where it is used
             yield None, now[places[0]], None
