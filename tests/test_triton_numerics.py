@@ -51,6 +51,5 @@ def test_as_exact_as_eager(name: str) -> None:
     for a, b, e in zip(ours, eager, exact, strict=True):
         size = float(e.norm())
         error, theirs = (float((v.double() - e).norm()) / size for v in (a, b))
-        # one number may be right by chance: the unit in the last place is the least that is asked; a program adds
-        # up its tile in float32
-        assert error <= 2 * max(theirs, torch.finfo(torch.float32).eps), (error, theirs)
+        # one number may be right by chance: half a unit in the last place is the least that is asked
+        assert error <= 2 * max(theirs, torch.finfo(torch.float32).eps / 2), (error, theirs)
