@@ -30,7 +30,7 @@ def main() -> int:
     from benchmarks.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
-    from optimizer_harness import TOLERANCE, Case, Result, cases, run
+    from optimizer_harness import Case, Result, cases, run, tolerance
 
     rows: list[tuple[Case, Result]] = []
     wrong = []
@@ -43,7 +43,7 @@ def main() -> int:
                 continue
             rows.append((case, result))
             print(f"{case.id}: {_state(case, result)}", flush=True)
-            if result.error is not None and not result.error <= TOLERANCE[case.narrow]:
+            if result.error is not None and not result.error <= tolerance(case, result):
                 wrong.append(f"{case.id}: {result.error:.1e}")
     if wrong:
         print("NOT EQUAL TO EAGER", *wrong, sep="\n")

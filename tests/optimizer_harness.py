@@ -43,12 +43,14 @@ class Case:
 @dataclass(frozen=True)
 class Result:
     """error: the greatest difference to eager, relative to the largest value of the tensor; None where it
-    was refused, or cannot be made here, for `reason`. variants: programs that were compiled."""
+    was refused, or cannot be made here, for `reason`. variants: programs that were compiled. noise: the error of eager
+    itself with gradients that are rounded otherwise, of an optimizer that computes in bfloat16."""
 
     error: float | None
     variants: int = 0
     refused: str = ""
     absent: str = ""
+    noise: float = 0.0
 
 
 class Model(nn.Module):
@@ -173,15 +175,46 @@ def _run(case: Case, steps: int) -> Result:
                 None, absent=f"PyTorch itself raises {type(error).__name__}: {reason(error)}"
             )
         raise
-    pairs = [(p, q) for p, q in zip(model.parameters(), other.parameters())]
-    for p, q in zip(model.parameters(), other.parameters()):
-        entry, expected = optimizer.state.get(p, {}), reference.state.get(q, {})
+    noise = 0.0
+    if case.narrow == _ORTHOGONAL:
+        noise = max(_distance(_rounded(case, steps, seed), (other, reference)) for seed in (1, 2))
+    error = _distance((model, optimizer), (other, reference))
+    return Result(error, len(graph._state.plans), noise=noise)
+
+
+def _distance(found: tuple[Any, Any], wanted: tuple[Any, Any]) -> float:
+    """The greatest difference of parameters and states, of a model and its optimizer."""
+    pairs = []
+    for p, q in zip(found[0].parameters(), wanted[0].parameters()):
+        pairs.append((p, q))
+        entry, expected = found[1].state.get(p, {}), wanted[1].state.get(q, {})
         pairs += [
             (entry[k], v)
             for k, v in expected.items()
             if isinstance(v, torch.Tensor) and v.is_floating_point()
         ]
-    return Result(max(difference(a, b) for a, b in pairs), len(graph._state.plans))
+    return max(difference(a, b) for a, b in pairs)
+
+
+def _rounded(case: Case, steps: int, seed: int) -> tuple[Any, Any]:
+    """A model trained eagerly, whose gradients are off by half a unit in the last place of bfloat16."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = case.make(groups(case, model))
+    schedule = SCHEDULES[case.schedule](optimizer)
+    generator, noise = torch.Generator().manual_seed(1), torch.Generator().manual_seed(seed)
+    for i in range(steps):
+        x = torch.randn(4, 2, 5, 5, generator=generator)
+        y = torch.randn(4, 3, generator=generator)
+        optimizer.zero_grad()
+        ((model(x) - y) ** 2).mean().backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            sign = 2 * torch.randint(0, 2, p.shape, generator=noise) - 1
+            p.grad.mul_(1 + sign * torch.finfo(torch.bfloat16).eps / 4)
+        optimizer.step()
+        schedule.step_update(i + 1) if case.schedule.startswith("timm") else schedule.step()
+    return model, optimizer
 
 
 def _eager_error(case: Case) -> type | None:
@@ -329,9 +362,10 @@ def _torch_optimizer() -> list[Case]:
     return found
 
 
-TOLERANCE = {
-    "": 1e-10,
-    "it computes in float32": 1e-5,
-    # five steps of an iteration that amplifies rounding; with it in float64, 3e-14 (muon, nadamuon)
-    "its orthogonalization is in bfloat16": 3e-2,
-}
+TOLERANCE = {"": 1e-10, "it computes in float32": 1e-5}
+
+
+def tolerance(case: Case, result: Result) -> float:
+    """How far a graph may be from eager. An iteration in bfloat16 amplifies rounding: as far as twice what eager is
+    from itself when gradients are rounded otherwise."""
+    return 2 * result.noise if case.narrow == _ORTHOGONAL else TOLERANCE[case.narrow]

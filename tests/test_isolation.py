@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -82,8 +81,13 @@ class Block(Module):
         return self.last(self.norm(x.relu()))
 
 
-def _train(model: Module, steps: int, until: threading.Event | None = None) -> int:
-    """Train until told to stop; returns how many steps that were."""
+def _train(
+    model: Module,
+    steps: int,
+    until: threading.Event | None = None,
+    made: threading.Semaphore | None = None,
+) -> int:
+    """Train until told to stop; returns how many steps that were. made: is released at each."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):
@@ -94,6 +98,8 @@ def _train(model: Module, steps: int, until: threading.Event | None = None) -> i
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         assert all(type(p) is torch.nn.Parameter for p in model.parameters())
+        if made is not None:
+            made.release()
         if until is not None and until.is_set():
             return step + 1
     return steps
@@ -124,21 +130,26 @@ def test_a_model_that_trains_in_another_thread() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(Block(), Block(), Block())
     twin = copy.deepcopy(model)
-    done = threading.Event()
+    done, made = threading.Event(), threading.Semaphore(0)
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):  # a step that began before, and one that began while this is traced
+            assert made.acquire(timeout=60)
+        return model(x)
 
     def compile_graphs() -> None:
-        time.sleep(0.05)
         try:
             for _ in range(3):
-                graph = nn.Graph.trace(lambda x: model(x))
-                graph._compile(torch.randn(4, 16))
+                while made.acquire(blocking=False):
+                    pass
+                nn.Graph.trace(traced)._compile(torch.randn(4, 16))
         finally:
             done.set()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        steps = _beside(compile_graphs, lambda: _train(model, 100_000, done))
-    assert steps > 0
+        steps = _beside(compile_graphs, lambda: _train(model, 100_000, done, made))
+    assert steps >= 6
     _train(twin, steps)
     for (name, a), b in zip(model.state_dict().items(), twin.state_dict().values()):
         assert torch.equal(a, b), name

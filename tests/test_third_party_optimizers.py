@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from optimizer_harness import LIBRARIES, TOLERANCE, Case, Model, Train, cases, run
+from optimizer_harness import LIBRARIES, Case, Model, Train, cases, run, tolerance
 
 #: those that choose in Python by their counters, wrap others, or keep state in unusual places
 BRANCHY = (
@@ -36,7 +36,7 @@ def check(case: Case, steps: int) -> None:
     if result.error is None:
         assert result.refused or result.absent
     else:
-        assert result.error <= TOLERANCE[case.narrow]
+        assert result.error <= tolerance(case, result)
 
 
 @pytest.mark.parametrize("name", BRANCHY)
@@ -44,7 +44,7 @@ def test_branches(name: str) -> None:
     """Twelve steps pass each branch."""
     result = run(ALL[name], 12)
     assert result.error is not None, result.refused
-    assert result.error <= TOLERANCE[ALL[name].narrow]
+    assert result.error <= tolerance(ALL[name], result)
 
 
 @pytest.mark.parametrize("name", REFUSED)
