@@ -16,8 +16,8 @@ from gflow.call.plans import use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
-from gflow.tracing.dispatch.windows import written_through
 
+from .overlaps import written_in_memory
 from .program import FxProgram, boxed
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx
@@ -70,7 +70,7 @@ def _options(given: Any) -> CompileOptions:
 def _compile_static(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
 ) -> Callable[..., Any]:
-    module = written_through(module)
+    module = written_in_memory(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=options, arena=arena, phase=p) for p in ("forward", "backward")

@@ -41,7 +41,6 @@ from .dispatch.library import traceable_library
 from .dispatch.recorder import Recorder, describe
 from .dispatch.refusals import name_if_refusing
 from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
-from .dispatch.windows import WindowsWritten
 from .optimizers.gradients import divide, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare
@@ -97,14 +96,11 @@ def trace_graph(
     )
     with _without_gc(), light_dynamo():
         storages: Collection[int] = ()
-        windows_written = False
         while True:
             try:
-                return make(storages=storages, windows_written=windows_written).run()
+                return make(storages=storages).run()
             except Shared as found:
                 storages = found.storages
-            except WindowsWritten:
-                windows_written = True
 
 
 @contextlib.contextmanager
@@ -149,7 +145,6 @@ class _Session:
     dynamic: Dynamic | None = None
     reached: Reached = field(default_factory=Reached)
     storages: Collection[int] = ()  # whose tensors are views of each other
-    windows_written: bool = False  # windows of `unfold` are views that updates go through
 
     def run(self) -> Trace:
         self.table = collect_modules({**self.modules, **self.reached.modules})
@@ -157,7 +152,7 @@ class _Session:
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
-        self.rewrites = Rewrites(self.recorder, bool(self.optimizers), self.windows_written)
+        self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rewrites.view_of = self._view if self.storages else None
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
@@ -194,7 +189,6 @@ class _Session:
                     result = self.build(*call_args, **call_kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()
-        self.rewrites.windows.check(self.recorder.ops)
         trace = Trace(self.name)
         trace.out_leaves, trace.out_spec = tree_flatten(result)
         while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419

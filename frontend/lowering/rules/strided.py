@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gflow.dialects import extents
@@ -77,32 +78,79 @@ def _starts_its_storage(trace: Trace, value: TraceValue) -> bool:
     return True
 
 
-def _memory_order(em: Emitter) -> list[int]:
-    """The dimensions of the strided view's source, outermost in memory first.
+def _source(em: Emitter) -> TraceValue:
+    """The strided view's source, which begins where its storage does.
 
     Raises:
         Unsupported: inside a decomposition, where layouts are not known.
-        LoweringError: the source does not fill its storage.
+        LoweringError: it does not.
     """
     op = em.current
     if op is None or em.trace is None:
         raise Unsupported("a strided view")
-    source = op.args[0]
+    source: TraceValue = op.args[0]
+    if not _starts_its_storage(em.trace, source):
+        raise _not_kept(em)
+    return source
+
+
+def _not_kept(em: Emitter) -> LoweringError:
+    assert em.current is not None
+    return LoweringError(
+        f"{em.current.loc.file}:{em.current.loc.line}: as_strided on a view or on a tensor with gaps reads "
+        "memory that a graph does not keep in that form; call .clone() first, or use slicing, "
+        "expand or permute"
+    )
+
+
+def _memory_order(source: TraceValue) -> list[int] | None:
+    """The dimensions of a tensor, outermost in memory first; None if it has gaps."""
     order = sorted(range(len(source.shape)), key=lambda d: (-source.strides[d], d))
     dense = row_major_strides(tuple(source.shape[d] for d in order))
     gaps = any(source.strides[d] != s for d, s in zip(order, dense) if source.shape[d] != 1)
-    if gaps or not _starts_its_storage(em.trace, source):
-        raise LoweringError(
-            f"{op.loc.file}:{op.loc.line}: as_strided on a view or on a tensor with gaps reads "
-            "memory that a graph does not keep in that form; call .clone() first, or use slicing, "
-            "expand or permute"
-        )
-    return order
+    return None if gaps else order
+
+
+#: elements of a tensor with gaps that are looked up one by one
+_LOOKED_UP = 1 << 16
+
+
+def _looked_up(
+    em: Emitter, source: TraceValue, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> Value:
+    """For each position of a strided view of a tensor with gaps, the number of the element that lies there.
+
+    Raises:
+        LoweringError: there is none, or they are many.
+    """
+    count = math.prod(source.shape)
+    if extents.current() is not None or max(count, math.prod(shape)) > _LOOKED_UP:
+        raise _not_kept(em)
+    held = _addresses(source.shape, source.strides, 0).reshape(-1)
+    wanted = _addresses(shape, strides, offset)
+    order = np.argsort(held, kind="stable")
+    found = np.minimum(np.searchsorted(held[order], wanted), count - 1)
+    if not np.array_equal(held[order][found], wanted):
+        raise _not_kept(em)
+    return em.dense(order[found].astype(np.int64), "i64")
+
+
+def _addresses(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
+    found = np.full(tuple(shape), offset, dtype=np.int64)
+    for d, (size, stride) in enumerate(zip(shape, strides)):
+        steps = np.arange(size, dtype=np.int64) * stride
+        found += steps.reshape([-1 if d == k else 1 for k in range(len(shape))])
+    return found
 
 
 @lowers("aten.as_strided", "aten.as_strided_copy")
 def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | None = None) -> Value:
-    return strided_take(em, em.transpose(x, _memory_order(em)), shape, strides, offset or 0)
+    source = _source(em)
+    memory = _memory_order(source)
+    if memory is None:
+        places = _looked_up(em, source, shape, strides, offset or 0)
+        return em("take", x.reshape((x.numel,)), places, dim=0)
+    return strided_take(em, em.transpose(x, memory), shape, strides, offset or 0)
 
 
 @lowers("aten.as_strided_scatter")
@@ -111,9 +159,10 @@ def as_strided_scatter(
 ) -> Value:
     """Pieces of memory are joined; else by positions: PyTorch's own counts from where the memory begins
     that the tensor lies in."""
-    memory, order, begin = _memory_order(em), _dense(shape, strides), offset or 0
+    held, order, begin = _source(em), _dense(shape, strides), offset or 0
+    memory = _memory_order(held)
     end = begin + math.prod(shape)
-    if order is not None and end <= x.numel and extents.current() is None:
+    if memory is not None and order is not None and end <= x.numel and extents.current() is None:
         whole = em.transpose(x, memory)
         flat = whole.reshape((x.numel,))
         values = em.broadcast(source.to(x.dtype), tuple(shape))
@@ -126,8 +175,12 @@ def as_strided_scatter(
             "elements of a strided view that share memory are updated to different values; what PyTorch "
             "leaves there depends on its order. Update parts that do not overlap (a slice for each)"
         )
+    if memory is None:
+        memory = list(range(x.rank))
+        places = _looked_up(em, held, shape, strides, begin)
+    else:
+        places = _positions(em, tuple(shape), strides, begin)
     whole = em.transpose(x, memory)
-    places = _positions(em, tuple(shape), strides, begin)
     values = em.broadcast(source.to(x.dtype), places.shape)
     parts = [v.reshape((v.numel,)) for v in (whole, places, values)]
     result = TraceValue(0, parts[0].shape, TO_TORCH[x.dtype], (1,))

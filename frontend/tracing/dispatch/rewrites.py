@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,24 +25,14 @@ from gflow.guards.reads import OF_TENSORS
 
 from ..data.numbers import number_of, wrap
 from ..program import collectives
+from . import overlaps
 from .assertions import asserted, fail_if
 from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
 from .recorder import Recorder, describe, item_error, untraced
-from .windows import Windows, expand, unfold
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
-
-#: operators that write into their first operand, and methods with a trailing underscore that do not
-_IN_PLACE = {"__setitem__", *(f"__i{o}__" for o in (
-    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift",
-))}  # fmt: skip
-_NO_WRITES = frozenset({
-    "requires_grad_", "detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_",
-    "as_strided_", "share_memory_", "rename_", "resize_", "resize_as_",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +47,7 @@ class StandIn:
 class Rewrites(TorchFunctionMode):
     """Active around `build()` and `optimizer.step()`."""
 
-    def __init__(
-        self, recorder: Recorder, has_optimizer: bool, windows_written: bool = False
-    ) -> None:
+    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
         super().__init__()
         self.recorder = recorder
         self.has_optimizer = has_optimizer
@@ -67,7 +56,6 @@ class Rewrites(TorchFunctionMode):
         self.read_gradient: Callable[[Tensor], None] | None = None
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
-        self.windows = Windows(windows_written)
         self.stand_ins: dict[int, StandIn] = {}
         self.reals: dict[
             int, tuple[Tensor, Tensor]
@@ -143,26 +131,17 @@ class Rewrites(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func)
-        if handler is not None:
-            result = handler(self, func, args, kwargs)
-        else:
-            if name in _IN_PLACE or (
-                name.endswith("_") and name[-2] != "_" and name not in _NO_WRITES
-            ):
-                self._check_target(name, args)
+        run = func if handler is None else partial(_handled, handler, self, func)
+        if handler is None:
+            if overlaps.writes_first(func, kwargs):
+                self._check_target(func, args)
             problem = write_problem(func, args, kwargs, self.concrete)
             if problem is not None:
                 raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
-            try:
-                result = func(*args, **kwargs)
-            except RuntimeError as error:
-                if "that has internal overlap" not in str(error):
-                    raise
-                raise GraphTraceError(
-                    f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
-                    "elements are one in memory (overlapping windows); what PyTorch leaves there depends on its "
-                    "order. Call .clone() first, or update parts that do not overlap."
-                ) from error
+        try:
+            result = overlaps.call(func, args, kwargs, self.concrete, run, self.has_moved)
+        except overlaps.Unwritable as error:
+            raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {error}") from None
         if before:
             restore(self, before)
         if self.in_optimizer:
@@ -171,26 +150,27 @@ class Rewrites(TorchFunctionMode):
         known = self.reals.get(id(result))
         return result if known is None else known[1]
 
-    def _check_target(self, name: str, args: tuple[Any, ...]) -> None:
+    def _check_target(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """
         Raises:
-            GraphTraceError: an op changes a tensor in place of which elements are one in memory.
+            GraphTraceError: an op changes a tensor in place of which elements are one in memory, and which is no
+                view that `overlaps` knows.
         """
         target = args[0] if args else None
-        if not isinstance(target, Tensor) or target.layout != torch.strided:
+        if not isinstance(target, Tensor) or overlaps.is_manifold(target):
             return
-        shape, strides = target.shape, target.stride()
         outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
-        if (
-            any(s == 0 and n > 1 for s, n in zip(strides, shape))
-            and target.numel()
-            and not any(s.wrapper is target for s in outside)
-        ):
-            raise GraphTraceError(
-                f"{describe(self.recorder.locator.here())}: {name} changes a tensor in place, and some of its "
-                f"elements are one in memory (an expanded tensor: shape {list(shape)}, strides "
-                f"{list(strides)}). Call .clone() first, or change what was expanded."
-            )
+        if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
+            where = describe(self.recorder.locator.here())
+            raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")
+
+    def argument_of(self, tensor: Tensor) -> StandIn | None:
+        """What a traced tensor lies in the memory of, if that comes from outside."""
+        if tensor.layout != torch.strided:
+            return None
+        storage = tensor.untyped_storage()._cdata
+        outside = (*self.given, *self.stand_ins.values())
+        return next((s for s in outside if s.wrapper.untyped_storage()._cdata == storage), None)
 
     def has_moved(self, tensor: Tensor) -> bool:
         """Whether a traced tensor, or what it views, has other strides than its value in the program: after an
@@ -236,6 +216,10 @@ def unwrap(wrapper: Tensor) -> Tensor:
 
 
 # handlers
+
+
+def _handled(handler: Any, mode: Rewrites, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return handler(mode, func, args, kwargs)
 
 
 def _batch_norm(
@@ -530,14 +514,41 @@ def _embedding(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return func(*args, **kwargs)
 
 
-def _as_strided(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    if args and mode.has_moved(args[0]):
-        raise GraphTraceError(
-            f"{describe(mode.recorder.locator.here())}: as_strided on a tensor with gaps, after an update of "
-            "it in place, reads memory that a graph does not keep in that form. Call it before the update, "
-            "or use slicing, expand or permute."
+def _of_arguments(what: str) -> Callable[..., Any]:
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if mode.argument_of(args[0]) is None:
+            return func(*args, **kwargs)
+        raise item_error(mode.recorder.locator.here(), what)
+
+    return handler
+
+
+def _strided(place: int) -> Callable[..., Any]:
+    """`as_strided` and its kin, whose offset counts from where the memory begins that a tensor lies in: unknown for
+    one from outside. place: of the offset among the arguments."""
+
+    def handler(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        where = describe(mode.recorder.locator.here())
+        if args and mode.has_moved(args[0]):
+            raise GraphTraceError(
+                f"{where}: as_strided on a tensor with gaps, after an update of it in place, reads memory that a graph "
+                "does not keep in that form. Call it before the update, or use slicing, expand or permute."
+            )
+        given = kwargs.get("storage_offset") is not None or any(
+            a is not None for a in args[place : place + 1]
         )
-    return func(*args, **kwargs)  # type: ignore[no-any-return]
+        known = mode.argument_of(args[0]) if given and args else None
+        if known is not None:
+            entry = mode.recorder.inputs[known.index]
+            if entry.role == "input" or known.real.storage_offset():
+                raise GraphTraceError(
+                    f"{where}: {func.__name__}() with storage_offset counts from where the memory begins that "
+                    f"{entry.role} {entry.name!r} lies in, which may be another place in each call. Leave "
+                    "storage_offset out, which starts at the tensor, or call .clone() first."
+                )
+        return func(*args, **kwargs)
+
+    return handler
 
 
 def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -603,14 +614,16 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
-    Tensor.unfold: unfold,
-    Tensor.expand: expand,
-    Tensor.expand_as: expand,
-    Tensor.broadcast_to: expand,
-    torch.broadcast_to: expand,
-    torch.broadcast_tensors: expand,
-    Tensor.as_strided: _as_strided,
-    torch.as_strided: _as_strided,
+    **dict.fromkeys(
+        (torch.as_strided, Tensor.as_strided, Tensor.as_strided_, torch.as_strided_copy),
+        _strided(3),
+    ),
+    **dict.fromkeys((torch.as_strided_scatter, Tensor.as_strided_scatter), _strided(4)),
+    Tensor.storage_offset: _of_arguments("where a tensor lies in memory (.storage_offset())"),
+    Tensor.untyped_storage: _of_arguments("the memory of a tensor (.untyped_storage())"),
+    Tensor.storage: _of_arguments("the memory of a tensor (.storage())"),
+    Tensor._typed_storage: _of_arguments("the memory of a tensor (.storage())"),
+    Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
     torch.tensor: _tensor_literal,

@@ -1,0 +1,125 @@
+"""Writes to parts of expanded tensors in graphs of TorchDynamo's: as `tracing/overlaps.py` has them for `build()`.
+
+And what depends on strides, after an update of a tensor with gaps: AOTAutograd puts the dense result of another op in
+its place, so that `contiguous()` gives the tensor itself where eager gives a copy.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_sequence
+
+from gflow.errors import GraphTraceError
+from gflow.tracing.dispatch.overlaps import Unwritable, call
+
+#: parts of the names of functions that may give a tensor whose elements are one in memory
+_MANIFOLD = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
+
+#: operators that TorchDynamo records, as methods of tensors
+_OPERATORS: dict[Any, Callable[..., Any]] = {operator.setitem: torch.Tensor.__setitem__} | {
+    getattr(operator, name): getattr(torch.Tensor, f"__{name}__")
+    for name in (
+        "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+    )
+}  # fmt: skip
+
+
+#: functions that give a view of a tensor or a copy, as it lies
+_BY_LAYOUT = ("contiguous", "reshape", "reshape_as", "flatten", "ravel", "view", "view_as")
+
+
+def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph in which each call that may write to a part of such a tensor finds it in memory: the same one, if
+    there is none."""
+    calls = ("call_method", "call_function")
+    left = [
+        n for n in module.graph.nodes if n.op in calls and any(m in _name(n) for m in _MANIFOLD)
+    ]
+    left += [
+        n
+        for n in module.graph.nodes
+        if n.op == "placeholder" and _has_gaps(n.meta.get("example_value"))
+    ]
+    found: set[torch.fx.Node] = set()
+    while left:
+        for user in left.pop().users:
+            if user.op in calls and user not in found:
+                found.add(user)
+                left.append(user)
+    if not found:
+        return module
+    graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    graph.output(graph.graph_copy(module.graph, copies))
+    for node in found:
+        new = copies[node]
+        trace = (node.meta.get("stack_trace") or "").strip()
+        new.op, new.target = "call_function", _in_memory(new.target, trace)
+    return torch.fx.GraphModule(module, graph)
+
+
+def _name(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _has_gaps(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return False
+    reach = sum((n - 1) * s for n, s in zip(value.shape, value.stride())) + 1
+    return value.numel() > 0 and reach != value.numel()
+
+
+def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function of `_BY_LAYOUT` gives a copy, by the strides that eager's tensor has.
+
+    Raises:
+        Unwritable: `as_strided` of one that has others now.
+    """
+    name, tensor = getattr(function, "__name__", ""), args[0]
+    if name not in (*_BY_LAYOUT, "as_strided") or not hasattr(tensor, "elem"):
+        return False
+    held = tensor if tensor._base is None else tensor._base
+    torch._sync(held.elem)
+    now = torch._from_functional_tensor(held.elem)
+    if now.stride() == held.stride() or now.shape != held.shape:
+        return False
+    if name == "as_strided":
+        raise Unwritable(
+            "as_strided on a tensor with gaps, after an update of it in place, reads memory that a graph does not "
+            "keep in that form. Call it before the update, or use slicing, expand or permute"
+        )
+    with torch.utils._python_dispatch._disable_current_modes():
+        real = torch.empty_strided(held.shape, held.stride(), dtype=held.dtype, device="meta")
+        sequence = get_view_meta_sequence(tensor.elem)
+        lies = apply_view_meta_sequence(real, sequence)
+        rest = [
+            torch.empty(a.shape, device="meta") if isinstance(a, torch.Tensor) else a
+            for a in args[1:]
+        ]
+        result = function(lies, *rest, **kwargs)
+        return result.untyped_storage()._cdata != lies.untyped_storage()._cdata
+
+
+def _in_memory(target: Any, trace: str) -> Callable[..., Any]:
+    """A node's function. target: what it was, a function or the name of a method. trace: where the node stands."""
+
+    def written_in_memory(*args: Any, **kwargs: Any) -> Any:
+        function = target
+        is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
+        if isinstance(target, str):
+            if not is_tensor:
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            function = getattr(torch.Tensor, target)
+        elif is_tensor:
+            function = _OPERATORS.get(target, target)
+        try:
+            if is_tensor and _copied(function, args, kwargs):
+                return function(*args, **kwargs).clone()
+            return call(function, args, kwargs)
+        except Unwritable as error:
+            raise GraphTraceError(f"{error}\n{trace}" if trace else str(error)) from None
+
+    return written_in_memory

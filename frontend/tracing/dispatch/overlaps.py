@@ -1,0 +1,208 @@
+"""Writes to parts of views whose elements are one in memory: of an expanded tensor, of overlapping windows.
+
+PyTorch's functionalization takes such a write back through each view in turn, and there is no way back through one
+that shows an element twice: for `expand` it adds up differences, which rounds, and makes NaN of infinities. So the
+part is written as what it is in memory: one strided view of the tensor that holds it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from gflow.dialects.types import share_memory
+
+Tensor = torch.Tensor
+_views: Any = torch._C._functionalization
+
+#: views that may show an element more than once
+_MANIFOLD = (_views.expand_ViewMeta, _views.as_strided_ViewMeta, _views.unfold_ViewMeta)
+
+#: operators that write into their first operand, and methods with a trailing underscore that do not
+_OPERATORS = {"__setitem__", *(f"__i{o}__" for o in (
+    "add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift",
+))}  # fmt: skip
+_NO_WRITES = frozenset({
+    "requires_grad_", "detach_", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_",
+    "as_strided_", "share_memory_", "rename_", "resize_", "resize_as_",
+})  # fmt: skip
+
+#: functions that write to operands and count no version of them, with the places of these
+_STATISTICS = {
+    torch.batch_norm: (3, 4), torch.instance_norm: (3, 4), F.batch_norm: (1, 2), F.instance_norm: (1, 2),
+}  # fmt: skip
+
+_ADVICE = "Call .clone() first, or change what it is a view of."
+
+
+class Unwritable(Exception):
+    """A write that no view of the memory expresses; the message says why."""
+
+
+def writes_first(func: Callable[..., Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function of PyTorch writes into its first operand."""
+    name = getattr(func, "__name__", "")
+    underscore = name.endswith("_") and name[-2:] != "__" and name not in _NO_WRITES
+    return underscore or name in _OPERATORS or bool(kwargs.get("inplace"))
+
+
+def targets(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Tensor]:
+    """What a function writes to, as far as its name and its arguments tell."""
+    places, names = _written(func, args, kwargs)
+    if not places and not names:
+        return []
+    return list(_tensors([args[n] for n in places] + [kwargs[name] for name in names]))
+
+
+def _written(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[int], list[str]]:
+    """Places and names of the arguments that a function writes to."""
+    first = writes_first(func, kwargs)
+    places = [n for n in _STATISTICS.get(func, (0,) if first else ()) if n < len(args)]
+    names = [n for n in ("out", "running_mean", "running_var") if kwargs.get(n) is not None]
+    if first and not args:
+        names += [n for n in ("input", "tensor", "self") if n in kwargs]
+    return places, names
+
+
+def call(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    concrete: Callable[[Any], Any] = int,
+    run: Callable[..., Any] | None = None,
+    moved: Callable[[Tensor], bool] = lambda tensor: False,
+) -> Any:
+    """`func(*args, **kwargs)` of traced tensors, where it may write into some of them.
+
+    concrete: a size as an integer. run: does what `func` does. moved: whether a tensor has
+    other strides than its value in the program.
+
+    Raises:
+        Unwritable: it writes to elements that are one in memory with others that it writes to, or in a way that
+            is not known.
+    """
+    run = run or func
+    places, names = _written(func, args, kwargs)
+    if not places and not names:
+        before = [(t, t._version) for t in _tensors((args, kwargs)) if not t.is_inference()]
+        result = run(*args, **kwargs)
+        for t, version in before:
+            if t._version != version and is_manifold(t):
+                raise Unwritable(
+                    f"{_name(func)} changes a tensor in place, which may be one that shares memory with a part of "
+                    f"an expanded tensor, or of windows that overlap. {_ADVICE}"
+                )
+        return result
+    if func is Tensor.__setitem__ and _is_basic(args[1]) and shares(args[0], concrete):
+        part = args[0][args[1]]
+        return _assign(part, args[2], concrete, moved)
+    direct: dict[int, Tensor] = {}
+
+    def exchange(t: Tensor) -> Tensor:
+        new = _direct(t, func, concrete, moved)
+        if new is not t:
+            direct[id(new)] = t
+        return new
+
+    args, kwargs = list(args), dict(kwargs)
+    for place in places:
+        args[place] = tree_map_only(Tensor, exchange, args[place])
+    for name in names:
+        kwargs[name] = tree_map_only(Tensor, exchange, kwargs[name])
+    result = run(*args, **kwargs)
+    if not direct:
+        return result
+    return tree_map_only(Tensor, lambda t: direct.get(id(t), t), result)
+
+
+def _assign(
+    part: Tensor, value: Any, concrete: Callable[[Any], Any], moved: Callable[[Tensor], bool]
+) -> None:
+    """`x[i] = value`, for the view `x[i]`."""
+    if isinstance(value, Tensor):
+        while value.dim() > part.dim() and value.shape[0] == 1:
+            value = value.squeeze(0)
+        call(Tensor.copy_, (part, value), {}, concrete, None, moved)
+    else:
+        call(Tensor.fill_, (part, value), {}, concrete, None, moved)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__name__", str(func))
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index gives a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(p, (int, slice, EllipsisType)) or p is None for p in parts) and not any(
+        isinstance(p, bool) for p in parts
+    )
+
+
+def _sequence(t: Tensor) -> list[Any]:
+    """The views by which a traced tensor is made of the one that holds its memory."""
+    held = getattr(t, "elem", t)  # of TorchDynamo's
+    return _views.get_view_meta_sequence(held) if torch._is_functional_tensor(held) else []
+
+
+def is_manifold(t: Tensor) -> bool:
+    """Whether a traced tensor is made by views that may show an element more than once."""
+    return any(isinstance(view, _MANIFOLD) for view in _sequence(t))
+
+
+def shares(t: Tensor, concrete: Callable[[Any], Any]) -> bool:
+    """Whether elements of a tensor are one in memory. concrete: a size as an integer."""
+    if t.layout != torch.strided:
+        return False
+    shape, strides = (tuple(map(concrete, sizes)) for sizes in (t.shape, t.stride()))
+    return share_memory(shape, strides)
+
+
+def shared_problem(func: Callable[..., Any], t: Tensor) -> str:
+    """What to say of a write to a tensor whose elements are one in memory."""
+    return (
+        f"{_name(func)} changes a tensor in place, and some of its elements are one in memory (an expanded tensor, "
+        f"or windows that overlap: shape {[*t.shape]}, strides {[*t.stride()]}). {_ADVICE}"
+    )
+
+
+def _direct(
+    t: Tensor,
+    func: Callable[..., Any],
+    concrete: Callable[[Any], Any],
+    moved: Callable[[Tensor], bool],
+) -> Tensor:
+    """The same elements as one view of the tensor that holds them; itself, where functionalization's way back
+    is right.
+
+    Raises:
+        Unwritable: some of its elements are one in memory, or there is no such view.
+    """
+    sequence = _sequence(t)
+    if not any(isinstance(view, _MANIFOLD) for view in sequence):
+        return t
+    torch._sync(getattr(t, "elem", t))
+    if shares(t, concrete):
+        raise Unwritable(shared_problem(func, t))
+    if len(sequence) == 1 and isinstance(sequence[0], _views.as_strided_ViewMeta):
+        return t
+    base = t._base
+    if base is None or is_manifold(base) or base.dtype != t.dtype or moved(base):
+        raise Unwritable(
+            f"{_name(func)} changes a part of an expanded tensor, or of windows that overlap, in place, as a view that "
+            f"PyTorch has no base of that type for. {_ADVICE}"
+        )
+    return base.as_strided(t.shape, t.stride(), t.storage_offset())
