@@ -15,7 +15,6 @@ from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 
 from ..driver.pipeline_text import nearest
-from ..ir.errors import CompileError
 from ..memory.planned import NotPlanned, PlanReading, read_plan
 from ..reports.visual.dot import dot
 
@@ -40,6 +39,7 @@ def emit(form: str, module: ir.Operation, options: EmitOptions) -> str:
 
     Raises:
         EmitError: there is no such form, or not of this module.
+        CompileError: an op has no code.
     """
     check_form(form)
     with module.context:
@@ -81,10 +81,7 @@ def _cpu_programs(module: ir.Operation) -> list[Program]:
     found = []
     for function in functions(module):
         _planned(function)
-        try:
-            found.append(build_program(function, threads=1, blas=True))
-        except CompileError as error:
-            raise EmitError(str(error)) from None
+        found.append(build_program(function, threads=1, blas=True))
     return found
 
 
@@ -166,10 +163,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
     found = functions(module)
     for function in found:
         _planned(function)
-    try:
-        return "\n".join(triton_text(p, _label) for p in programs(found, target))
-    except CompileError as error:
-        raise EmitError(str(error)) from None
+    return "\n".join(triton_text(p, _label) for p in programs(found, target))
 
 
 def launches(module: ir.Operation, options: EmitOptions) -> str:
@@ -181,10 +175,7 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
     found = functions(module)
     for function in found:
         _planned(function)
-    try:
-        return "\n".join(str(launch_report(f, target)) for f in found)
-    except CompileError as error:
-        raise EmitError(str(error)) from None
+    return "\n".join(str(launch_report(f, target)) for f in found)
 
 
 # -- plan

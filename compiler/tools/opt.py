@@ -191,8 +191,8 @@ class _Runner:
         self.seconds["parse"] = self.seconds.get("parse", 0.0) + time.perf_counter() - start
         if root is None:
             return None
-        self.results.before(root)
         try:
+            self.results.before(root)
             self.pipeline.run(
                 root,
                 verify_each=options.verify_each,
@@ -203,7 +203,7 @@ class _Runner:
             )
         except PipelineError:
             return None
-        except ReproducerError as error:
+        except (ReproducerError, ResultsError) as error:
             diagnostics.append(Diagnostic("error", str(error), where="gflow-opt"))
             return None
         start = time.perf_counter()

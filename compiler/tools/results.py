@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gflow.dialects.mlir import ir
 
-from ..driver.internal import debugging, internal_error
-from ..ir.diagnostics import Diagnostic
-from ..ir.errors import PassError
+from ..driver.internal import blamed, debugging, internal_error
+from ..ir.diagnostics import Diagnostic, at_operation
+from ..ir.errors import CompileError, PassError
 from .args import Options
 
 
@@ -52,7 +52,10 @@ class Results:
         if self.options.gflow_report is not None:
             from ..reports.costs import measure
 
-            self._measured = self._guarded(root, lambda: measure(root, self._device()))
+            try:
+                self._measured = self._guarded(root, lambda: measure(root, self._device()))
+            except CompileError as error:
+                raise ResultsError(str(error)) from None
 
     def after(
         self, root: ir.Operation, seconds: dict[str, float], diagnostics: list[Diagnostic]
@@ -62,19 +65,28 @@ class Results:
         Raises:
             ResultsError: it cannot be given in this form.
         """
-        return self._guarded(root, lambda: self._after(root, seconds))
+        try:
+            return self._guarded(root, lambda: self._after(root, seconds))
+        except CompileError as error:
+            op = error.op.operation if isinstance(error, PassError) and error.op else None
+            diagnostics.append(at_operation(op or blamed(error, root), "error", str(error)))
+            return None
 
     def _device(self) -> str:
         assert self.options.gflow_report is not None
         return self.options.gflow_report
 
     def _guarded(self, root, work):  # type: ignore[no-untyped-def]
-        """Run `work`; an error that nobody expected becomes one that says so."""
+        """Run `work`; an error that nobody expected becomes one that says so.
+
+        Raises:
+            ResultsError, CompileError: what `work` raises.
+        """
         try:
             with root.context:
                 return work()
-        except (ResultsError, PassError) as error:
-            raise ResultsError(str(error)) from None
+        except (ResultsError, CompileError):
+            raise
         except Exception as error:
             if debugging():
                 raise

@@ -150,6 +150,8 @@ def _arena(
             step.run(twin, step.options())
         plan_memory.run(twin, plan_memory.PlanMemoryOptions(scratch=scratch))
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
+    except PassError as error:  # of the copy, which goes
+        raise PassError(str(error), function) from None
     finally:
         copy.erase()
 
