@@ -6,6 +6,7 @@ Compared are the results, the tensors that were updated, and the memory between 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -429,3 +430,32 @@ def test_buffers_whose_elements_share_memory(tmp_path: Any) -> None:
     with pytest.raises(flow.GraphTraceError, match="elements are one in memory"):
         Writes()(torch.zeros(8).expand(6, 8))
     assert copy.copy(model) is not model
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reading_in_parts_what_is_written_is_refused_as_by_torch(seed: int) -> None:
+    choose = random.Random(seed)
+    count = choose.randint(1, 3)
+    to, source = choose.randint(0, 6 - count), choose.randint(0, 6 - count)
+    how, flat = choose.randint(0, 2), choose.random() < 0.5
+
+    def update(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2 if flat else x
+        if how == 0:
+            y[to : to + count].mul_(y[source : source + count])
+        elif how == 1:
+            y[to : to + count] = y[source : source + count]
+        else:
+            y[to : to + count].copy_(y[source : source + count])
+        return y + 1
+
+    def outcome(function: Any) -> torch.Tensor | None:
+        try:
+            return function(torch.arange(24.0).view(6, 4))
+        except (RuntimeError, flow.GraphTraceError):
+            return None
+
+    theirs, ours = outcome(update), outcome(nn.Graph.trace(update))
+    assert (theirs is None) == (ours is None)
+    if theirs is not None and ours is not None:
+        torch.testing.assert_close(ours, theirs)

@@ -2,16 +2,19 @@
 
 PyTorch's kernels refuse a result of a wider kind than the tensor that takes it (`ints.mul_(1.5)`), and one of
 another shape (`column.add_(matrix)`). Functionalization turns both into an op and a conversion, and what is
-left of the check in shape rules differs from op to op; so it is made here.
+left of the check in shape rules differs from op to op; so it is made here. They also refuse to read, at other
+places, what they write.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 
 from ..data.numbers import number_of
 from .recorder import untraced
@@ -56,12 +59,72 @@ def write_problem(
     concrete: a size as an integer.
     """
     plain = _plain_forms().get(func)
-    if plain is not None and args and isinstance(args[0], Tensor):
+    written = plain is not None or func in (Tensor.copy_, Tensor.__setitem__)
+    if written and args and isinstance(args[0], Tensor):
+        problem = _overlap_problem(func, args, kwargs, concrete)
+        if problem is not None or plain is None:
+            return problem
         return _in_place_problem(plain, args, kwargs, concrete)
     target = kwargs.get("out")
     return (
         _out_problem(func, args, kwargs, target, concrete) if isinstance(target, Tensor) else None
     )
+
+
+def _overlap_problem(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], concrete: Callable[[Any], Any]
+) -> str | None:
+    """What an op reads may be what it writes, element by element, or lie elsewhere; not in parts, as in
+    `x[1:] = x[:-1]`. The rules are those of ATen/MemoryOverlap.cpp: where strides leave gaps, nothing is said."""
+    target = args[0]
+    read = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, Tensor) and a is not target]
+    if func is Tensor.__setitem__:
+        read = [args[2]] if len(args) > 2 and isinstance(args[2], Tensor) else []
+    read = [a for a in read if a.numel() and torch._C._is_alias_of(a, target)]
+    if not read:
+        return None
+    name = getattr(func, "__name__", "the op")
+    with untraced():
+        place = _extent(target, concrete)
+        if func is Tensor.__setitem__:
+            if not _is_basic(args[1]):
+                return None
+            size = (
+                target.storage_offset()
+                + 1
+                + sum((concrete(n) - 1) * st for n, st in zip(target.shape, target.stride()))
+            )
+            memory = torch.empty(size, dtype=target.dtype, device="meta")
+            shape = [concrete(n) for n in target.shape]
+            twin = memory.as_strided(shape, target.stride(), target.storage_offset())
+            place = _extent(twin[args[1]], concrete)
+        for other in read:
+            found = _extent(other, concrete)
+            if place is None or found is None or found == place:
+                continue
+            if found[0] < place[1] and place[0] < found[1]:
+                return (
+                    f"{name} writes to a tensor, and reads elements of it at other places (the written tensor and "
+                    "an operand lie in one memory and overlap in parts). Copy the operand first: .clone()."
+                )
+    return None
+
+
+def _extent(tensor: Tensor, concrete: Callable[[Any], Any]) -> tuple[Any, ...] | None:
+    """Where in its memory a tensor begins and ends, with its strides; None where there are gaps."""
+    if not tensor.numel() or not is_non_overlapping_and_dense_or_false(tensor):
+        return None
+    begin = concrete(tensor.storage_offset())
+    length = math.prod(concrete(n) for n in tensor.shape)
+    strides = tuple(st for n, st in zip(tensor.shape, tensor.stride()) if n != 1)
+    size = tensor.element_size()
+    return begin * size, (begin + length) * size, strides
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether an index gives a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(p is None or p is Ellipsis or type(p) in (int, slice) for p in parts)
 
 
 def _in_place_problem(
