@@ -79,7 +79,9 @@ def test_updates_through_expansions_are_exact(expand: str, by: str) -> None:
     given = torch.tensor([1e30, math.inf, -8.4, 2.0])
     want, x = function(given.clone()), given.clone()
     torch._dynamo.reset()
-    compiled = flow.compile(function) if by == "compile" else torch.compile(function, backend="gflow")
+    compiled = (
+        flow.compile(function) if by == "compile" else torch.compile(function, backend="gflow")
+    )
     assert torch.equal(compiled(x), want)
     assert torch.equal(x * 2, want)
 
