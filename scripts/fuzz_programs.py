@@ -3,7 +3,7 @@
     python scripts/fuzz_programs.py --count 20000 --seed 0 --jobs 2 --out fuzz-programs
     python scripts/fuzz_programs.py --replay 1234 [--shrink 60]      one seed: program, verdict, minimized
     python scripts/fuzz_programs.py --replay fuzz-programs/1234.json
-    python scripts/fuzz_programs.py --summary --out fuzz-programs
+    python scripts/fuzz_programs.py --summary --out fuzz-programs [--table benchmarks/results/random_programs.json]
 
 Results are kept in `--out`, and a run that is started again goes on where the last ended. The exit status is
 3 when anything was found.

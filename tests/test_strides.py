@@ -214,7 +214,7 @@ def test_windows_of_every_size() -> None:
                 return [v * 1, x * 1]
 
             if step < size <= n - step:
-                with pytest.raises(RuntimeError, match="internal overlap"):
+                with pytest.raises(RuntimeError, match="overlapping windows"):
                     graph_of(function)(torch.randn(n, n))
                 refused += 1
                 continue

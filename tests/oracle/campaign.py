@@ -253,6 +253,25 @@ class Record:
             lines.append(f"{len(found)} × {name}\n      seeds {seeds}: {found[0].detail[:220]}")
         return "\n".join(lines)
 
+    def table(self) -> dict[str, Any]:
+        """The counts, and what was found and refused, for `benchmarks/results`."""
+        count = collections.Counter
+        finds: dict[str, list[int]] = collections.defaultdict(list)
+        for r in self.results:
+            if r.status in (*FINDS, "oracle"):
+                finds[r.signature or f"{r.status} {r.detail[:80]}"].append(r.seed)
+        seeds = [r.seed for r in self.results]
+        refused = count(_reason(r.detail) for r in self.results if r.status == "refused")
+        return {
+            "programs": len(seeds),
+            "calls": sum(r.calls for r in self.results),
+            "seeds": [min(seeds, default=0), max(seeds, default=0)],
+            "by status": dict(count(r.status for r in self.results).most_common()),
+            "by entry point": dict(count(r.mode for r in self.results if r.mode).most_common()),
+            "finds": dict(finds),
+            "refused": dict(refused.most_common()),
+        }
+
 
 def _reason(detail: str) -> str:
     text = re.sub(r"\S*(<program[^>]*>|/\S+\.py):?\d*:?", "", detail)
@@ -270,6 +289,7 @@ def parser_of(doc: str, out: str, what: str) -> argparse.ArgumentParser:
     add("--out", type=Path, default=Path(out))
     add("--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't")
     add("--summary", action="store_true", help="only print what --out holds")
+    add("--table", type=Path, help="write the counts and the finds here, as JSON")
     return parser
 
 
@@ -288,6 +308,8 @@ def run(options: argparse.Namespace, record: Record, judge: Judge) -> int:
                 print(f"[{done}/{len(seeds)}, {rate:.2f}/s] {result.seed} {result.status} {result.signature} "
                       f"{result.detail[:160]}", flush=True)  # fmt: skip
     print(record.summary())
+    if options.table:
+        options.table.write_text(json.dumps(record.table(), indent=1) + "\n")
     return 3 if any(r.status in FINDS for r in record.results) else 0
 
 

@@ -1,0 +1,145 @@
+"""Updates in place, and what is asked of a tensor after one: copies, strides, what eager's schemas leave unsaid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import gflow as flow
+
+Tensor = torch.Tensor
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gaps": lambda m: m.as_strided((4, 4), (8, 2)),
+    "rows apart": lambda m: m.as_strided((4, 4), (6, 1), 1),
+    "transposed": lambda m: m.as_strided((4, 4), (1, 4)),
+    "one dimension": lambda m: m.as_strided((4,), (3,)),
+}
+
+
+def _contiguous(x: Tensor, y: Tensor) -> Tensor:
+    x[...] = 1
+    return x.contiguous().atan2_(y) + 0
+
+
+def _part(x: Tensor, y: Tensor) -> Tensor:
+    x[..., 1:].add_(1)
+    return x.contiguous().mul_(y) + 0
+
+
+def _reshape(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(1)
+    return x.reshape(-1).mul_(2) + 0
+
+
+def _format(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(2)
+    return x.to(memory_format=torch.contiguous_format).mul_(y) + 0
+
+
+def _asked(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(y)
+    return x * (2 if x.is_contiguous() else 3) + x.stride(0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("function", [_contiguous, _part, _reshape, _format, _asked])
+def test_strides_outlive_updates(function: Callable[..., Tensor], layout: str) -> None:
+    memory, y = torch.randn(40), torch.randn(4)
+    other = memory.clone()
+    want = function(LAYOUTS[layout](memory), y)
+    torch.testing.assert_close(flow.compile(function)(LAYOUTS[layout](other), y), want)
+    torch.testing.assert_close(other, memory)
+
+
+def test_strides_of_results_outlive_updates() -> None:
+    """A product is written into a transposed tensor that the function made."""
+
+    def function(y: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.empty_like(y.t()).copy_(y.t())
+        z.addmm_(y, y)
+        return z.contiguous().mul_(2), z + 0
+
+    y = torch.randn(4, 4)
+    torch.testing.assert_close(flow.compile(function)(y), function(y))
+
+
+@pytest.mark.parametrize("by", ["compile", "torch.compile"])
+@pytest.mark.parametrize("expand", ["expand", "expand_as", "broadcast_to"])
+def test_updates_through_expansions_are_exact(expand: str, by: str) -> None:
+    def function(x: Tensor) -> Tensor:
+        like = torch.empty(1, 4) if expand == "expand_as" else (1, 4)
+        getattr(x, expand)(like)[0, :3].copy_(torch.tensor([0.1, 0.2, 0.3]))
+        return x * 2
+
+    given = torch.tensor([1e30, math.inf, -8.4, 2.0])
+    want, x = function(given.clone()), given.clone()
+    torch._dynamo.reset()
+    compiled = (
+        flow.compile(function) if by == "compile" else torch.compile(function, backend="gflow")
+    )
+    assert torch.equal(compiled(x), want)
+    assert torch.equal(x * 2, want)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.native_batch_norm, torch.ops.aten.native_batch_norm.default]
+)
+def test_native_batch_norm_updates_statistics(function: Callable[..., tuple[Tensor, ...]]) -> None:
+    def step(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return function(x, None, None, mean, var, True, 0.5, 1e-5)[0]
+
+    x, runs = torch.randn(6, 3), [(torch.zeros(6)[::2], torch.ones(3)) for _ in range(2)]
+    torch.testing.assert_close(flow.compile(step)(x, *runs[0]), step(x, *runs[1]))
+    torch.testing.assert_close(runs[0], runs[1])
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((7, 0), 0), ((0, 4, 3), 4), ((2, 4, 0), 4)])
+def test_group_norm_of_nothing(shape: tuple[int, ...], channels: int) -> None:
+    given = [torch.randn(s, requires_grad=True) for s in (shape, (channels,), (channels,))]
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.group_norm(x, 2, weight, bias)
+
+    want = torch.autograd.grad(norm(*given).sum(), given)
+    found = torch.autograd.grad(flow.compile(norm)(*given).sum(), given)
+    torch.testing.assert_close(found, want, equal_nan=True)
+
+
+class _Memory(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.register_buffer("last", torch.zeros(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        out = (y + self.last).sum()
+        self.last.copy_(y)
+        return out
+
+
+def test_a_history_that_a_step_leaves_is_said() -> None:
+    """A graph's step ends the history of a gradient in a buffer; `gflow.compile` keeps it, as eager."""
+    model = _Memory()
+
+    class Step(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def build(self, x: Tensor) -> Tensor:
+            loss = self.model(x)
+            loss.backward()
+            return loss
+
+    with pytest.warns(UserWarning, match="last.*ends with the call"):
+        Step()(torch.randn(2, 3))
+    compiled = flow.compile(_Memory())
+    compiled(torch.randn(2, 3)).backward()
+    assert compiled.last.requires_grad
