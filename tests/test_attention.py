@@ -13,7 +13,8 @@ import gflow
 from gflow.compiler.driver.compile import compile_module
 from gflow.dialects.program import AtenStep
 from gflow.lowering import escaped, lower
-from gflow.tracing.data.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gflow.tracing.data.trace import Trace, values_in
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import values_in
 from gflow.tracing.program.interpreter import apply_aliases, run_trace
 from gflow.tracing.tracer import trace_graph
 

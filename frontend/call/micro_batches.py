@@ -20,7 +20,8 @@ from gflow.execution import executor
 from gflow.execution.executor import Compiled
 from gflow.runtime.micro_batches import MicroBatches, Split, split
 from gflow.tracing.context.location import user_frame
-from gflow.tracing.data.trace import OutputRef, Trace
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef
 from gflow.tracing.tracer import input_names
 
 

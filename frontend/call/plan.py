@@ -20,7 +20,8 @@ from gflow.runtime.interrupts import held
 from gflow.runtime.micro_batches import Joined
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.sizes import Dynamic, with_size
-from gflow.tracing.data.trace import OutputRef, Trace
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.program.interpreter import run_trace
 from gflow.tracing.program.modules import Reached, collect_modules

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gflow.tracing.data.numbers import Guard, compiled, leaves
+from gflow.tracing.data.guards import Guard, compiled, leaves
 from gflow.tracing.data.places import (
     MISSING,
     BakedValue,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_flatten
 
-from gflow.tracing.data.trace import (
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import (
     OutputRef,
-    Trace,
     TraceInput,
     TraceOp,
     TraceOutput,

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.call.plan import Plan
 from gflow.errors import EagerMismatch, GraphError
-from gflow.tracing.data.trace import OutputRef, Trace, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.recorder import describe
 from gflow.tracing.program.interpreter import run_trace
 from gflow.tracing.tracer import trace_graph

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gflow.tracing.data.trace import TraceValue
+from gflow.tracing.data.values import TraceValue
 
 from .dtypes import TO_TORCH
 from .emitter import Emitter, Value

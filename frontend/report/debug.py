@@ -19,7 +19,8 @@ import torch
 from gflow.errors import GraphError
 from gflow.tracing.context.location import user_frame
 from gflow.tracing.context.watch import Infos, TensorInfo, Watcher
-from gflow.tracing.data.trace import Trace, TraceInput, TraceOp
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import TraceInput, TraceOp
 
 from .operators import OperatorNames, place
 from .printing import graph_head, graph_tensors, module_head, state_lines, tensor_lines

@@ -21,7 +21,7 @@ from gflow.runtime.micro_batches import MicroBatches
 from gflow.runtime.numbers import name_of
 from gflow.runtime.stored import artifact, checkpoint
 from gflow.runtime.stored.bundle import Bundle, write_bundle
-from gflow.tracing.data.numbers import Leaf, same
+from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
 from gflow.tracing.data.trace import Trace
 

@@ -25,17 +25,9 @@ from .context.threads import here_only
 from .data.places import OptimizerTrace
 from .data.pytrees import learn, opened
 from .data.sizes import Dynamic
-from .data.trace import (
-    OutputRef,
-    Trace,
-    TraceInput,
-    TraceOp,
-    TraceOutput,
-    TraceValue,
-    View,
-    values_in,
-)
+from .data.trace import Trace
 from .data.updates import check_update
+from .data.values import OutputRef, TraceInput, TraceOp, TraceOutput, TraceValue, View, values_in
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
 from .dispatch.recorder import Recorder, describe

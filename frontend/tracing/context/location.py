@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..data.trace import SourceLoc
+from ..data.values import SourceLoc
 from .scopes import ScopeStack, checkpoint_calls
 from .threads import here_only, replaced
 from .watch import current, infos

@@ -15,7 +15,7 @@ import torch
 
 from gflow.guards.reads import Reads
 
-from .trace import TraceValue
+from .values import TraceValue
 
 
 class _Missing:

@@ -12,7 +12,8 @@ from typing import Any
 
 from gflow.dialects.extents import Symbol, evaluate, formula
 
-from .trace import Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from .trace import Trace
+from .values import TraceInput, TraceOp, TraceOutput, TraceValue
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..data.numbers import number_of
+from .numbers import number_of
 from .recorder import untraced
 
 Tensor = torch.Tensor

@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 from gflow.errors import GraphTraceError
 from gflow.guards.reads import OF_TENSORS
 
-from ..data.numbers import number_of, wrap
 from ..program import collectives
 from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
+from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
 from .windows import Windows, expand, unfold
 

@@ -16,7 +16,7 @@ import torch
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 
-from ..data.trace import SourceLoc, TraceOp
+from ..data.values import SourceLoc, TraceOp
 
 if TYPE_CHECKING:
     from .rewrites import Rewrites

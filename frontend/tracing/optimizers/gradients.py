@@ -16,7 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gflow.errors import GraphTraceError
 
-from ..data.trace import Trace, TraceOp, TraceOutput, TraceValue, values_in
+from ..data.trace import Trace
+from ..data.values import TraceOp, TraceOutput, TraceValue, values_in
 
 #: parameter → its buffer, as long as a program holds it
 _buffers: Any = WeakIdKeyDictionary()

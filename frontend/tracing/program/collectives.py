@@ -19,7 +19,7 @@ from gflow.errors import GraphTraceError
 
 from ..context.location import user_frame
 from ..context.threads import here_only
-from ..data.trace import TraceOp
+from ..data.values import TraceOp
 
 Tensor = torch.Tensor
 _ADVICE = (
