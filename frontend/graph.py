@@ -29,14 +29,14 @@ from .execution.device import tf32_kinds
 from .execution.dynamic_dim import DynamicCalls
 from .guards.build import Reading
 from .inspection import Inspection
-from .oneflow.deprecated_spellings import warn_older
 from .oneflow.views import view_of
-from .report.debug import DebugSettings
 from .report.printing import Calls
 from .runtime.seeds import Seeds
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
-from .tracing.context.location import optimizer_added, user_frame
+from .tracing.context.debug_settings import DebugSettings
+from .tracing.context.deprecated_spellings import warn_older
+from .tracing.context.location import here, optimizer_added, user_frame
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.sizes import Dynamic
 from .tracing.dispatch.clipping import clip_problem
@@ -203,7 +203,7 @@ class Graph(Inspection, Sharing):
             optim, lr_sch, is_sparse = lr_sch, is_sparse or None, False
         if not isinstance(optim, torch.optim.Optimizer):
             raise GraphError(
-                f"{_here()}: add_optimizer() takes a torch.optim.Optimizer, "
+                f"{here()}: add_optimizer() takes a torch.optim.Optimizer, "
                 f"got {type(optim).__name__}"
             )
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
@@ -213,10 +213,10 @@ class Graph(Inspection, Sharing):
             or unread_problem(optim)
             or check_optimizer(optim)
         ):
-            raise GraphError(f"{_here()}: {problem}")
+            raise GraphError(f"{here()}: {problem}")
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
-            raise GraphError(f"{_here()}: {problem}")
+            raise GraphError(f"{here()}: {problem}")
         if is_sparse:
             state.sparse.append(len(state.optimizers))
         optimizer_added(optim)
@@ -243,7 +243,7 @@ class Graph(Inspection, Sharing):
         """
         state = self._checked()
         plans = [p for variants in state.plans.values() for p in variants]
-        wanted, where = self.config.kept_gradients, _here()
+        wanted, where = self.config.kept_gradients, here()
         return read_gradient(parameter, self._roots(), plans, state.optimizers, wanted, where)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
@@ -260,7 +260,7 @@ class Graph(Inspection, Sharing):
             grad_scaler, (torch.amp.GradScaler, StaticGradScaler)
         ):
             raise GraphError(
-                f"{_here()}: set_grad_scaler() takes a gflow.amp.GradScaler, a torch.amp.GradScaler "
+                f"{here()}: set_grad_scaler() takes a gflow.amp.GradScaler, a torch.amp.GradScaler "
                 f"or a gflow.amp.StaticGradScaler, got {type(grad_scaler).__name__}"
             )
         state.scaler = grad_scaler
@@ -320,7 +320,7 @@ class Graph(Inspection, Sharing):
         from .inspection.against_eager import checked_step
 
         try:
-            return checked_step(check, plan, leaves, self, args, kwargs, _here())
+            return checked_step(check, plan, leaves, self, args, kwargs, here())
         except EagerMismatch:  # the step itself was made
             if hooked:
                 run_hooks(self._state.optimizers[0], after=True)
@@ -343,17 +343,17 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         if state.call.called and not state.call.broken:
             raise GraphError(
-                f"{_here()}: {state.name} was called already, and a graph's state can only be loaded "
+                f"{here()}: {state.name} was called already, and a graph's state can only be loaded "
                 "before the first call. Make a new graph and load into it, or load into the modules "
                 "and optimizers themselves (model.load_state_dict, optimizer.load_state_dict): the "
                 "graph works on their tensors."
             )
-        load_state_dict(state, self._roots(), state_dict, strict, _here())
+        load_state_dict(state, self._roots(), state_dict, strict, here())
         state.call.broken = ""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise GraphError(
-            f"{_here()}: a graph cannot be copied or pickled. Make another over copy.deepcopy(model), or "
+            f"{here()}: a graph cannot be copied or pickled. Make another over copy.deepcopy(model), or "
             "save it with gflow.save()."
         )
 
@@ -366,7 +366,7 @@ class Graph(Inspection, Sharing):
                 return func(*args, **kwargs)
 
         if not callable(func) or isinstance(func, (type, torch.nn.Module)):
-            raise GraphError(f"{_here()}: Graph.trace takes a function, got {type(func).__name__}")
+            raise GraphError(f"{here()}: Graph.trace takes a function, got {type(func).__name__}")
         Traced.__name__ = Traced.__qualname__ = f"{getattr(func, '__name__', 'function')}_graph"
         return Traced()
 
@@ -399,13 +399,13 @@ class Graph(Inspection, Sharing):
         assert state.table is not None
         if state.call.broken:
             raise GraphError(
-                f"{_here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
+                f"{here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
                 f"and optimizers are partly updated, and takes no further calls. What happened: "
                 f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
             )
         if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
             raise GraphError(
-                f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
+                f"{here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
                 "Call its modules there instead, or call one graph after the other."
             )
         leaves, key = flatten_call(self.build, args, kwargs)
@@ -431,7 +431,7 @@ class Graph(Inspection, Sharing):
         if state is None:
             kind = type(self)
             raise GraphError(
-                f"{_here()}: {kind.__name__}.__init__ does not call super().__init__(); call it "
+                f"{here()}: {kind.__name__}.__init__ does not call super().__init__(); call it "
                 "first, before attributes are set and optimizers are added."
             )
         return state
@@ -440,7 +440,7 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         if type(self).build is Graph.build:
             raise GraphError(
-                f"{_here()}: {type(self).__name__} does not define build(); define "
+                f"{here()}: {type(self).__name__} does not define build(); define "
                 "`def build(self, ...)` with the program to compile, and call the graph itself."
             )
         self._collect(state)
@@ -474,7 +474,7 @@ class Graph(Inspection, Sharing):
         given = describe_call(self.build, args, kwargs)
         unlike = difference(given, [plan.call for plan in state.plans])
         if state.plans.is_full:
-            raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
+            raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
         self._say_why(key)
         state.call.prepare(Setup(state.optimizers, state.scaler))
         state.building = True
@@ -492,7 +492,7 @@ class Graph(Inspection, Sharing):
                     state.optimizers,
                     self.config.resolved(),
                     state.scaler,
-                    keeps(self.config.kept_gradients, self._roots(), _here()),
+                    keeps(self.config.kept_gradients, self._roots(), here()),
                     self.config.gradient_accumulation_steps,
                     state.sparse,
                     dynamic,
@@ -599,8 +599,3 @@ def _is_traced(args: tuple[Any, ...]) -> bool:
         if isinstance(arg, (list, tuple, dict))
         for leaf in tree_flatten(arg)[0]
     )
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"

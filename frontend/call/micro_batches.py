@@ -19,7 +19,7 @@ from gflow.errors import GraphInputError, GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
 from gflow.runtime.micro_batches import MicroBatches, Split, split
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef
 from gflow.tracing.tracer import input_names
@@ -36,10 +36,9 @@ def split_arguments(
     leaves, spec = tree_flatten((args, kwargs))
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] % count:
-            file, line = user_frame(2)
             name = input_names(build, args, kwargs)[i]
             raise GraphInputError(
-                f"{file}:{line}: input {name!r} of shape {list(leaf.shape)} cannot be split into "
+                f"{here()}: input {name!r} of shape {list(leaf.shape)} cannot be split into "
                 f"{count} micro-batches (config.set_gradient_accumulation_steps({count})): its first "
                 f"dimension is no multiple of {count}. Pass whole batches (DataLoader has drop_last="
                 "True); keep what does not belong to samples as a buffer of a module."

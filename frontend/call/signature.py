@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from gflow.errors import GraphInputError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.data.pytrees import learn
 from gflow.tracing.tracer import input_names
 
@@ -85,9 +85,8 @@ def _wrong(
     do: str,
 ) -> GraphInputError:
     name = input_names(build, args, kwargs)[index]
-    file, line = user_frame(3)
     return GraphInputError(
-        f"{file}:{line}: input {name!r} is {what}; a graph takes dense tensors, Python numbers, "
+        f"{here()}: input {name!r} is {what}; a graph takes dense tensors, Python numbers, "
         f"strings, None, and lists, tuples, dicts and dataclasses of them: {do}."
     )
 
@@ -97,10 +96,9 @@ def check_call(build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     try:
         inspect.signature(build).bind(*args, **kwargs)
     except TypeError as error:
-        file, line = user_frame(2)
         owner = getattr(build, "__qualname__", "build")
         raise GraphInputError(
-            f"{file}:{line}: the arguments do not fit {owner}{inspect.signature(build)}: {error}"
+            f"{here()}: the arguments do not fit {owner}{inspect.signature(build)}: {error}"
         ) from None
 
 
@@ -121,15 +119,13 @@ def check_tensors(
     tensors += [(f"input {n!r}", t) for n, t in zip(names, leaves) if isinstance(t, Tensor)]
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} of a lazy module has no shape yet; call the model once with a "
+                f"{here()}: {name} of a lazy module has no shape yet; call the model once with a "
                 "batch, outside of the graph."
             )
         if tensor.is_quantized or tensor.dtype not in TO_MLIR:
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
+                f"{here()}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
                 "convert it first, e.g. with .float()."
             )
         if tensor.dim() == 0 and tensor.device.type == "cpu":
@@ -137,8 +133,7 @@ def check_tensors(
         if known is None:
             known = (name, tensor.device)
         elif tensor.device != known[1]:
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} is on {tensor.device}, but {known[0]} is on {known[1]}; "
+                f"{here()}: {name} is on {tensor.device}, but {known[0]} is on {known[1]}; "
                 f"move one with .to({str(known[1])!r})."
             )

@@ -106,25 +106,3 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     options.timing["tune"] = time.perf_counter() - start
     found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
     return replace(found, seal=seal(found))
-
-
-def programs_for(
-    trace: Trace, options: CompileOptions, target: str, code: bool = True
-) -> list[Program]:
-    """The programs of a trace for another target than it was compiled for; those of a step in
-    micro-batches are two. code: with machine code.
-
-    Raises:
-        ValueError: the target isn't known.
-        KernelError: a kernel does not compile.
-    """
-    from .executor import program_of
-
-    options = replace(options, target=target, timing={})
-    found = []
-    for part in trace.parts or (trace,):
-        program = program_of(part, options)
-        if code:
-            add_code(program, options, always=True)
-        found.append(program)
-    return found

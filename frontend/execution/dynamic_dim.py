@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gflow.errors import GraphInputError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.data.sizes import Dynamic, Range
 from gflow.tracing.tracer import input_names
 
@@ -37,26 +37,24 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
     global _marked
     if not isinstance(tensor, Tensor):
         raise GraphInputError(
-            f"{_here()}: dynamic_dim() takes a tensor, got {type(tensor).__name__}; mark the tensors that "
+            f"{here()}: dynamic_dim() takes a tensor, got {type(tensor).__name__}; mark the tensors that "
             "a graph is called with"
         )
     if not -tensor.dim() <= dim < tensor.dim():
         raise GraphInputError(
-            f"{_here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
+            f"{here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
         )
     dim %= tensor.dim()
     for name, value in (("min", min), ("max", max)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise GraphInputError(
-                f"{_here()}: dynamic_dim({name}={value!r}): it must be an integer"
-            )
+            raise GraphInputError(f"{here()}: dynamic_dim({name}={value!r}): it must be an integer")
     if not 1 <= min < max < 1 << 24:
         raise GraphInputError(
-            f"{_here()}: dynamic_dim(min={min}, max={max}): it takes 1 <= min < max < {1 << 24:,}"
+            f"{here()}: dynamic_dim(min={min}, max={max}): it takes 1 <= min < max < {1 << 24:,}"
         )
     if not min <= tensor.shape[dim] <= max:
         raise GraphInputError(
-            f"{_here()}: dimension {dim} of the tensor is {tensor.shape[dim]}, which is not in "
+            f"{here()}: dimension {dim} of the tensor is {tensor.shape[dim]}, which is not in "
             f"[{min}, {max}]"
         )
     _marked = True
@@ -98,7 +96,7 @@ class DynamicCalls:
             return None
 
         def problem(text: str) -> GraphInputError:
-            return GraphInputError(f"{_here(3)}: {text}")
+            return GraphInputError(f"{here()}: {text}")
 
         names = lambda: input_names(build, args, kwargs)  # noqa: E731
         marks = {i: m for i, leaf in enumerate(leaves) if (m := getattr(leaf, _MARKS, None))}
@@ -189,8 +187,3 @@ def _key(dynamic: Dynamic, leaves: Sequence[Any], key: tuple[Any, ...]) -> tuple
             parts[at] = (shape, None, leaf.dtype, leaf.device, leaf.requires_grad)
         at += 1
     return (dynamic.sizes, *dynamic.dims.items(), *parts)
-
-
-def _here(depth: int = 2) -> str:
-    file, line = user_frame(depth)
-    return f"{file}:{line}"

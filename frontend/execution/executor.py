@@ -6,7 +6,7 @@ import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,10 @@ from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
 
 from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
+    from gflow.dialects.program import Program
 
 Runner = Callable[[list[torch.Tensor]], Any]
 
@@ -65,6 +69,26 @@ def program_of(trace: Trace, options: Any) -> Any:
     from gflow.lowering import lower
 
     return _compile(lower(trace, target=options.target), options, trace)
+
+
+def programs_for(
+    trace: Trace, options: CompileOptions, target: str, code: bool = True
+) -> list[Program]:
+    """The programs of a trace for another target than it was compiled for; those of a step in
+    micro-batches are two. code: with machine code.
+
+    Raises:
+        ValueError: the target isn't known.
+        KernelError: a kernel does not compile.
+    """
+    options = replace(options, target=target, timing={})
+    found = []
+    for part in trace.parts or (trace,):
+        program = program_of(part, options)
+        if code:
+            add_code(program, options, always=True)
+        found.append(program)
+    return found
 
 
 def _compile(module: Any, options: Any, trace: Trace) -> Any:

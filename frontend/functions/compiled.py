@@ -20,7 +20,7 @@ from gflow.call.watchers import is_building
 from gflow.errors import GraphError, GraphInputError
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
@@ -63,9 +63,8 @@ def compile(target: Any = None, /, **options: Any) -> Any:
     if target is None:
         return functools.partial(compile, **options)
     if not callable(target):
-        file, line = user_frame(2)
         raise GraphError(
-            f"{file}:{line}: compile() takes a module or a function, got {type(target).__name__}"
+            f"{here()}: compile() takes a module or a function, got {type(target).__name__}"
         )
     target = unwrapped(target)
     if isinstance(target, CompiledModule):
@@ -94,8 +93,7 @@ class _Program(Graph):
         try:
             self.config.compile_options = CompileOptions(**options)
         except TypeError as error:
-            file, line = user_frame(2)
-            raise GraphError(f"{file}:{line}: compile(): {error}") from None
+            raise GraphError(f"{here()}: compile(): {error}") from None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self._target(*args, **kwargs)

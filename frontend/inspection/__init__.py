@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import GraphError
-from gflow.report.debug import debug_settings
 from gflow.report.printing import graph_text
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.debug_settings import debug_settings
+from gflow.tracing.context.location import here
 
 if TYPE_CHECKING:
     from gflow.call.plan import Plan
@@ -89,7 +89,7 @@ class Inspection:
         try:
             return ir_at(plan, stage)
         except stages.NoStage as error:
-            raise GraphError(f"{_here()}: ir() takes a stage: {error}") from None
+            raise GraphError(f"{here()}: ir() takes a stage: {error}") from None
 
     def kernels(self, target: str | None = None) -> list[KernelInfo]:
         """The generated functions of the latest compilation, those used most first.
@@ -108,7 +108,7 @@ class Inspection:
             try:
                 target = str(parse_target(target))
             except ValueError as error:
-                raise GraphError(f"{_here()}: kernels(): {error}") from None
+                raise GraphError(f"{here()}: kernels(): {error}") from None
         return kernels(self._latest("kernels"), target)
 
     def memory(self) -> MemorySummary:
@@ -130,7 +130,7 @@ class Inspection:
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:
-            raise GraphError(f"{_here()}: profile() takes rounds=1 or more; got {rounds!r}")
+            raise GraphError(f"{here()}: profile() takes rounds=1 or more; got {rounds!r}")
         return profile(self, args, kwargs, rounds)  # type: ignore[arg-type]
 
     def explain(self) -> Explanation:
@@ -149,12 +149,7 @@ class Inspection:
         state = self._checked()  # type: ignore[attr-defined]
         if state.latest is None:
             raise GraphError(
-                f"{_here()}: {f'{what}: ' if what else ''}{state.name} is not compiled yet; call it "
+                f"{here()}: {f'{what}: ' if what else ''}{state.name} is not compiled yet; call it "
                 "once with its inputs first."
             )
         return state.latest
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"

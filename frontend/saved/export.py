@@ -14,7 +14,7 @@ import torch
 from gflow.call.plan import Plan, unflatten
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 from gflow.runtime import calls, schedulers
 from gflow.runtime.cpu import machine
 from gflow.runtime.micro_batches import MicroBatches

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,9 +17,6 @@ from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 
 from ..data.values import SourceLoc, TraceOp
-
-if TYPE_CHECKING:
-    from .rewrites import Rewrites
 
 
 class WindowsWritten(Exception):
@@ -66,7 +63,25 @@ class Windows:
                 )
 
 
-def unfold(mode: Rewrites, func: Callable[..., Any], args: Any, kwargs: Any) -> torch.Tensor:
+class _Locator(Protocol):
+    def here(self) -> SourceLoc: ...
+
+
+class _Recorder(Protocol):
+    @property
+    def locator(self) -> _Locator: ...
+
+
+class Mode(Protocol):
+    """What windows need of the mode that rewrites calls."""
+
+    windows: Windows
+
+    @property
+    def recorder(self) -> _Recorder: ...
+
+
+def unfold(mode: Mode, func: Callable[..., Any], args: Any, kwargs: Any) -> torch.Tensor:
     """The handler of `Tensor.unfold`."""
     if not mode.windows.written and not _one(*args, **kwargs):
         return mode.windows.show(func(*args, **kwargs))
@@ -121,7 +136,7 @@ def views(
     return x.as_strided(shape, strides, offset)
 
 
-def _held(mode: Rewrites, x: torch.Tensor, call: tuple[int, int, int]) -> Lies | None:
+def _held(mode: Mode, x: torch.Tensor, call: tuple[int, int, int]) -> Lies | None:
     """How a traced tensor lies, if it fills its memory."""
     torch._sync(x)
     held = torch._from_functional_tensor(x)
