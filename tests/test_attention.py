@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from function_trace import trace_graph
 from ir_interpreter import run_module
 
 import gflow
@@ -15,7 +16,6 @@ from gflow.dialects.program import AtenStep
 from gflow.lowering import escaped, lower
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 ATEN = torch.ops.aten

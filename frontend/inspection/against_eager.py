@@ -22,10 +22,12 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.call.plan import Plan
 from gflow.errors import EagerMismatch, GraphError
+from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.recorder import describe
 from gflow.tracing.program.interpreter import run_trace
+from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import trace_graph
 
 from .noise import Noise
@@ -83,15 +85,7 @@ def _like(t: Tensor, storage: Any) -> Tensor:
     return empty.set_(storage, t.storage_offset(), t.shape, t.stride())
 
 
-def checked_step(
-    check: EagerCheck,
-    plan: Plan,
-    leaves: Sequence[Any],
-    graph: Any,
-    args: Any,
-    kwargs: Any,
-    where: str,
-) -> Any:
+def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, where: str) -> Any:
     """`plan.run` for a call of a graph, beside eager. where: the user's line.
 
     Raises:
@@ -102,17 +96,17 @@ def checked_step(
     state = graph.__dict__["_state"]
     arguments = plan.arguments.copy()
     for position, leaf in plan.input_slots:
-        arguments[position] = leaves[leaf]
+        arguments[position] = call.leaves[leaf]
     grad = bool(state.optimizers) or torch.is_grad_enabled()
 
     def eager() -> Any:
         with torch.set_grad_enabled(grad):
-            return graph.build(*args, **kwargs)
+            return call.build(*call.args, **call.kwargs)
 
     with torch.no_grad():
         before = _Memory([*arguments, *_state_tensors(state.optimizers)])
         python = _Python(state)
-        result = plan.run(leaves, state)
+        result = plan.run(call.leaves, state)
         after = _Memory(before.tensors)
         found = [t.clone() for t in tree_leaves(result) if isinstance(t, Tensor)]
         difference = _against_trace(plan, before, arguments, found)
@@ -123,7 +117,7 @@ def checked_step(
     if difference is not None:
         text = _message(plan, before, arguments, difference, said, where, state)
         if said == "build()":
-            text += _changed_op(plan.trace, graph, args, kwargs)
+            text += _changed_op(plan.trace, graph, call)
         if check.on_difference == "raise":
             raise EagerMismatch(text)
         warnings.warn(text, stacklevel=3)
@@ -460,12 +454,12 @@ def _message(
     return text
 
 
-def _changed_op(trace: Trace, graph: Any, args: Any, kwargs: Any) -> str:
+def _changed_op(trace: Trace, graph: Any, call: BoundCall) -> str:
     """The first op that `build()` has now and had not when it was traced, or has no more."""
     state = graph.__dict__["_state"]
     state.building = True
     try:
-        now = trace_graph(state.name, graph.build, args, kwargs, graph._roots(), state.optimizers)
+        now = trace_graph(TraceRequest(state.name, call, state.table, state.optimizers))
     finally:
         state.building = False
     for old, new in zip(trace.ops, now.ops):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gflow.call.plan import Plan, unflatten
+from gflow.call.plan import Plan
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
 from gflow.execution.executor import programs_for
@@ -23,7 +23,7 @@ from gflow.runtime.stored import artifact, checkpoint
 from gflow.runtime.stored.bundle import Bundle, write_bundle
 from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
-from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.trace import Trace, unflatten
 
 from .state_dict import state_dict
 

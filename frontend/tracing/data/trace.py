@@ -6,17 +6,18 @@ ATen overloads (no op mutates an argument; view ops stay, as pure ops).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from gflow.dialects.extents import Symbol
 
 from .guards import Guard
 from .places import NumberSource, OptimizerTrace
-from .values import TraceInput, TraceOp, TraceOutput, TraceValue, View
+from .values import OutputRef, TraceInput, TraceOp, TraceOutput, TraceValue, View
 
 
 @dataclass
@@ -70,3 +71,10 @@ class Trace:
             target = "" if out.alias is None else f" -> {self.inputs[out.alias].name}"
             lines.append(f"  return {out.value!r} {out.name}{target}")
         return "\n".join(lines)
+
+
+def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
+    """What `build()` returned, with tensors for the outputs."""
+    assert trace.out_spec is not None
+    leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
+    return tree_unflatten(leaves, trace.out_spec)

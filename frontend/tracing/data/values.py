@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,3 +125,20 @@ def values_in(arg: Any) -> Iterator[TraceValue]:
     elif isinstance(arg, dict):
         for item in arg.values():
             yield from values_in(item)
+
+
+def renamed(arg: Any, values: Mapping[TraceValue, TraceValue]) -> Any:
+    """Nested call arguments with some trace values exchanged for others."""
+    if isinstance(arg, TraceValue):
+        return values.get(arg, arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)([renamed(a, values) for a in arg])
+    if isinstance(arg, dict):
+        return {k: renamed(v, values) for k, v in arg.items()}
+    return arg
+
+
+def renamed_op(op: TraceOp, values: Mapping[TraceValue, TraceValue]) -> TraceOp:
+    """An op with some of its operands exchanged for others."""
+    args, kwargs = renamed(op.args, values), renamed(op.kwargs, values)
+    return TraceOp(op.func, args, kwargs, op.results, op.loc, op.scope)
