@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ class CallRecord:
     leaves: which of them each flattened argument is; modes: train or eval of each module; problem:
     why the call cannot be saved."""
 
-    parameters: list[list[str]]
+    parameters: list[list[Any]]
     modes: tuple[bool, ...] = ()
     structure: Any = None
     inputs: tuple[dict[str, Any], ...] = ()
@@ -31,7 +32,9 @@ def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
     tensors: list[torch.Tensor] = []
     try:
         bound = calls.bind(parameters, call.args, call.kwargs)
-        structure = calls.encode_arguments(bound, tensors, shared=True)
+        defaults = {p.name: p.default for p in inspect.signature(call.build).parameters.values()}
+        given = {n: v for n, v in bound.items() if n not in defaults or v is not defaults[n]}
+        structure = calls.encode_call(parameters, given, tensors, shared=True)
     except TypeError as error:
         return CallRecord(parameters, modes, problem=str(error))
     index = {id(t): n for n, t in enumerate(tensors)}

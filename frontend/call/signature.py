@@ -80,7 +80,8 @@ class Parameters:
                 break
         if len(values) < required:
             return None
-        own = self.function.__kwdefaults__ or {}
+        own = dict(zip(self.positional[required:], defaults))
+        own |= self.function.__kwdefaults__ or {}
         named: dict[str, Any] = {}
         for name in (
             *self.positional[max(len(values), self.only_positional) :],

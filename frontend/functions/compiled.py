@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
+from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
 from gflow.errors import GraphError, GraphInputError
 from gflow.lowering.dtypes import LoweringError
@@ -105,15 +106,31 @@ class _Runner:
     def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
         self.target, self.captured = target, Captured(target)
         self.program = _Program(target, self.captured, options)
+        self.parameters = Parameters(target)
         self._pairs: Any = None
         self._by_dynamo: Callable[..., Any] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
             return self.target(*args, **kwargs)
+        args, kwargs = self._bound(args, kwargs)
         if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
             return self._with_gradients(args, kwargs)
         return self.program(*args, **kwargs)
+
+    def _bound(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in the form of all that equal it; as it is spelled where hooks of a module may see that, and
+        where it does not fit, which is the function's own error."""
+        function: Any = self.target
+        if isinstance(function, torch.nn.Module):
+            if function._forward_pre_hooks or function._forward_hooks:
+                return args, kwargs
+            function = function.forward
+        if not self.parameters.are_of(function):
+            self.parameters = Parameters(function)
+        return self.parameters.bind(args, kwargs) or (args, kwargs)
 
     def _needs_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return any(t.requires_grad for t in self._tensors()) or any(
