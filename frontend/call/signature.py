@@ -51,7 +51,8 @@ class Parameters:
     def are_of(self, build: Callable[..., Any]) -> bool:
         """Whether they still are those of a function."""
         function: Any = getattr(build, "__func__", build)
-        return function is self.function and function.__code__ is self.code
+        code = getattr(function, "__code__", None)
+        return function is self.function and code is self.code
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
