@@ -9,10 +9,10 @@ import torch
 from torch.autograd.graph import increment_version
 
 from gflow.execution.executor import Compiled
-from gflow.guards.state import StateGuard
 from gflow.tracing.data.sizes import Dynamic, size_of
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef
+from gflow.tracing.reads.state import StateGuard
 
 from .call_record import CallRecord
 from .layout_guard import LayoutGuard, metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import GeneratorType
@@ -25,7 +25,7 @@ from .data.places import OptimizerTrace
 from .data.pytrees import learn, opened
 from .data.trace import Trace
 from .data.updates import check_update
-from .data.values import OutputRef, TraceOutput, TraceValue, View, values_in
+from .data.values import OutputRef, TraceInput, TraceOutput, TraceValue, View, values_in
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
 from .dispatch.pruning import prune

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from gflow.errors import GraphTraceError
-from gflow.guards.reads import OF_TENSORS
+from gflow.tracing.reads.reads import OF_TENSORS
 
 from ..program import collectives
 from .in_place import write_problem

@@ -68,6 +68,8 @@ class _Locator(Protocol):
 
 
 class _Recorder(Protocol):
+    sizes: Any
+
     @property
     def locator(self) -> _Locator: ...
 
@@ -195,7 +197,7 @@ _EXACT: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def expand(mode: Rewrites, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def expand(mode: Mode, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The handler of expansions."""
     if mode.recorder.sizes is not None:
         return func(*args, **kwargs)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphTraceError
-from gflow.guards.steps import StepReading
+from gflow.tracing.reads.steps import StepReading
 
 from ..context.location import user_line
 from ..context.threads import here_only

@@ -142,9 +142,8 @@ class _KeepingParameters(TorchDispatchMode):
 
     def _check(self, tensor: torch.Tensor) -> None:
         if tensor.untyped_storage().data_ptr() in self.places:
-            file, line = user_frame(2)
             raise GraphError(
-                f"{file}:{line}: a hook before an optimizer's step changes a parameter. In a graph it runs before "
+                f"{here()}: a hook before an optimizer's step changes a parameter. In a graph it runs before "
                 "the whole program, so the forward would see the change. Do it in build() after backward() "
                 "(p.data.mul_(…) works there), or in a hook after the step."
             )
