@@ -22,6 +22,7 @@ from gflow.dialects.program_form import seal
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
 from ..ir.errors import CompileError
+from ..ir.modules import entry_function
 from ..memory.plan_check import problems
 from ..targets import parse_target
 from .inputs import parse
@@ -227,15 +228,3 @@ def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
         raise PipelineError(CODE_GENERATION, found) from None
     if writer is not None:
         writer.succeeded()
-
-
-def entry_function(module: ir.Module) -> func.FuncOp:
-    """The first function of a module, which is the program.
-
-    Raises:
-        CompileError: there is none.
-    """
-    for op in module.body.operations:
-        if isinstance(op.operation.opview, func.FuncOp):
-            return op.operation.opview
-    raise CompileError("the module has no function")

@@ -35,7 +35,7 @@ def planned(plan: Plan) -> tuple[ir.Module, Any]:
 
 def planned_program(program: Any) -> tuple[ir.Module, Any]:
     """The same of a program."""
-    from gflow.compiler.driver.compile import entry_function
+    from gflow.compiler.ir.modules import entry_function
 
     context = make_context()
     with context:
