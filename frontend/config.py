@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .errors import GraphError
+from .inspection.against_eager import EagerCheck
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here
 from .tracing.context.ranks import world_size
 
 if TYPE_CHECKING:
     from .compiler import CompileOptions
-    from .inspection.against_eager import EagerCheck
 
 _log = logging.getLogger("gflow")
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
@@ -74,6 +74,7 @@ class GraphConfig:
 
     def resolved(self) -> CompileOptions:
         """The compiler's options, with the switches."""
+        # start-up: the compiler is loaded by who sets its options, or compiles
         from .compiler import CompileOptions
 
         options = self.compile_options or CompileOptions()
@@ -94,8 +95,6 @@ class GraphConfig:
 
         A checked step takes a few times as long and twice the memory; the Python of `build()` and of
         optimizers runs once more, and its effects on them are taken back. Other steps cost nothing."""
-        from .inspection.against_eager import EagerCheck
-
         if every is None:
             self._check = None
             return

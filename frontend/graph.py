@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .amp import StaticGradScaler
 from .call.call_record import record_call
 from .call.dynamic_dim import DynamicCalls
 from .call.expected import describe_call, difference, full_message
@@ -29,6 +30,7 @@ from .errors import EagerMismatch, GraphError, GraphInputError
 from .execution.device import tf32_kinds
 from .guards.build import Reading
 from .inspection import Inspection
+from .inspection.against_eager import checked_step
 from .oneflow.views import view_of
 from .report.printing import Calls
 from .runtime.seeds import Seeds
@@ -255,8 +257,6 @@ class Graph(Inspection, Sharing):
         Raises:
             GraphError: it is none of these.
         """
-        from .amp import StaticGradScaler
-
         state = self._checked()
         if grad_scaler is not None and not isinstance(
             grad_scaler, (torch.amp.GradScaler, StaticGradScaler)
@@ -311,8 +311,6 @@ class Graph(Inspection, Sharing):
 
     def _checked_run(self, check: Any, plan: Plan, call: BoundCall, hooked: bool) -> Any:
         """A run beside eager."""
-        from .inspection.against_eager import checked_step  # start-up: few graphs are checked
-
         try:
             return checked_step(check, plan, call, self, here())
         except EagerMismatch:  # the step itself was made

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "amp dynamo nn optim",
         "functions",
     ),
-    "gflow.tracing": ("data", "context", "program", "dispatch", "optimizers"),
+    "gflow.tracing": ("data", "context", "program", "reads", "dispatch", "optimizers"),
     "gflow.compiler": (
         "targets", "ir", "memory", "kernel", "passes", "emit", "driver", "reports", "tools",
     ),
@@ -44,9 +45,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "gflow.compiler.emit.triton": ("language", "region", "product", "ops", "toolchain"),
 }  # fmt: skip
 #: Arrows that point back until what they are for has moved: (file, what it imports). To be struck out.
-EXCEPTIONS: set[tuple[str, str]] = set()
+EXCEPTIONS = {
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.driver.compile"),
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.emit.cpu.scratch"),
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.emit.triton.scratch"),
+}
 #: Files that stand in a circle until then.
-CIRCLES: set[str] = {"gflow.runtime.cuda.capture", "gflow.runtime.cuda.executable"}
+CIRCLES = {"gflow.runtime.cuda.capture", "gflow.runtime.cuda.executable"}
 # Parts of PyTorch that only tracing and compiling need.
 TRACING_MACHINERY = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 
@@ -68,6 +73,7 @@ class Import:
     in_function: bool = False
 
 
+@cache
 def imports(path: Path, module: str, is_package: bool) -> list[Import]:
     """Every module that a file imports: at the top, for types only, or inside a function."""
     base = module.split(".") if is_package else module.split(".")[:-1]
@@ -208,10 +214,10 @@ def test_imports_in_functions_have_a_reason() -> None:
             if not found.in_function:
                 continue
             at = found.line - 1
-            while lines[at - 1].lstrip().startswith(("import ", "from ")):
+            while lines[at].lstrip().startswith(("import ", "from ")) or not lines[at].strip():
                 at -= 1
-            said = lines[found.line - 1], lines[at], lines[at - 1]
-            if not ("#" in said[0] or "#" in said[1] or said[2].lstrip().startswith("#")):
+            above = lines[at].lstrip().startswith("#")
+            if not above and "#" not in lines[at + 1] + lines[found.line - 1]:
                 bare.append(f"{path.relative_to(ROOT)}:{found.line}")
     assert not bare, "\n".join(sorted(set(bare)))
 

@@ -165,9 +165,11 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     """The target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.kind == "cuda":
+        # start-up: one generator of code is loaded
         from ..emit.triton import build as triton
 
         return triton.build_program(entry, target)
+    # start-up: one generator of code is loaded
     from ..emit.cpu import build as cpu
 
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)

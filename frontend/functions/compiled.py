@@ -25,6 +25,7 @@ from gflow.tracing.context.location import here
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
+from .differentiable import Differentiable
 from .joint import Undivided
 
 _log = logging.getLogger("gflow")
@@ -83,6 +84,7 @@ class _Program(Graph):
     def __init__(
         self, target: Callable[..., Any], captured: Captured, options: dict[str, Any]
     ) -> None:
+        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.compiler import CompileOptions
 
         super().__init__()
@@ -170,8 +172,6 @@ class _Runner:
         return result
 
     def _gradients(self) -> Any:
-        from .differentiable import Differentiable
-
         if self._pairs is None:
             self._pairs = pairs = Differentiable(self.target, self.captured, self.program.target)
             state, config = self.program.__dict__["_state"], self.program.config
@@ -180,6 +180,7 @@ class _Runner:
         return self._pairs
 
     def _dynamo(self) -> Callable[..., Any]:
+        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.dynamo import gflow
 
         backend = functools.partial(gflow, options=self.program.config.compile_options)

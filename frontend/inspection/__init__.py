@@ -82,8 +82,10 @@ class Inspection:
         plan = self._latest("ir")
         if stage == "planned":
             return plan.compiled.ir
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from gflow.compiler.driver import stages
 
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .stage import ir_at
 
         try:
@@ -100,8 +102,10 @@ class Inspection:
         Raises:
             GraphError: the target isn't known.
         """
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from gflow.compiler.targets import parse_target
 
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .kernels import kernels
 
         if target is not None:
@@ -113,6 +117,7 @@ class Inspection:
 
     def memory(self) -> MemorySummary:
         """What memory the latest compilation takes: `print` it, or write `.html(path)`."""
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .memory import memory
 
         return memory(self._latest("memory"))
@@ -127,6 +132,7 @@ class Inspection:
             GraphError: `rounds` is no number from 1 on.
             GraphInputError: the graph cannot take these inputs.
         """
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:
@@ -135,6 +141,7 @@ class Inspection:
 
     def explain(self) -> Explanation:
         """What the compiler did, and why: `print` it."""
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .explain import explain
 
         plan = self._latest("explain")

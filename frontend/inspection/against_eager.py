@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.call.plan import Plan
 from gflow.errors import EagerMismatch, GraphError
+from gflow.execution.executor import compile_trace
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef, TraceOp, TraceOutput, TraceValue
@@ -411,8 +412,6 @@ def _first_op(
     plan: Plan, before: _Memory, arguments: Sequence[Tensor]
 ) -> tuple[TraceOp, str] | None:
     """The first op whose result parts, when a program with the same options gives all results."""
-    from gflow.execution.executor import compile_trace
-
     values = [r for op in plan.trace.ops for r in op.results if r is not None and not r.is_number]
     if not values:
         return None

@@ -150,6 +150,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
 @cache
 def _table() -> Any:
     """PyTorch's decompositions; the import takes a third of a second, and few programs need one."""
+    # start-up: PyTorch's decompositions are loaded by the first op that has no rule
     from torch._decomp import decomposition_table
 
     return decomposition_table

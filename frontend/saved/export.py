@@ -35,6 +35,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
         GraphError: the graph was not called yet, or holds what no file can.
         ValueError: the target isn't known.
     """
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.targets import parse_target
 
     wanted = None if target is None else str(parse_target(target))

@@ -613,6 +613,7 @@ def _device(target: str) -> torch.device:
     """
     if target == "cpu":
         return torch.device("cpu")
+    # start-up: a program for the CPU needs no CUDA
     from ..cuda import DeviceError
 
     try:
