@@ -36,6 +36,7 @@ from .report.printing import Calls
 from .runtime.seeds import Seeds
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
+from .tracing.context.collector import collector_paused
 from .tracing.context.debug_settings import DebugSettings
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here, optimizer_added, user_frame
@@ -416,7 +417,7 @@ class Graph(Inspection, Sharing):
         plan = self._state.plans.find(key)
         if plan is not None:
             return call, plan, None
-        with one_at_a_time:
+        with one_at_a_time, collector_paused():
             return call, *self._new_program(key, call)
 
     def _nested(self) -> GraphError:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gflow.errors import GraphTraceError
 from gflow.runtime.interrupts import held
-from gflow.tracing.context.collector import collector_paused
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
@@ -65,7 +64,7 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
     parts = micro_batch_calls(request)
     first: FirstStep | None = None
     start, stepping = time.perf_counter(), 0.0
-    with collector_paused(), held():  # what is exchanged while `build()` runs is put back
+    with held():  # what is exchanged while `build()` runs is put back
         tracing = begin_trace(replace(request, call=parts[0]))
         found = tracing.finish()
     if isinstance(found, FirstStepNeeded):
@@ -74,7 +73,7 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
         stepping = time.perf_counter() - before
         if first.skipped:
             return Traced(None, first, {})
-        with collector_paused(), held():
+        with held():
             found = tracing.finish()
     assert isinstance(found, Trace)
     timings = {"trace": time.perf_counter() - start - stepping}
@@ -96,7 +95,6 @@ def _first_step(
     return made
 
 
-@collector_paused()
 def compile_plan(
     trace: Trace, call: BoundCall, options: Any, timings: dict[str, float] | None = None
 ) -> Plan:
