@@ -124,13 +124,15 @@ MODELS = {model.name: model for model in _MODELS}
 
 def trace_of(graph: TrainStep, inputs: Sequence[Tensor]) -> Any:
     """The trace of a training step; nothing is computed."""
+    from gflow.call.signature import bind_call
+    from gflow.tracing.program.modules import collect_modules
+    from gflow.tracing.request import TraceRequest
     from gflow.tracing.tracer import trace_graph
 
     state = graph._checked()
     state.building = True
     try:
-        return trace_graph(
-            state.name, graph.build, tuple(inputs), {}, graph._roots(), state.optimizers
-        )
+        table, call = collect_modules(graph._roots()), bind_call(graph.build, inputs, {})
+        return trace_graph(TraceRequest(state.name, call, table, state.optimizers))
     finally:
         state.building = False

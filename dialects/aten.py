@@ -152,6 +152,7 @@ def find_overload(name: str) -> Any:
     Raises:
         AtenError: torch has no such overload.
     """
+    # the dialect itself loads without torch
     import torch
 
     parts = name.split(".")
@@ -166,6 +167,7 @@ def find_overload(name: str) -> Any:
 
 def call_results(result: Any) -> list[Any]:
     """The tensors among a call's result, in the order of the op's results."""
+    # the dialect itself loads without torch
     import torch
 
     if isinstance(result, torch.Tensor):

@@ -130,6 +130,7 @@ _mlir: dict[tuple[ir.Context, TensorType], ir.Type] = {}
 
 def _import_bindings() -> None:
     global ir
+    # start-up: programs are read without the bindings of MLIR
     from . import mlir
 
     ir = mlir.ir

@@ -21,7 +21,7 @@ _OWN = {
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
     "compile": "functions.compiled",
-    "dynamic_dim": "execution.dynamic_dim",
+    "dynamic_dim": "call.dynamic_dim",
     "load": "saved.saving",
     "save": "saved.saving",
 }

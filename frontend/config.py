@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .errors import GraphError
-from .oneflow.deprecated_spellings import warn_older
-from .tracing.context.location import user_frame
+from .inspection.against_eager import EagerCheck
+from .tracing.context.deprecated_spellings import warn_older
+from .tracing.context.location import here
 from .tracing.context.ranks import world_size
 
 if TYPE_CHECKING:
     from .compiler import CompileOptions
-    from .inspection.against_eager import EagerCheck
 
 _log = logging.getLogger("gflow")
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
@@ -51,7 +51,7 @@ class GraphConfig:
         if name not in known:
             hint = difflib.get_close_matches(name, [*known[:1], *vars(GraphConfig)], n=1)
             more = f"; did you mean {hint[0]}?" if hint else ""
-            raise GraphError(f"{_here()}: a graph's config has no setting {name!r}{more}")
+            raise GraphError(f"{here()}: a graph's config has no setting {name!r}{more}")
         object.__setattr__(self, name, value)
         if name == "compile_options":
             self._on_change()
@@ -74,6 +74,7 @@ class GraphConfig:
 
     def resolved(self) -> CompileOptions:
         """The compiler's options, with the switches."""
+        # start-up: the compiler is loaded by who sets its options, or compiles
         from .compiler import CompileOptions
 
         options = self.compile_options or CompileOptions()
@@ -94,15 +95,13 @@ class GraphConfig:
 
         A checked step takes a few times as long and twice the memory; the Python of `build()` and of
         optimizers runs once more, and its effects on them are taken back. Other steps cost nothing."""
-        from .inspection.against_eager import EagerCheck
-
         if every is None:
             self._check = None
             return
         if on_difference not in ("raise", "warn"):
             known = "'raise' or 'warn'"
             problem = f"check_against_eager() takes on_difference={known}; got {on_difference!r}"
-            raise GraphError(f"{_here()}: {problem}")
+            raise GraphError(f"{here()}: {problem}")
         self._check = EagerCheck(_count("check_against_eager(every=…)", every), on_difference)
 
     def set_cache_size(self, size: int, *, strict: bool = False) -> None:
@@ -112,7 +111,7 @@ class GraphConfig:
         instead, which names the input that differs; `set_cache_size(1, strict=True)` fixes the graph
         to the inputs of its first call."""
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise GraphError(f"{_here()}: set_cache_size() takes a number from 1 on; got {size!r}")
+            raise GraphError(f"{here()}: set_cache_size() takes a number from 1 on; got {size!r}")
         self._resize(size, _flag("set_cache_size", strict))
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
@@ -123,7 +122,7 @@ class GraphConfig:
         names = {torch.float16: "f16", torch.bfloat16: "bf16"}
         if dtype not in names:
             raise GraphError(
-                f"{_here()}: enable_amp() takes dtype=torch.float16 or torch.bfloat16; got {dtype!r}"
+                f"{here()}: enable_amp() takes dtype=torch.float16 or torch.bfloat16; got {dtype!r}"
             )
         self._set(amp=names[dtype] if _flag("enable_amp", mode) else "")
 
@@ -165,7 +164,7 @@ class GraphConfig:
         if mode not in _STRAIGHTEN:
             known = ", ".join(repr(m) for m in _STRAIGHTEN)
             raise GraphError(
-                f"{_here()}: enable_straighten_algorithm() takes one of {known}; got {mode!r}"
+                f"{here()}: enable_straighten_algorithm() takes one of {known}; got {mode!r}"
             )
         self._set(straighten=mode)
 
@@ -194,7 +193,7 @@ class GraphConfig:
             wanted = parameters[0]
         elif any(not isinstance(p, (str, torch.Tensor)) for p in parameters):
             raise GraphError(
-                f"{_here()}: keep_gradients() takes names of parameters, or parameters; "
+                f"{here()}: keep_gradients() takes names of parameters, or parameters; "
                 f"got {parameters!r}"
             )
         self._own["kept_gradients"] = wanted
@@ -227,10 +226,10 @@ class GraphConfig:
         """
         mode = _flag("enable_zero", mode)
         if stage not in (1, 2, 3) or isinstance(stage, bool):
-            raise GraphError(f"{_here()}: enable_zero() takes stage=1, 2 or 3; got {stage!r}")
+            raise GraphError(f"{here()}: enable_zero() takes stage=1, 2 or 3; got {stage!r}")
         if shard_restore_level not in (0, 1, 2) or isinstance(shard_restore_level, bool):
             raise GraphError(
-                f"{_here()}: enable_zero() takes shard_restore_level=0, 1 or 2; "
+                f"{here()}: enable_zero() takes shard_restore_level=0, 1 or 2; "
                 f"got {shard_restore_level!r}"
             )
         least = _count("enable_zero(shard_min_size=…)", shard_min_size)
@@ -245,7 +244,7 @@ class GraphConfig:
         if mode not in modes:
             known = " or ".join(repr(m) for m in modes)
             raise GraphError(
-                f"{_here()}: set_zero_redundancy_optimizer_mode() takes {known}; got {mode!r}"
+                f"{here()}: set_zero_redundancy_optimizer_mode() takes {known}; got {mode!r}"
             )
         least = (self._own.get("zero") or (1, 1024, 1))[1]
         chosen = (1, least, 1) if mode == modes[0] else None
@@ -307,7 +306,7 @@ def check_zero(switches: dict[str, Any], name: str = "enable_zero") -> None:
     ranks = world_size()
     if zero is not None and zero[0] and ranks > 1:
         raise GraphError(
-            f"{_here()}: {name}() is on in a group of {ranks} ranks, and graphs do not split state "
+            f"{here()}: {name}() is on in a group of {ranks} ranks, and graphs do not split state "
             "between processes yet: each rank would keep all of it. Leave it out."
         )
 
@@ -328,7 +327,7 @@ def _budget(given: object) -> tuple[int, float]:
     if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 1:
         return int(given), 0.0
     raise GraphError(
-        f"{_here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
+        f"{here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
         f"in (0, 1] (0.5); got {given!r}"
     )
 
@@ -336,7 +335,7 @@ def _budget(given: object) -> tuple[int, float]:
 def _count(name: str, value: object, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         call = name if name.endswith(")") else f"{name}()"
-        raise GraphError(f"{_here()}: {call} takes an int, {least} or more; got {value!r}")
+        raise GraphError(f"{here()}: {call} takes an int, {least} or more; got {value!r}")
     return value
 
 
@@ -344,17 +343,12 @@ def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
     """A switch for another compiler."""
     if _flag(name, value):
         raise NotImplementedError(
-            f"{_here()}: {name}(): gflow compiles graphs itself; handing them to {what} will come "
+            f"{here()}: {name}(): gflow compiles graphs itself; handing them to {what} will come "
             f"with the extra gflow[{extra}], which does not exist yet. Leave the call out."
         )
 
 
 def _flag(name: str, mode: object) -> bool:
     if not isinstance(mode, bool):
-        raise GraphError(f"{_here()}: {name}() takes True or False; got {mode!r}")
+        raise GraphError(f"{here()}: {name}() takes True or False; got {mode!r}")
     return mode
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"

@@ -11,40 +11,44 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
+from .amp import StaticGradScaler
 from .call.call_record import record_call
+from .call.dynamic_dim import DynamicCalls
 from .call.expected import describe_call, difference, full_message
 from .call.first_step import FirstStep, Setup
 from .call.gradients import keeps, read_gradient
-from .call.plan import Plan, StepSkipped, compile_plan
+from .call.new_plan import compile_plan, trace_call
+from .call.plan import Plan
 from .call.plans import PlanCache
 from .call.sharing import Sharing
-from .call.signature import flatten_call
+from .call.signature import Parameters, bind_call
 from .call.transaction import Call
 from .call.watchers import building, is_building, one_at_a_time
 from .config import GraphConfig, check_zero
 from .errors import EagerMismatch, GraphError, GraphInputError
 from .execution.device import tf32_kinds
-from .execution.dynamic_dim import DynamicCalls
 from .guards.build import Reading
 from .inspection import Inspection
-from .oneflow.deprecated_spellings import warn_older
+from .inspection.against_eager import checked_step
 from .oneflow.views import view_of
-from .report.debug import DebugSettings
 from .report.printing import Calls
 from .runtime.seeds import Seeds
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
-from .tracing.context.location import optimizer_added, user_frame
+from .tracing.context.collector import collector_paused
+from .tracing.context.debug_settings import DebugSettings
+from .tracing.context.deprecated_spellings import warn_older
+from .tracing.context.location import here, optimizer_added, user_frame
 from .tracing.context.wrappers import check_optimizer
-from .tracing.data.sizes import Dynamic
+from .tracing.data.bound_call import BoundCall
 from .tracing.dispatch.clipping import clip_problem
 from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
 from .tracing.optimizers.unread_keys import unread_problem
 from .tracing.program.module_config import changes, check_settings, is_checkpointed
 from .tracing.program.modules import ModuleTable, collect_modules
 from .tracing.program.unwrapped import unwrapped
+from .tracing.request import TraceRequest
 
 _names: Counter[str] = Counter()
 _log = logging.getLogger("gflow")
@@ -72,6 +76,7 @@ class _State:
     latest: Plan | None = None
     calls: Calls = field(default_factory=Calls)
     debug: DebugSettings | None = None
+    parameters: Parameters | None = None
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
     call: Call = field(init=False)
     shareable: bool = True
@@ -203,7 +208,7 @@ class Graph(Inspection, Sharing):
             optim, lr_sch, is_sparse = lr_sch, is_sparse or None, False
         if not isinstance(optim, torch.optim.Optimizer):
             raise GraphError(
-                f"{_here()}: add_optimizer() takes a torch.optim.Optimizer, "
+                f"{here()}: add_optimizer() takes a torch.optim.Optimizer, "
                 f"got {type(optim).__name__}"
             )
         problem = None if lr_sch is None else schedule_problem(optim, lr_sch)
@@ -213,10 +218,10 @@ class Graph(Inspection, Sharing):
             or unread_problem(optim)
             or check_optimizer(optim)
         ):
-            raise GraphError(f"{_here()}: {problem}")
+            raise GraphError(f"{here()}: {problem}")
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
-            raise GraphError(f"{_here()}: {problem}")
+            raise GraphError(f"{here()}: {problem}")
         if is_sparse:
             state.sparse.append(len(state.optimizers))
         optimizer_added(optim)
@@ -243,7 +248,7 @@ class Graph(Inspection, Sharing):
         """
         state = self._checked()
         plans = [p for variants in state.plans.values() for p in variants]
-        wanted, where = self.config.kept_gradients, _here()
+        wanted, where = self.config.kept_gradients, here()
         return read_gradient(parameter, self._roots(), plans, state.optimizers, wanted, where)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
@@ -253,14 +258,12 @@ class Graph(Inspection, Sharing):
         Raises:
             GraphError: it is none of these.
         """
-        from .amp import StaticGradScaler
-
         state = self._checked()
         if grad_scaler is not None and not isinstance(
             grad_scaler, (torch.amp.GradScaler, StaticGradScaler)
         ):
             raise GraphError(
-                f"{_here()}: set_grad_scaler() takes a gflow.amp.GradScaler, a torch.amp.GradScaler "
+                f"{here()}: set_grad_scaler() takes a gflow.amp.GradScaler, a torch.amp.GradScaler "
                 f"or a gflow.amp.StaticGradScaler, got {type(grad_scaler).__name__}"
             )
         state.scaler = grad_scaler
@@ -286,19 +289,19 @@ class Graph(Inspection, Sharing):
             if state is not None and hooked:
                 check_hooks(state.optimizers, state.scaler)
                 run_hooks(state.optimizers[0], after=False)
-            leaves, plan = self._program(args, kwargs)
-            first = plan.first
-            if isinstance(plan, StepSkipped) or (first is not None and not first.done):
-                return self._first_step(first, hooked)
+            call, plan, first = self._program(args, kwargs)
             state = self._state
+            if first is not None:
+                return self._first_step(first, hooked)
+            assert plan is not None
             run: Any = plan.compiled.run
             run.done = False
             state.call.begin(run)
             check = self.config._check
             if check is None or not check.is_due(state.call.steps):
-                result = plan.run(leaves, state)
+                result = plan.run(call.leaves, state)
             else:
-                result = self._checked_run(check, plan, leaves, args, kwargs, hooked)
+                result = self._checked_run(check, plan, call, hooked)
             if hooked:
                 run_hooks(state.optimizers[0], after=True)
             state.call.finish()
@@ -307,20 +310,10 @@ class Graph(Inspection, Sharing):
             self._settle(error)
             raise
 
-    def _checked_run(
-        self,
-        check: Any,
-        plan: Plan,
-        leaves: Sequence[Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        hooked: bool,
-    ) -> Any:
+    def _checked_run(self, check: Any, plan: Plan, call: BoundCall, hooked: bool) -> Any:
         """A run beside eager."""
-        from .inspection.against_eager import checked_step
-
         try:
-            return checked_step(check, plan, leaves, self, args, kwargs, _here())
+            return checked_step(check, plan, call, self, here())
         except EagerMismatch:  # the step itself was made
             if hooked:
                 run_hooks(self._state.optimizers[0], after=True)
@@ -343,17 +336,17 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         if state.call.called and not state.call.broken:
             raise GraphError(
-                f"{_here()}: {state.name} was called already, and a graph's state can only be loaded "
+                f"{here()}: {state.name} was called already, and a graph's state can only be loaded "
                 "before the first call. Make a new graph and load into it, or load into the modules "
                 "and optimizers themselves (model.load_state_dict, optimizer.load_state_dict): the "
                 "graph works on their tensors."
             )
-        load_state_dict(state, self._roots(), state_dict, strict, _here())
+        load_state_dict(state, self._roots(), state_dict, strict, here())
         state.call.broken = ""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise GraphError(
-            f"{_here()}: a graph cannot be copied or pickled. Make another over copy.deepcopy(model), or "
+            f"{here()}: a graph cannot be copied or pickled. Make another over copy.deepcopy(model), or "
             "save it with gflow.save()."
         )
 
@@ -366,7 +359,7 @@ class Graph(Inspection, Sharing):
                 return func(*args, **kwargs)
 
         if not callable(func) or isinstance(func, (type, torch.nn.Module)):
-            raise GraphError(f"{_here()}: Graph.trace takes a function, got {type(func).__name__}")
+            raise GraphError(f"{here()}: Graph.trace takes a function, got {type(func).__name__}")
         Traced.__name__ = Traced.__qualname__ = f"{getattr(func, '__name__', 'function')}_graph"
         return Traced()
 
@@ -376,53 +369,62 @@ class Graph(Inspection, Sharing):
         Nothing is run, except where an optimizer can make its state only by a first step.
         """
         try:
-            _, plan = self._program(args, kwargs)
+            _, _, first = self._program(args, kwargs)
             call = self._state.call
-            if plan.first is not None and not plan.first.done:
+            if first is not None:
                 optimizers = self._state.optimizers
                 if hooked := has_hooks(optimizers):
                     check_hooks(optimizers, self._state.scaler)
                     run_hooks(optimizers[0], after=False)
-                self._first_step(plan.first, hooked)
+                self._first_step(first, hooked)
             call.setup, call.called = None, True
         except BaseException as error:
             self._settle(error)
             raise
 
-    def _program(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Sequence[Any], Plan | StepSkipped]:
-        """The tensors of a call and its program, compiled if it is a new one."""
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:
+        """A call, and the key of its programs: the call's own, and what else changes a trace."""
         state: _State | None = self.__dict__.get("_state")
         if state is None or state.table is None:
             state = self._first_call()
+        build = self.build
+        if state.parameters is None or not state.parameters.are_of(build):
+            state.parameters = Parameters(build)
+        call = bind_call(build, args, kwargs, state.parameters)
+        state.dynamic.mark(call)
         assert state.table is not None
-        if state.call.broken:
+        if not state.table.is_current():
+            self._collect(state)
+        return call, (call.key, *_modes(state))
+
+    def _program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A call with its program, compiled if it is a new one, and the first step that stands for this call, if
+        one had to be made. There is no program where an optimizer has skipped that step."""
+        state: _State | None = self.__dict__.get("_state")
+        if state is not None and state.call.broken:
             raise GraphError(
-                f"{_here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
+                f"{here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
                 f"and optimizers are partly updated, and takes no further calls. What happened: "
                 f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
             )
-        if is_building() or _is_traced(args) or _is_traced(tuple(kwargs.values())):
-            raise GraphError(
-                f"{_here()}: {state.name} is called inside build() of a graph; graphs don't nest. "
-                "Call its modules there instead, or call one graph after the other."
-            )
-        leaves, key = flatten_call(self.build, args, kwargs)
-        call = state.dynamic.of(self.build, args, kwargs, leaves, key)
-        if call is not None:
-            key = call.key
-        if not state.table.is_current():
-            self._collect(state)
-        key = (key, *_modes(state))
-        plan = state.plans.find(key)
-        if plan is None:
-            try:
-                with one_at_a_time:
-                    plan = self._new_program(key, args, kwargs, call.dynamic if call else None)
-            except StepSkipped as skipped:
-                return leaves, skipped
-        return leaves, plan
+        if is_building():
+            raise self._nested()
+        call, key = self._bind(args, kwargs)
+        if _is_traced(call.leaves):
+            raise self._nested()
+        plan = self._state.plans.find(key)
+        if plan is not None:
+            return call, plan, None
+        with one_at_a_time, collector_paused():
+            return call, *self._new_program(key, call)
+
+    def _nested(self) -> GraphError:
+        return GraphError(
+            f"{here()}: {self.name} is called inside build() of a graph; graphs don't nest. "
+            "Call its modules there instead, or call one graph after the other."
+        )
 
     # the slow path
 
@@ -431,7 +433,7 @@ class Graph(Inspection, Sharing):
         if state is None:
             kind = type(self)
             raise GraphError(
-                f"{_here()}: {kind.__name__}.__init__ does not call super().__init__(); call it "
+                f"{here()}: {kind.__name__}.__init__ does not call super().__init__(); call it "
                 "first, before attributes are set and optimizers are added."
             )
         return state
@@ -440,7 +442,7 @@ class Graph(Inspection, Sharing):
         state = self._checked()
         if type(self).build is Graph.build:
             raise GraphError(
-                f"{_here()}: {type(self).__name__} does not define build(); define "
+                f"{here()}: {type(self).__name__} does not define build(); define "
                 "`def build(self, ...)` with the program to compile, and call the graph itself."
             )
         self._collect(state)
@@ -460,46 +462,42 @@ class Graph(Inspection, Sharing):
                 state.plans.clear()
                 state.table, state.marks = collect_modules(self._roots()), None
 
-    def _new_program(
-        self,
-        key: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        dynamic: Dynamic | None = None,
-    ) -> Plan:
-        state = self._checked()
-        assert state.table is not None
-        check_settings(state.table.names, state.table.modules)
+    def _new_program(self, key: Any, call: BoundCall) -> tuple[Plan | None, FirstStep | None]:
+        """See `_program`."""
+        state, roots = self._checked(), self._roots()
+        table = state.table
+        if table is None or table.roots != roots:  # a list of modules may have grown
+            table = collect_modules(roots)
+        check_settings(table.names, table.modules)
         check_zero(self.config.switches())
-        given = describe_call(self.build, args, kwargs)
-        unlike = difference(given, [plan.call for plan in state.plans])
+        given = describe_call(call)
+        unlike = difference(given, [plan.described for plan in state.plans])
         if state.plans.is_full:
-            raise GraphInputError(full_message(_here(), state.name, state.plans.size, unlike))
+            raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
         self._say_why(key)
         state.call.prepare(Setup(state.optimizers, state.scaler))
+        reading = Reading(self, state.name, call.build, roots, table)
+        kept = keeps(self.config.kept_gradients, roots, here())
+        request = TraceRequest(
+            state.name,
+            call,
+            table,
+            state.optimizers,
+            state.scaler,
+            kept,
+            self.config.gradient_accumulation_steps if state.optimizers else 1,
+            state.sparse,
+            reading.reached,
+        )
+        kind = type(self).__name__
         state.building = True
-        reading = Reading(self, state.name, self.build, self._roots(), state.table)
         try:
-            with building(
-                state.name, type(self).__name__, state.debug, state.table, reading.frames
-            ) as calls:
-                plan = compile_plan(
-                    state.name,
-                    self.build,
-                    args,
-                    kwargs,
-                    self._roots(),
-                    state.optimizers,
-                    self.config.resolved(),
-                    state.scaler,
-                    keeps(self.config.kept_gradients, self._roots(), _here()),
-                    self.config.gradient_accumulation_steps,
-                    state.sparse,
-                    dynamic,
-                    reading.reached,
-                    state.call.setup,
-                )
-                plan.guard = reading.guard(plan.trace, (args, kwargs))
+            with building(state.name, kind, state.debug, table, reading.frames) as calls:
+                traced = trace_call(request, state.call.setup)
+                if traced.trace is None:
+                    return None, traced.first
+                plan = compile_plan(traced.trace, call, self.config.resolved(), traced.timings)
+                plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
@@ -509,11 +507,11 @@ class Graph(Inspection, Sharing):
         for optimizer in state.optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]
         state.latest, state.calls = plan, calls
-        plan.call = given
-        plan.record = record_call(self.build, args, kwargs, state.table.modes())
+        plan.described = given
+        plan.record = record_call(call, table.modes())
         state.call.drop = partial(state.plans.discard, plan)
         state.plans.add(key, plan)
-        return plan
+        return plan, traced.first
 
     def _say_why(self, key: Any) -> None:
         """Once a signature has several programs for the sake of Python state, tell which changes."""
@@ -536,9 +534,8 @@ class Graph(Inspection, Sharing):
         if state is not None:
             state.call.settle(error)
 
-    def _first_step(self, first: FirstStep | None, hooked: bool) -> Any:
+    def _first_step(self, first: FirstStep, hooked: bool) -> Any:
         """Take what was computed on copies for this call's."""
-        assert first is not None
         call = self._state.call
         call.begin(first)
         first.commit()
@@ -588,19 +585,9 @@ def _modes(state: _State) -> tuple[Any, ...]:
     )
 
 
-def _is_traced(args: tuple[Any, ...]) -> bool:
-    """The graph is called inside another graph's `build()`."""
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            return torch._is_functional_tensor(arg)
-    return any(
-        isinstance(leaf, torch.Tensor) and torch._is_functional_tensor(leaf)
-        for arg in args
-        if isinstance(arg, (list, tuple, dict))
-        for leaf in tree_flatten(arg)[0]
-    )
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"
+def _is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether the graph is called with what another graph's `build()` computes."""
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            return torch._is_functional_tensor(leaf)
+    return False

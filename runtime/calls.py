@@ -15,13 +15,40 @@ import torch
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
 
-def parameters_of(function: Callable[..., Any]) -> list[list[str]]:
-    """A function's parameters: name and kind of each."""
-    return [[p.name, p.kind.name] for p in inspect.signature(function).parameters.values()]
+def parameters_of(function: Callable[..., Any]) -> list[list[Any]]:
+    """A function's parameters: name and kind of each, and its default, where that can be data."""
+    found: list[list[Any]] = []
+    for p in inspect.signature(function).parameters.values():
+        found.append([p.name, p.kind.name])
+        tensors: list[torch.Tensor] = []
+        if p.default is not p.empty:
+            try:
+                default = encode_arguments(p.default, tensors, shared=True)
+            except TypeError:
+                continue
+            if not tensors:
+                found[-1].append(default)
+    return found
+
+
+def encode_call(
+    parameters: Sequence[Sequence[Any]],
+    bound: Mapping[str, Any],
+    tensors: list[torch.Tensor],
+    shared: bool,
+) -> Any:
+    """A call as data, with the defaults of what was not given. bound: what was; see `encode_arguments`.
+
+    Raises:
+        TypeError: there is another object among them.
+    """
+    (items,) = encode_arguments(bound, tensors, shared).values()
+    items += [[repr(p[0]), p[2]] for p in parameters if len(p) == 3 and p[0] not in bound]
+    return {"dict": sorted(items, key=lambda item: item[0])}
 
 
 def bind(
-    parameters: Sequence[Sequence[str]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    parameters: Sequence[Sequence[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The value of each parameter that was given one.
 
@@ -29,7 +56,7 @@ def bind(
         TypeError: the arguments do not fit.
     """
     found = []
-    for name, kind in parameters:
+    for name, kind, *_ in parameters:
         kind_of = _KINDS[kind]
         variable = kind_of in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         default = inspect.Parameter.empty if variable else None

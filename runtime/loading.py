@@ -34,6 +34,7 @@ def load_program(
     """
     if program.target == "cpu":
         return Executable(program, arena, kept_results=kept_results)
+    # start-up: a program for the CPU needs no CUDA
     from .cuda import CudaExecutable
 
     return CudaExecutable(program, cuda_device(where), arena, kept_results=kept_results)
@@ -50,15 +51,18 @@ def cuda_device(where: torch.device | None = None) -> Any:
     Raises:
         DeviceError: there is none.
     """
+    # start-up: a program for the CPU needs no CUDA
     from .cuda import DeviceError
 
     stand_in = os.environ.get(DEVICE, "")
     if interpreted():
+        # start-up: a program for the CPU needs no CUDA
         from .cuda.interpreter import InterpreterDevice
 
         return InterpreterDevice()
     if stand_in:
         raise DeviceError(f"{DEVICE}={stand_in}: 'interpreter' is the one that is known")
+    # start-up: a program for the CPU needs no CUDA
     from .cuda.gpu import gpu
 
     return gpu(where or torch.device("cuda"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from function_trace import trace_graph
 from ir_interpreter import run_module
 from op_db_exceptions import NO_VALUES, TOLERANCE
 from torch.testing._internal.common_methods_invocations import op_db
@@ -21,7 +22,6 @@ from torch.utils import _pytree as pytree
 
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 Run = Callable[[ir.Module, list[Tensor]], list[Tensor]]

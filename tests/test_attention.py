@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from function_trace import trace_graph
 from ir_interpreter import run_module
 
 import gflow
 from gflow.compiler.driver.compile import compile_module
 from gflow.dialects.program import AtenStep
 from gflow.lowering import escaped, lower
-from gflow.tracing.data.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
-from gflow.tracing.tracer import trace_graph
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
 
 Tensor = torch.Tensor
 ATEN = torch.ops.aten

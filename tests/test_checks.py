@@ -13,7 +13,7 @@ import gflow
 from gflow import nn
 from gflow.compiler import CompileOptions
 from gflow.compiler.emit.triton.accesses import accesses
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 from gflow.runtime.cuda.fake import dry_run
 from gflow.runtime.failures import where
 from gflow.saved.run import main as gflow_run

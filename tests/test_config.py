@@ -17,7 +17,7 @@ from torch import nn
 import gflow
 from gflow.compiler import resolve
 from gflow.config import GraphConfig
-from gflow.oneflow import deprecated_spellings
+from gflow.tracing.context import deprecated_spellings
 from gflow.tracing.program.module_config import settings_of
 
 DOCS = Path(__file__).parents[1] / "docs" / "config.md"

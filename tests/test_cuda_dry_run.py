@@ -17,7 +17,7 @@ from gflow.compiler.emit.triton.accesses import accesses
 from gflow.dialects.accesses import Access, Accesses, Unit
 from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, TensorRef
 from gflow.dialects.types import TensorType
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 from gflow.runtime.cuda import CudaExecutable, DeviceError
 from gflow.runtime.cuda.fake import FakeDevice, dry_run
 from gflow.runtime.tensors import DTYPES

@@ -25,7 +25,8 @@ from gflow.dialects.program import (
     TritonKernel,
 )
 from gflow.dialects.program_form import packed, seal
-from gflow.execution.device import programs_for, tuned
+from gflow.execution.device import tuned
+from gflow.execution.executor import programs_for
 from gflow.runtime.aten_step import AtenCall
 from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice

@@ -264,7 +264,7 @@ def test_a_hot_call_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_tracing_grows_linearly() -> None:
-    from gflow.tracing.tracer import trace_graph
+    from function_trace import trace_graph
 
     def work(depth: int) -> int:
         model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(depth)])

@@ -105,7 +105,7 @@ def test_a_compilation_that_fails(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("gflow.call.plan.compile_step", fail)
+        patch.setattr("gflow.call.new_plan.compile_step", fail)
         with pytest.raises(error):
             graph(x)
     assert same(snapshot(graph), before)
@@ -172,7 +172,7 @@ def test_a_step_that_fails_between_updates() -> None:
 
 def test_a_step_that_is_not_expected_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can be neither undone nor finished is said, and no call goes on from it."""
-    for module in ("passes.materialize", "schedule.dependences"):
+    for module in ("passes.memory.materialize", "passes.schedule.dependences"):
         monkeypatch.setattr(f"gflow.compiler.{module}.may_fail", lambda o: False)
     graph, x = Linear(), torch.randn(3, 4)
     graph(x)

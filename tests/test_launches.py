@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.driver.compile import entry_function
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.reports.launches import COPIES, LaunchReport, launch_report
 from gflow.compiler.targets import DEVICES, Target
 from gflow.compiler.tools.opt import main

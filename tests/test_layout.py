@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,33 @@ MAY_IMPORT = {
     "gflow.compiler": {"gflow.compiler", "gflow.dialects"},
     "gflow.runtime": {"gflow.runtime", "gflow.dialects"},
 }
+#: The folders inside of a package, from the lowest on; those of one line know nothing of each other. Files beside
+#: the folders are the package's own, and may import, and be imported by, all.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "gflow": (
+        "tracing",
+        "lowering guards report",
+        "execution",
+        "call",
+        "saved oneflow inspection",
+        "amp dynamo nn optim",
+        "functions",
+    ),
+    "gflow.tracing": ("data", "context", "program", "reads", "dispatch", "optimizers"),
+    "gflow.compiler": (
+        "targets", "ir", "memory", "kernel", "passes", "emit", "driver", "reports", "tools",
+    ),
+    "gflow.compiler.emit": ("cpu triton",),
+    "gflow.compiler.emit.triton": ("language", "region", "product", "ops", "toolchain"),
+}  # fmt: skip
+#: Arrows that point back until what they are for has moved: (file, what it imports). To be struck out.
+EXCEPTIONS = {
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.driver.compile"),
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.emit.cpu.scratch"),
+    ("gflow.compiler.passes.memory.scratch", "gflow.compiler.emit.triton.scratch"),
+}
+#: Files that stand in a circle until then.
+CIRCLES = {"gflow.runtime.cuda.capture", "gflow.runtime.cuda.executable"}
 # Parts of PyTorch that only tracing and compiling need.
 TRACING_MACHINERY = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 
@@ -34,22 +64,33 @@ def owner(module: str) -> str | None:
     return None
 
 
-def imports(path: Path, module: str, is_package: bool) -> list[tuple[int, str]]:
-    """Every module that a file imports, at the top or inside a function, with its line."""
-    found = []
+@dataclass(frozen=True)
+class Import:
+    """One import of a file: the modules that it may name, the likeliest first, and whether a function makes it."""
+
+    line: int
+    names: tuple[str, ...]
+    in_function: bool = False
+
+
+@cache
+def imports(path: Path, module: str, is_package: bool) -> list[Import]:
+    """Every module that a file imports: at the top, for types only, or inside a function."""
     base = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            start = base[: len(base) - node.level + 1] if node.level else []
-            name = ".".join([*start, *filter(None, [node.module])])
-            # `from gflow import compiler` names the package in the list of names
-            found += [
-                (node.lineno, f"{name}.{alias.name}" if name == "gflow" else name)
-                for alias in node.names
-            ]
-    return found
+
+    def walk(node: ast.AST, in_function: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(child.lineno, (a.name,), in_function) for a in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                start = base[: len(base) - child.level + 1] if child.level else []
+                name = ".".join([*start, *filter(None, [child.module])])
+                for alias in child.names:  # a module of a package, or a name in a module
+                    yield Import(child.lineno, (f"{name}.{alias.name}", name), in_function)
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+            yield from walk(child, in_function or isinstance(child, functions))
+
+    return list(walk(ast.parse(path.read_text(), str(path)), False))
 
 
 def our_files() -> list[tuple[str, Path]]:
@@ -67,18 +108,125 @@ def test_import_arrows_never_point_back() -> None:
     for module, path in our_files():
         package = owner(module)
         assert package is not None
-        for line, name in imports(path, module, path.name == "__init__.py"):
+        for found in imports(path, module, path.name == "__init__.py"):
+            name = found.names[
+                0
+            ]  # `from gflow import compiler` names the package in the list of names
             target = owner(name)
             if target is not None and target not in MAY_IMPORT[package]:
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {package} imports {name}")
+                wrong.append(f"{path.relative_to(ROOT)}:{found.line}: {package} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def edges() -> dict[str, dict[str, int]]:
+    """Which file imports which, with a line: all kinds of imports."""
+    files = our_files()
+    known = {module for module, _ in files}
+    found: dict[str, dict[str, int]] = {}
+    for module, path in files:
+        own = found[module] = {}
+        for one in imports(path, module, path.name == "__init__.py"):
+            target = next((name for name in one.names if name in known), module)
+            if target != module:
+                own.setdefault(target, one.line)
+    return found
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node (Tarjan)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": ["b"], "b": ["c"], "c": ["b", "d"], "d": []}) == [["b", "c"]]
+    assert circles({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
+
+
+def test_no_circle_of_files() -> None:
+    """Imports for types and in functions count: what needs each other is one thing, in one file."""
+    found = [c for c in circles(edges()) if not set(c) <= CIRCLES]
+    assert not found, found
+
+
+def layer_of(module: str, package: str) -> tuple[int, str] | None:
+    """The layer of a package's folder that a module lies in, and the folder."""
+    folder = module[len(package) + 1 :].split(".")[0] if module.startswith(package + ".") else ""
+    for number, folders in enumerate(LAYERS[package]):
+        if folder in folders.split():
+            return number, folder
+    return None
+
+
+def test_layers_never_point_back() -> None:
+    wrong = []
+    back = set()
+    for module, targets in edges().items():
+        for target, line in targets.items():
+            for package in LAYERS:
+                mine, other = layer_of(module, package), layer_of(target, package)
+                if mine is None or other is None or mine == other or mine[0] > other[0]:
+                    continue
+                back.add((module, target))
+                if (module, target) not in EXCEPTIONS:
+                    wrong.append(f"{module}:{line} imports {target}, which is no layer below it")
+    assert not wrong, "\n".join(wrong)
+    assert back == EXCEPTIONS, f"strike out {EXCEPTIONS - back}"
+
+
+def test_every_folder_has_a_layer() -> None:
+    for package in LAYERS:
+        folder = FOLDERS.get(package) or FOLDERS["gflow.compiler"].joinpath(*package.split(".")[2:])
+        if package == "gflow.tracing":
+            folder = FOLDERS["gflow"] / "tracing"
+        found = {path.parent.name for path in folder.glob("*/__init__.py")}
+        listed = {name for names in LAYERS[package] for name in names.split()}
+        assert found == listed, (package, found ^ listed)
+
+
+def test_imports_in_functions_have_a_reason() -> None:
+    """In a comment on their line, or above the first of several: a circle is none."""
+    bare = []
+    for module, path in our_files():
+        lines = path.read_text().splitlines()
+        for found in imports(path, module, path.name == "__init__.py"):
+            if not found.in_function:
+                continue
+            at = found.line - 1
+            while lines[at].lstrip().startswith(("import ", "from ")) or not lines[at].strip():
+                at -= 1
+            above = lines[at].lstrip().startswith("#")
+            if not above and "#" not in lines[at + 1] + lines[found.line - 1]:
+                bare.append(f"{path.relative_to(ROOT)}:{found.line}")
+    assert not bare, "\n".join(sorted(set(bare)))
 
 
 def test_relative_imports_are_resolved() -> None:
     """The check above sees through `from ..x import y`."""
     for module, path in our_files():
         if path.match("dialects/ops/__init__.py"):
-            names = {name for _, name in imports(path, module, True)}
+            names = {name for found in imports(path, module, True) for name in found.names}
             assert "gflow.dialects.opdef" in names
             return
     pytest.fail("dialects/ops/__init__.py is gone; give this test another file")
@@ -88,8 +236,8 @@ def test_one_import_of_the_bindings() -> None:
     users = [
         str(path.relative_to(ROOT))
         for module, path in our_files()
-        for _, name in imports(path, module, path.name == "__init__.py")
-        if name.split(".")[0] in ("torch_mlir", "mlir")
+        for found in imports(path, module, path.name == "__init__.py")
+        if found.names[0].split(".")[0] in ("torch_mlir", "mlir")
     ]
     assert set(users) <= {"dialects/mlir.py"}
 

@@ -143,8 +143,9 @@ class _Volume(nn.Module):
 
 
 def _training_module(model: nn.Module, x: torch.Tensor, classes: int) -> ir.Module:
+    from function_trace import trace_graph
+
     from gflow.lowering import lower
-    from gflow.tracing.tracer import trace_graph
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
+from function_trace import trace_graph
 from op_db_harness import _argument, _forward, _same_layout, all_ops, compare, op_name, samples
 
 from gflow.compiler import compile_module
 from gflow.errors import GraphTraceError
 from gflow.lowering import lower
 from gflow.runtime import Executable
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from function_trace import trace_graph
 from torch import nn
 
-from gflow.tracing.data.trace import Trace, values_in
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import values_in
 from gflow.tracing.program.interpreter import apply_aliases, run_trace
-from gflow.tracing.tracer import trace_graph
 
 
 def trace(build: Callable[..., Any], *args: Any, **modules: nn.Module) -> Trace:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from function_trace import trace_graph
 from torch import nn
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
@@ -16,7 +17,6 @@ from gflow.lowering import lower
 from gflow.runtime.cuda.executable import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from function_trace import trace_graph
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,7 +15,6 @@ from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.lowering import lower
 from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
-from gflow.tracing.tracer import trace_graph
 
 
 def _with_gradient(normalize: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Any]:

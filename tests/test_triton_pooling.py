@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from function_trace import trace_graph
 from ir_interpreter import DTYPES
 from test_triton_indexing import check, op
 from torch.nn import functional as F
@@ -24,7 +25,6 @@ from gflow.dialects.types import TensorType
 from gflow.lowering import lower
 from gflow.runtime.cuda.executable import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 

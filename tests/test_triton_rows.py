@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from function_trace import trace_graph
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 from gflow.lowering import lower
 from gflow.runtime.cuda.executable import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
-from gflow.tracing.tracer import trace_graph
 
 Tensor = torch.Tensor
 

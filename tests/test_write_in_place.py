@@ -19,7 +19,7 @@ from gflow.compiler.emit.triton.accesses import accesses
 from gflow.compiler.memory.plan_check import problems
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 from gflow.runtime.cuda.fake import dry_run
 
 HALVES = (

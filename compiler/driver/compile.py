@@ -22,6 +22,7 @@ from gflow.dialects.program_form import seal
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
 from ..ir.errors import CompileError
+from ..ir.modules import entry_function
 from ..memory.plan_check import problems
 from ..targets import parse_target
 from .inputs import parse
@@ -164,9 +165,11 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     """The target's code for a planned function."""
     target = parse_target(resolved.target)
     if target.kind == "cuda":
+        # start-up: one generator of code is loaded
         from ..emit.triton import build as triton
 
         return triton.build_program(entry, target)
+    # start-up: one generator of code is loaded
     from ..emit.cpu import build as cpu
 
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
@@ -227,15 +230,3 @@ def _reproducible(module: ir.Module, writer: Writer | None) -> Iterator[None]:
         raise PipelineError(CODE_GENERATION, found) from None
     if writer is not None:
         writer.succeeded()
-
-
-def entry_function(module: ir.Module) -> func.FuncOp:
-    """The first function of a module, which is the program.
-
-    Raises:
-        CompileError: there is none.
-    """
-    for op in module.body.operations:
-        if isinstance(op.operation.opview, func.FuncOp):
-            return op.operation.opview
-    raise CompileError("the module has no function")

@@ -76,6 +76,7 @@ def functions(module: ir.Operation) -> list[func.FuncOp]:
 
 
 def _cpu_programs(module: ir.Operation) -> list[Program]:
+    # start-up of gflow-opt: what is printed loads what it needs
     from ..emit.cpu.build import build_program
 
     found = []
@@ -141,6 +142,7 @@ def llvm_dialect(module: ir.Operation, options: EmitOptions) -> str:
 
 def llvm(module: ir.Operation, options: EmitOptions) -> str:
     """The kernels as LLVM IR, before LLVM optimizes them."""
+    # start-up of gflow-opt: what is printed loads what it needs
     from gflow.dialects.mlir import translate_module_to_llvmir
 
     return translate_module_to_llvmir(_lowered(module, options))
@@ -156,6 +158,7 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
     """The sources of the Triton kernels, and the launches."""
+    # start-up of gflow-opt: what is printed loads what it needs
     from ..targets import parse_target
     from .emit_triton import programs, triton_text
 
@@ -168,6 +171,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
 
 def launches(module: ir.Operation, options: EmitOptions) -> str:
     """What the launches of Triton kernels move and compute, and the floor of the time for it."""
+    # start-up of gflow-opt: what is printed loads what it needs
     from ..reports.launches import launch_report
     from ..targets import parse_target
 

@@ -17,6 +17,7 @@ def programs(functions: list[func.FuncOp], target: Target) -> list[Program]:
     Raises:
         CannotLower: an op has no code.
     """
+    # start-up of gflow-opt: what is printed loads what it needs
     from ..emit.triton.build import build_program
 
     return [build_program(f, target) for f in functions]

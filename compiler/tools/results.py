@@ -27,6 +27,7 @@ class Results:
         """
         self.options = options
         if options.emit != "mlir":
+            # start-up of gflow-opt: what is printed loads what it needs
             from .emit import EmitError, check_form
 
             try:
@@ -34,6 +35,7 @@ class Results:
             except EmitError as error:
                 raise ResultsError(str(error)) from None
         if options.gflow_report is not None:
+            # start-up of gflow-opt: what is printed loads what it needs
             from ..reports.costs import device_named
 
             try:
@@ -50,6 +52,7 @@ class Results:
     def before(self, root: ir.Operation) -> None:
         """The module as it was read."""
         if self.options.gflow_report is not None:
+            # start-up of gflow-opt: what is printed loads what it needs
             from ..reports.costs import measure
 
             try:
@@ -96,6 +99,7 @@ class Results:
     def _after(self, root: ir.Operation, seconds: dict[str, float]) -> str | None:
         options = self.options
         if options.gflow_report is not None:
+            # start-up of gflow-opt: what is printed loads what it needs
             from ..reports.costs import report
 
             print(report(self._measured, root, self._device()), file=sys.stderr)
@@ -103,6 +107,7 @@ class Results:
             self._draw(root)
         if options.emit == "mlir":
             return None
+        # start-up of gflow-opt: what is printed loads what it needs
         from .emit import EmitError, EmitOptions, emit
 
         try:
@@ -111,6 +116,7 @@ class Results:
             raise ResultsError(str(error)) from None
 
     def _draw(self, root: ir.Operation) -> None:
+        # start-up of gflow-opt: what is printed loads what it needs
         from ..memory.planned import NotPlanned, read_plan
         from ..reports.visual.graph import graph_page, graph_picture
         from ..reports.visual.memory import memory_page

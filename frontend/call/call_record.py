@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from gflow.runtime import calls
-from gflow.tracing.tracer import input_names
+from gflow.tracing.data.bound_call import BoundCall
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class CallRecord:
     leaves: which of them each flattened argument is; modes: train or eval of each module; problem:
     why the call cannot be saved."""
 
-    parameters: list[list[str]]
+    parameters: list[list[Any]]
     modes: tuple[bool, ...] = ()
     structure: Any = None
     inputs: tuple[dict[str, Any], ...] = ()
@@ -27,24 +26,20 @@ class CallRecord:
     problem: str = ""
 
 
-def record_call(
-    build: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    modes: tuple[bool, ...],
-) -> CallRecord:
+def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
     """Describe a call without keeping its tensors."""
-    parameters = calls.parameters_of(build)
+    parameters = calls.parameters_of(call.build)
     tensors: list[torch.Tensor] = []
     try:
-        bound = calls.bind(parameters, args, kwargs)
-        structure = calls.encode_arguments(bound, tensors, shared=True)
+        bound = calls.bind(parameters, call.args, call.kwargs)
+        defaults = {p.name: p.default for p in inspect.signature(call.build).parameters.values()}
+        given = {n: v for n, v in bound.items() if n not in defaults or v is not defaults[n]}
+        structure = calls.encode_call(parameters, given, tensors, shared=True)
     except TypeError as error:
         return CallRecord(parameters, modes, problem=str(error))
     index = {id(t): n for n, t in enumerate(tensors)}
-    leaves = tree_flatten((args, dict(kwargs)))[0]
     names: dict[int, str] = {}
-    for name, leaf in zip(input_names(build, args, kwargs), leaves):
+    for name, leaf in zip(call.names, call.leaves):
         names.setdefault(id(leaf), name)
     inputs = tuple(
         {
@@ -55,5 +50,5 @@ def record_call(
         }
         for n, t in enumerate(tensors)
     )
-    places = tuple(index.get(id(leaf)) for leaf in leaves)
+    places = tuple(index.get(id(leaf)) for leaf in call.leaves)
     return CallRecord(parameters, modes, structure, inputs, places)

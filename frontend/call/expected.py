@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Iterable
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from gflow.tracing.tracer import input_names
+from gflow.tracing.data.bound_call import BoundCall
 
 Described = dict[str, str]
 
 
-def describe_call(
-    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Described:
-    """Every input of a call by its name, in words."""
-    names = input_names(build, args, kwargs)
-    return {name: _describe(leaf) for name, leaf in zip(names, tree_leaves((args, kwargs)))}
+def describe_call(call: BoundCall) -> Described:
+    """Every input of a call by its name, in words; without those that are their defaults."""
+    try:
+        parameters = inspect.signature(call.build).parameters
+    except (TypeError, ValueError):
+        parameters = MappingProxyType({})
+    defaults = {p.name: repr(p.default) for p in parameters.values() if p.default is not p.empty}
+    found = {name: _describe(leaf) for name, leaf in zip(call.names, call.leaves)}
+    return {name: text for name, text in found.items() if defaults.get(name) != text}
 
 
 def _describe(leaf: Any) -> str:

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from gflow.runtime.micro_batches import Joined
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import size_of, with_size
+from gflow.tracing.data.trace import unflatten
+from gflow.tracing.data.values import OutputRef
+from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.optimizers.state import _equal
+from gflow.tracing.program.interpreter import run_trace
+from gflow.tracing.tracer import FirstStepNeeded
 
 Optimizer = torch.optim.Optimizer
 
@@ -70,7 +78,8 @@ class Setup:
 class FirstStep:
     """A step that was made on copies: what `build()` returned, and what is to be written where.
 
-    grads: gradients after the step, by the ids of parameters.
+    grads: gradients after the step, by the ids of parameters. skipped: whether an optimizer has made no step, so
+    no state, since a gradient is inf or nan.
     """
 
     def __init__(
@@ -78,9 +87,14 @@ class FirstStep:
         outputs: Any,
         writes: list[tuple[torch.Tensor, torch.Tensor]],
         grads: dict[int, torch.Tensor],
+        skipped: bool = False,
     ) -> None:
-        self.outputs, self.writes, self.grads = outputs, writes, grads
+        self.outputs, self.writes, self.grads, self.skipped = outputs, writes, grads, skipped
         self.begun = self.done = False
+
+    def keep_gradients(self, kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Leave gradients in buffers. kept: parameters, each with its buffer."""
+        self.writes += [(b, self.grads[id(p)]) for p, b in kept if id(p) in self.grads]
 
     def commit(self) -> None:
         """Write. Given up in the middle, it can be done again."""
@@ -254,3 +268,51 @@ def on_copies(
         one.install(writes)
     left = {i: c.grad for i, c in copies.items() if c.grad is not None}
     return skipped, [(t, v.detach()) for t, v in writes], left
+
+
+def make_first_step(
+    needed: FirstStepNeeded,
+    parts: Sequence[BoundCall],
+    optimizers: Sequence[Optimizer],
+    scaler: Any,
+) -> FirstStep:
+    """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
+    first step, on copies of what they update."""
+    trace, parameters = needed.trace, needed.parameters
+    if (dynamic := parts[0].dynamic) is not None:
+        trace = with_size(trace, size_of(dynamic, parts[0].leaves))
+    returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
+    joined: list[Joined] = []
+    totals: list[torch.Tensor] = []
+    now: dict[int, torch.Tensor] = {}  # inputs that the forward has updated, by number
+    writes: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for k, part in enumerate(parts):
+        inputs = [
+            part.leaves[trace.input_leaves[i.value]] if i.tensor is None else now.get(n, i.tensor)
+            for n, i in enumerate(trace.inputs)
+        ]
+        results = run_trace(trace, inputs)
+        for out, value in zip(trace.outputs, results):
+            if out.alias is None:
+                continue
+            if trace.inputs[out.alias].tensor is None:
+                writes.append((inputs[out.alias], value.clone()))
+            else:
+                now[out.alias] = value.clone()
+        grads = [g / len(parts) for g in results[len(results) - len(parameters) :]]
+        totals = [t + g for t, g in zip(totals, grads)] if totals else grads
+        joined = joined or [Joined(r, len(parts)) for r in results[:returned]]
+        for whole, result in zip(joined, results):
+            whole.add(result, k)
+    outputs = unflatten(trace, [whole.result() for whole in joined])
+    updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
+    active = scaler if prepare(scaler, parameters) else None
+    skipped, stepped, left = on_copies(
+        optimizers,
+        active,
+        parameters,
+        totals,
+        {id(t): v for t, v in updates},
+        lambda: eager_steps(active, optimizers, trace.unscaled),
+    )
+    return FirstStep(outputs, [*writes, *updates, *stepped], left, bool(skipped))

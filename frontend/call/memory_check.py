@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gflow.errors import GraphInputError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.shared import overlap, storage_of
 
@@ -62,9 +62,8 @@ class MemoryCheck:
                     raise self._problem(mine, other)
 
     def _problem(self, updated: int, other: int) -> GraphInputError:
-        file, line = user_frame(3)
         first, second = self.trace.inputs[updated], self.trace.inputs[other]
         return GraphInputError(
-            f"{file}:{line}: build() changes {first.role} {first.name!r} in place, and it shares memory "
+            f"{here()}: build() changes {first.role} {first.name!r} in place, and it shares memory "
             f"with {second.role} {second.name!r}; pass a copy (.clone()) of one of them."
         )

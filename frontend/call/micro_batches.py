@@ -8,47 +8,42 @@ as their mean, single integers (counts) as their sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gflow.errors import GraphInputError, GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
 from gflow.runtime.micro_batches import MicroBatches, Split, split
-from gflow.tracing.context.location import user_frame
-from gflow.tracing.data.trace import OutputRef, Trace
-from gflow.tracing.tracer import input_names
+from gflow.tracing.context.location import here
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef
 
 
-def split_arguments(
-    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], count: int
-) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments of each micro-batch.
+def split_call(call: BoundCall, count: int) -> list[BoundCall]:
+    """The call of each micro-batch.
 
     Raises:
         GraphInputError: a tensor's first dimension is no multiple of their number.
     """
-    leaves, spec = tree_flatten((args, kwargs))
-    for i, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] % count:
-            file, line = user_frame(2)
-            name = input_names(build, args, kwargs)[i]
+    pieces: dict[int, Sequence[Any]] = {}
+    for i, leaf in enumerate(call.leaves):
+        if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
+            continue
+        if leaf.shape[0] % count:
             raise GraphInputError(
-                f"{file}:{line}: input {name!r} of shape {list(leaf.shape)} cannot be split into "
+                f"{here()}: input {call.names[i]!r} of shape {list(leaf.shape)} cannot be split into "
                 f"{count} micro-batches (config.set_gradient_accumulation_steps({count})): its first "
                 f"dimension is no multiple of {count}. Pass whole batches (DataLoader has drop_last="
                 "True); keep what does not belong to samples as a buffer of a module."
             )
-    pieces: dict[int, Sequence[Any]] = {}
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor) and leaf.ndim:
-            pieces.setdefault(id(leaf), split(leaf, count))
+        pieces.setdefault(id(leaf), split(leaf, count))
     return [
-        tree_unflatten([pieces[id(x)][k] if id(x) in pieces else x for x in leaves], spec)
+        call.with_leaves([pieces[id(x)][k] if id(x) in pieces else x for x in call.leaves])
         for k in range(count)
     ]
 

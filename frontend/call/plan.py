@@ -2,57 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
-from torch.utils._pytree import tree_unflatten
 
-from gflow.errors import GraphTraceError
-from gflow.execution.collector import collector_paused
-from gflow.execution.dynamic_dim import size_of
 from gflow.execution.executor import Compiled
-from gflow.guards.state import StateGuard
-from gflow.runtime.interrupts import held
-from gflow.runtime.micro_batches import Joined
-from gflow.tracing.context.watch import current
-from gflow.tracing.data.sizes import Dynamic, with_size
-from gflow.tracing.data.trace import OutputRef, Trace
-from gflow.tracing.optimizers.scaler import eager_steps, prepare
-from gflow.tracing.program.interpreter import run_trace
-from gflow.tracing.program.modules import Reached, collect_modules
-from gflow.tracing.tracer import trace_graph
+from gflow.tracing.data.sizes import Dynamic, size_of
+from gflow.tracing.data.trace import Trace, unflatten
+from gflow.tracing.data.values import OutputRef
+from gflow.tracing.reads.state import StateGuard
 
 from .call_record import CallRecord
-from .first_step import FirstStep, Setup, on_copies
 from .layout_guard import LayoutGuard, metadata
 from .memory_check import MemoryCheck
-from .micro_batches import compile_step, split_arguments
 from .python_state import PythonState
-from .signature import check_call, check_tensors
 
 #: roles of tensors that eager code may have saved for a backward of its own
 _SEEN = ("parameter", "buffer", "input", "constant")
 
 
 class Plan:
-    """Runs one compiled trace. `first` is a first step that was made on copies, since an optimizer makes its
-    state from gradients; it stands for the first call."""
+    """Runs one compiled trace. dynamic: what varies in its calls."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        compiled: Compiled,
-        first: FirstStep | None = None,
-    ) -> None:
-        self.trace, self.compiled, self.first = trace, compiled, first
-        self.dynamic: Dynamic | None = None
+    def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
+        self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
         self.used = 0
         self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
-        self.call: dict[str, str] = {}
+        self.described: dict[str, str] = {}
         self.record: CallRecord | None = None
         self.guard: StateGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
@@ -161,159 +139,3 @@ class Plan:
             leaf = self.trace.out_leaves[0]
             return results[leaf.index] if isinstance(leaf, OutputRef) else leaf
         return unflatten(self.trace, results)
-
-
-def unflatten(trace: Trace, results: Sequence[torch.Tensor]) -> Any:
-    """What `build()` returned, with tensors for the outputs."""
-    assert trace.out_spec is not None
-    leaves = [results[x.index] if isinstance(x, OutputRef) else x for x in trace.out_leaves]
-    return tree_unflatten(leaves, trace.out_spec)
-
-
-class StepSkipped(Exception):
-    """A first step ran, but an optimizer's part was skipped for gradients that are inf or nan."""
-
-    def __init__(self, first: FirstStep) -> None:
-        super().__init__("skipped")
-        self.first = first
-
-
-@collector_paused()
-def compile_plan(
-    name: str,
-    build: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    modules: Mapping[str, torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
-    options: Any,
-    scaler: Any = None,
-    kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
-    micro_batches: int = 1,
-    sparse: Collection[int] = (),
-    dynamic: Dynamic | None = None,
-    reached: Reached | None = None,
-    setup: Setup | None = None,
-) -> Plan:
-    """Trace and compile one signature. setup: what undoes the changes that it makes to optimizers.
-    kept: whether a parameter's gradient is kept after a step.
-    micro_batches: how many parts of the arguments make one step, where there is an optimizer.
-    sparse: the optimizers, by number, that update only looked-up rows of embeddings.
-    dynamic: dimensions of the arguments that vary from call to call.
-    reached: what `build()` reaches besides `modules`."""
-    check_call(build, args, kwargs)
-    slots = collect_modules(modules).slots
-    check_tensors(build, args, kwargs, [(s.name, s.tensor) for s in slots])
-    first: FirstStep | None = None
-    stepped = 0.0
-    parts = [(args, kwargs)]
-    if dynamic is not None and optimizers and micro_batches > 1:
-        raise GraphTraceError(
-            f"{name}: an input is marked with dynamic_dim(), and set_gradient_accumulation_steps() splits "
-            "inputs into parts of equal size; use one of the two."
-        )
-    if dynamic is not None and any(
-        i in sparse or isinstance(o, torch.optim.SparseAdam) for i, o in enumerate(optimizers)
-    ):
-        raise GraphTraceError(
-            f"{name}: an input is marked with dynamic_dim(), and an optimizer is sparse: it works on as many "
-            "rows of an embedding as a call looks up, which must be a fixed number. Use a dense optimizer, "
-            "or leave the dimension static."
-        )
-    if optimizers and micro_batches > 1:
-        parts = split_arguments(build, args, kwargs, micro_batches)
-
-    def first_step(trace: Trace, parameters: list[torch.Tensor]) -> None:
-        nonlocal stepped, first
-        if setup is not None:
-            setup.draws()
-        current().phase("first step")
-        before = time.perf_counter()
-        if dynamic is not None:
-            leaves = torch.utils._pytree.tree_flatten((args, kwargs))[0]
-            trace = with_size(trace, size_of(dynamic, leaves))
-        first = _first_step(trace, parameters, parts, optimizers, scaler)
-        stepped = time.perf_counter() - before
-        current().phase("trace")
-
-    start = time.perf_counter()
-    with held():  # what is exchanged while `build()` runs is put back; the recorder delivers
-        trace = trace_graph(
-            name,
-            build,
-            *parts[0],
-            modules,
-            optimizers,
-            first_step,
-            scaler,
-            kept,
-            len(parts),
-            sparse,
-            dynamic,
-            reached,
-        )
-    traced = time.perf_counter() - start - stepped
-    compiled = compile_step(trace, options)
-    timings = {"trace": traced}
-    if first is not None:
-        grads = first.grads
-        first.writes += [(b, grads[id(p)]) for p, b in trace.kept if id(p) in grads]
-        timings["first step"] = stepped
-    compiled = replace(compiled, timings={**timings, **compiled.timings})
-    plan = Plan(trace, compiled, first)
-    plan.dynamic = dynamic
-    return plan
-
-
-def _first_step(
-    trace: Trace,
-    parameters: list[torch.Tensor],
-    parts: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
-    optimizers: Sequence[torch.optim.Optimizer],
-    scaler: Any,
-) -> FirstStep:
-    """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
-    first step, on copies of what they update.
-
-    Raises:
-        StepSkipped: an optimizer has made no step, so no state, since a gradient is inf or nan.
-    """
-    returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
-    joined: list[Joined] = []
-    totals: list[torch.Tensor] = []
-    now: dict[int, torch.Tensor] = {}  # inputs that the forward has updated, by number
-    writes: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for k, part in enumerate(parts):
-        leaves = torch.utils._pytree.tree_flatten(part)[0]
-        inputs = [
-            leaves[trace.input_leaves[i.value]] if i.tensor is None else now.get(n, i.tensor)
-            for n, i in enumerate(trace.inputs)
-        ]
-        results = run_trace(trace, inputs)
-        for out, value in zip(trace.outputs, results):
-            if out.alias is None:
-                continue
-            if trace.inputs[out.alias].tensor is None:
-                writes.append((inputs[out.alias], value.clone()))
-            else:
-                now[out.alias] = value.clone()
-        grads = [g / len(parts) for g in results[len(results) - len(parameters) :]]
-        totals = [t + g for t, g in zip(totals, grads)] if totals else grads
-        joined = joined or [Joined(r, len(parts)) for r in results[:returned]]
-        for whole, result in zip(joined, results):
-            whole.add(result, k)
-    outputs = unflatten(trace, [whole.result() for whole in joined])
-    updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
-    active = scaler if prepare(scaler, parameters) else None
-    skipped, stepped, left = on_copies(
-        optimizers,
-        active,
-        parameters,
-        totals,
-        {id(t): v for t, v in updates},
-        lambda: eager_steps(active, optimizers, trace.unscaled),
-    )
-    first = FirstStep(outputs, [*writes, *updates, *stepped], left)
-    if skipped:
-        raise StepSkipped(first)
-    return first

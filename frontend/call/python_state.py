@@ -7,13 +7,12 @@ one over all parameters for each key: whether dicts are the same, numbers, guard
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
 
 import torch
 
-from gflow.tracing.data.numbers import Guard, compiled, leaves
+from gflow.tracing.data.guards import Guard, compiled, leaves
 from gflow.tracing.data.places import (
     MISSING,
     BakedValue,
@@ -80,9 +79,17 @@ class _Rows:
     def equal(self) -> bool:
         return list(map(self.read, self.holders)) == self.expected
 
+
+class _Column:
+    """Objects at one key of several dicts. A loop for each key is half the time of one over tuples of all keys."""
+
+    def __init__(self, key: Any) -> None:
+        self.read: Callable[[Any], Any] = itemgetter(key)
+        self.holders: list[Any] = []
+        self.expected: list[Any] = []
+
     def identical(self) -> bool:
-        now = map(self.read, self.holders)
-        return _same(chain.from_iterable(now), chain.from_iterable(self.expected))
+        return _same(map(self.read, self.holders), self.expected)
 
 
 class _Number:
@@ -212,20 +219,16 @@ class PythonState:
         self.sized: list[Any] = [s.place.holder for s in own]
         self.sizes = [s.length for s in own]
         self.keyed = [s for s in own if s.keys]
-        tensors: dict[Place, list[StateSlot]] = {}
+        columns: dict[Any, _Column] = {}
         self.deep: list[tuple[StateSlot, Any]] = []
         for slot in self.slots:
             if slot.path:
                 self.deep.append((slot, slot.read()))
             else:
-                tensors.setdefault(slot.place, []).append(slot)
-        rows = {}
-        for place, slots in tensors.items():
-            keys = tuple(s.key for s in slots)
-            row = rows.setdefault(keys, _Rows(keys))
-            row.holders.append(place.holder)
-            row.expected.append((*(s.read() for s in slots), slots[0].read()))
-        self.tensors = list(rows.values())
+                column = columns.setdefault(slot.key, _Column(slot.key))
+                column.holders.append(slot.place.holder)
+                column.expected.append(slot.read())
+        self.tensors = list(columns.values())
 
     # checks
 
@@ -294,8 +297,8 @@ class PythonState:
     def tensors_same(self) -> bool:
         """Whether the tensors are those that were bound."""
         try:
-            for row in self.tensors:
-                if not row.identical():
+            for column in self.tensors:
+                if not column.identical():
                     return False
         except KeyError:
             return False

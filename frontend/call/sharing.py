@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.errors import GraphError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 
 
 class Sharing:
@@ -26,15 +26,14 @@ class Sharing:
             GraphError: it is no graph, or one that called `enable_shared(False)`.
         """
         state: Any = self._checked()  # type: ignore[attr-defined]
-        file, line = user_frame(2)
         if not isinstance(shared_graph, Sharing):
             raise GraphError(
-                f"{file}:{line}: share_from() takes a graph; got {type(shared_graph).__name__}"
+                f"{here()}: share_from() takes a graph; got {type(shared_graph).__name__}"
             )
         theirs: Any = shared_graph._checked()  # type: ignore[attr-defined]
         if not theirs.shareable:
             raise GraphError(
-                f"{file}:{line}: {theirs.name} shares with no other graph, since it calls "
+                f"{here()}: {theirs.name} shares with no other graph, since it calls "
                 "enable_shared(False)"
             )
         state.plans.use_arena(theirs.plans.arena)

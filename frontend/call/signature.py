@@ -1,71 +1,179 @@
-"""The signature of a graph call: what a compiled program is chosen by."""
+"""From a call as it is spelled to a `BoundCall`: what a compiled program is chosen by."""
 
 from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 from gflow.errors import GraphInputError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
+from gflow.tracing.data.bound_call import BoundCall, input_names
 from gflow.tracing.data.pytrees import learn
-from gflow.tracing.tracer import input_names
+from gflow.tracing.program.modules import ModuleTable
 
 Tensor = torch.Tensor
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
+#: types of arguments that are leaves, and their own key
+_OWN_KEY = frozenset({type(None), bool, int, str})
 
 
-def flatten_call(
-    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Sequence[Any], tuple[Any, ...]]:
-    """The leaves of a call's arguments, and a hashable key for everything about them that a
-    trace depends on."""
-    if not kwargs:
-        key = []
-        for arg in args:
-            if type(arg) is not Tensor:
+class Parameters:
+    """The parameters of a Python function, which calls are bound to.
+
+    A function that only passes on what it is given (`*args, **kwargs`) takes calls as they are spelled.
+    """
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        bound = isinstance(build, MethodType)
+        function = build.__func__ if isinstance(build, MethodType) else build
+        self.function = function if isinstance(function, FunctionType) else None
+        self.code: CodeType | None = None
+        if self.function is None:
+            return
+        code = self.code = self.function.__code__
+        count = code.co_argcount
+        self.positional = code.co_varnames[bound:count]
+        self.count = len(self.positional)
+        self.only_positional = max(code.co_posonlyargcount - bound, 0)
+        self.only_keyword = code.co_varnames[count : count + code.co_kwonlyargcount]
+        self.more_positional = bool(code.co_flags & inspect.CO_VARARGS)
+        self.more_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+    def are_of(self, build: Callable[..., Any]) -> bool:
+        """Whether they still are those of a function."""
+        function: Any = getattr(build, "__func__", build)
+        code = getattr(function, "__code__", None)
+        return function is self.function and code is self.code
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A call in the one form that all equal calls have: what can be positional is, keywords are in the order
+        of the parameters, and parameters that were left out have their defaults, if these are plain values. None:
+        it does not fit."""
+        if self.function is None:
+            return args, kwargs
+        if len(args) == self.count and not kwargs and not self.only_keyword:
+            return args, kwargs
+        if len(args) > self.count and not self.more_positional:
+            return None
+        defaults = self.function.__defaults__ or ()
+        required = self.count - len(defaults)
+        left, values = dict(kwargs), [*args]
+        if not left.keys().isdisjoint(self.positional[self.only_positional : len(args)]):
+            return None
+        for n in range(len(args), self.count):
+            name = self.positional[n]
+            if n >= self.only_positional and name in left:
+                values.append(left.pop(name))
+            elif n >= required and _is_plain(defaults[n - required]):
+                values.append(defaults[n - required])
+            else:
                 break
-            key.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
+        if len(values) < required:
+            return None
+        own = dict(zip(self.positional[required:], defaults))
+        own |= self.function.__kwdefaults__ or {}
+        named: dict[str, Any] = {}
+        for name in (
+            *self.positional[max(len(values), self.only_positional) :],
+            *self.only_keyword,
+        ):
+            if name in left:
+                named[name] = left.pop(name)
+            elif name in own:
+                if _is_plain(own[name]):
+                    named[name] = own[name]
+            elif name in self.only_keyword:
+                return None
+        if left and not self.more_keywords:
+            return None
+        return tuple(values), {**named, **left}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a default can stand among the arguments of a call: it has no identity, and no tensors."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def bind_call(
+    build: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    parameters: Parameters | None = None,
+) -> BoundCall:
+    """A call of `build`. parameters: its own, where they are known.
+
+    Raises:
+        GraphInputError: an argument is missing, unknown, or of a kind that a program cannot take.
+    """
+    if parameters is None:
+        parameters = Parameters(build)
+    bound = parameters.bind(tuple(args), dict(kwargs))
+    if bound is None:
+        check_call(build, args, kwargs)
+        bound = (
+            tuple(args),
+            dict(kwargs),
+        )  # its declared signature fits: it is called as it was spelled
+    return _flattened(build, *bound)
+
+
+def _flattened(
+    build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> BoundCall:
+    if not kwargs:
+        parts: list[Any] = []
+        tensors: list[Tensor] = []
+        for arg in args:
+            kind = type(arg)
+            if kind is Tensor:
+                tensors.append(arg)
+                parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
+            elif kind in _OWN_KEY:
+                parts.append((kind, arg))
+            elif kind is float:
+                parts.append((kind, repr(arg)))
+            else:
+                break
         else:
-            if len(args) > 1:
-                key += _repeats(args)
-            return args, tuple(key)
+            if len(tensors) > 1:
+                parts += _repeats(tensors)
+            return BoundCall(build, args, kwargs, args, tuple(parts))
     leaves, spec = tree_flatten((args, kwargs))
-    parts: list[Any] = [repr(spec)]
+    parts = [repr(spec)]
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
             if leaf.layout != torch.strided:
-                raise _wrong(build, args, kwargs, i, f"a {leaf.layout} tensor", "call .to_dense()")
+                what, do = f"a {leaf.layout} tensor", "call .to_dense()"
+                raise _wrong(build, args, kwargs, i, what, do)
             parts.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
             if isinstance(leaf, torch.nn.Parameter):
                 parts.append(id(leaf))
         elif isinstance(leaf, _PLAIN):
-            # nan is nan, and 0.0 is not -0.0
-            plain = not isinstance(leaf, (float, complex)) or (leaf == leaf and leaf != 0)
-            parts.append((type(leaf), leaf if plain else repr(leaf)))
+            number = isinstance(leaf, (float, complex))  # nan is one value, 0.0 and -0.0 are two
+            parts.append((type(leaf), repr(leaf) if number else leaf))
         elif learn(leaf):
-            return flatten_call(build, args, kwargs)
+            return _flattened(build, args, kwargs)
         elif type(leaf).__module__ == "numpy":
-            raise _wrong(
-                build,
-                args,
-                kwargs,
-                i,
-                f"a numpy {type(leaf).__name__}",
-                "pass torch.as_tensor(...)",
-            )
+            what, do = f"a numpy {type(leaf).__name__}", "pass torch.as_tensor(...)"
+            raise _wrong(build, args, kwargs, i, what, do)
         else:
             what = f"an object of type {type(leaf).__module__}.{type(leaf).__qualname__}"
             raise _wrong(build, args, kwargs, i, what, "pass its tensors and numbers")
     parts += _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)])
-    return leaves, tuple(parts)
+    return BoundCall(build, args, kwargs, leaves, tuple(parts))
 
 
 def _repeats(tensors: Sequence[Tensor]) -> list[Any]:
@@ -85,51 +193,42 @@ def _wrong(
     do: str,
 ) -> GraphInputError:
     name = input_names(build, args, kwargs)[index]
-    file, line = user_frame(3)
     return GraphInputError(
-        f"{file}:{line}: input {name!r} is {what}; a graph takes dense tensors, Python numbers, "
+        f"{here()}: input {name!r} is {what}; a graph takes dense tensors, Python numbers, "
         f"strings, None, and lists, tuples, dicts and dataclasses of them: {do}."
     )
 
 
-def check_call(build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The arguments fit `build`'s parameters."""
+def check_call(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The arguments fit `build`'s parameters, as it declares them."""
     try:
         inspect.signature(build).bind(*args, **kwargs)
     except TypeError as error:
-        file, line = user_frame(2)
         owner = getattr(build, "__qualname__", "build")
         raise GraphInputError(
-            f"{file}:{line}: the arguments do not fit {owner}{inspect.signature(build)}: {error}"
+            f"{here()}: the arguments do not fit {owner}{inspect.signature(build)}: {error}"
         ) from None
 
 
-def check_tensors(
-    build: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    parameters: list[tuple[str, Tensor]],
-) -> None:
+def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     """Inputs and parameters have dtypes of the dialect and are on one device (0-d CPU tensors go
     with any)."""
-    from gflow.lowering.dtypes import TO_MLIR
+    from gflow.lowering.dtypes import TO_MLIR  # loads the compiler, which start-up must not
 
-    leaves, _ = tree_flatten((args, kwargs))
-    names = input_names(build, args, kwargs)
     known: tuple[str, torch.device] | None = None
-    tensors = [(f"parameter {n!r}", t) for n, t in parameters]
-    tensors += [(f"input {n!r}", t) for n, t in zip(names, leaves) if isinstance(t, Tensor)]
+    tensors = [(f"parameter {s.name!r}", s.tensor) for s in table.slots]
+    tensors += [
+        (f"input {n!r}", t) for n, t in zip(call.names, call.leaves) if isinstance(t, Tensor)
+    ]
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} of a lazy module has no shape yet; call the model once with a "
+                f"{here()}: {name} of a lazy module has no shape yet; call the model once with a "
                 "batch, outside of the graph."
             )
         if tensor.is_quantized or tensor.dtype not in TO_MLIR:
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
+                f"{here()}: {name} has dtype {tensor.dtype}, which a graph cannot take; "
                 "convert it first, e.g. with .float()."
             )
         if tensor.dim() == 0 and tensor.device.type == "cpu":
@@ -137,8 +236,7 @@ def check_tensors(
         if known is None:
             known = (name, tensor.device)
         elif tensor.device != known[1]:
-            file, line = user_frame(2)
             raise GraphInputError(
-                f"{file}:{line}: {name} is on {tensor.device}, but {known[0]} is on {known[1]}; "
+                f"{here()}: {name} is on {tensor.device}, but {known[0]} is on {known[1]}; "
                 f"move one with .to({str(known[1])!r})."
             )

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gflow.report.debug import DebugPrinter, DebugSettings
+from gflow.report.debug import DebugPrinter
 from gflow.report.printing import CallRecorder, Calls
 from gflow.report.progress import ProgressBar, progress_wanted
+from gflow.tracing.context.debug_settings import DebugSettings
 from gflow.tracing.context.watch import Watcher, Watchers, is_watched, watched_by
 from gflow.tracing.program.module_config import debug_of
 from gflow.tracing.program.modules import ModuleTable

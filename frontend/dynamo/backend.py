@@ -53,6 +53,7 @@ def gflow(
 
 
 def _options(given: Any) -> CompileOptions:
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
 
     if given is None:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gflow.tracing.data.trace import SourceLoc, Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
 
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gflow.dialects.program import LaunchStep, Program
 from gflow.dialects.program_form import seal
-from gflow.runtime.loading import DEVICE
+from gflow.runtime.loading import DEVICE, cuda_device
+from gflow.runtime.stored import cache
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
-    from gflow.dialects.program import Program
 
 
 def gpu_of(trace: Trace) -> torch.device | None:
@@ -48,6 +49,7 @@ def tf32_kinds() -> tuple[str, ...]:
 
 def allow_tf32(module: Any, options: CompileOptions) -> None:
     """Write down, for a GPU, which products may be made so: `gflow.tf32` of each function."""
+    # start-up: the compiler is loaded by the first compilation
     from gflow.dialects.mlir import ir
 
     kinds = tf32_kinds()
@@ -68,6 +70,7 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
     """
     if program.target == "cpu" or (os.environ.get(DEVICE) and not always):
         return
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 
     tell = options.on_phase or current().phase
@@ -76,8 +79,6 @@ def add_code(program: Program, options: CompileOptions, always: bool = False) ->
 
 
 def _store() -> Any:
-    from gflow.runtime.stored import cache
-
     return None if cache.directory() is None else (cache.read, cache.write)
 
 
@@ -85,13 +86,12 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     """The program with its launches chosen by measuring on the GPU, if the options want that."""
     if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
         return program
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.emit.triton.library_calls import library_calls
     from gflow.compiler.emit.triton.toolchain.autotune import contenders, tune
     from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
     from gflow.compiler.targets import parse_target
-    from gflow.dialects.program import LaunchStep
     from gflow.runtime.cuda.timing import StepTimer
-    from gflow.runtime.loading import cuda_device
 
     start, store, tell = time.perf_counter(), _store(), options.on_phase or current().phase
     arch = parse_target(program.target).arch
@@ -106,25 +106,3 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     options.timing["tune"] = time.perf_counter() - start
     found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})
     return replace(found, seal=seal(found))
-
-
-def programs_for(
-    trace: Trace, options: CompileOptions, target: str, code: bool = True
-) -> list[Program]:
-    """The programs of a trace for another target than it was compiled for; those of a step in
-    micro-batches are two. code: with machine code.
-
-    Raises:
-        ValueError: the target isn't known.
-        KernelError: a kernel does not compile.
-    """
-    from .executor import program_of
-
-    options = replace(options, target=target, timing={})
-    found = []
-    for part in trace.parts or (trace,):
-        program = program_of(part, options)
-        if code:
-            add_code(program, options, always=True)
-        found.append(program)
-    return found

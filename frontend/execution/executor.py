@@ -6,15 +6,21 @@ import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gflow.dialects.extents import STAND_INS
+from gflow.dialects.program import Program
+from gflow.runtime.loading import load_program
+from gflow.runtime.stored import cache, program_io
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
 
 from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
+
+if TYPE_CHECKING:
+    from gflow.compiler import CompileOptions
 
 Runner = Callable[[list[torch.Tensor]], Any]
 
@@ -35,9 +41,9 @@ class Compiled:
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
     from gflow.lowering import lower
-    from gflow.runtime import load_program
 
     watcher = current()
     gpu = gpu_of(trace)
@@ -62,16 +68,37 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
 
 def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
+    # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
     return _compile(lower(trace, target=options.target), options, trace)
 
 
+def programs_for(
+    trace: Trace, options: CompileOptions, target: str, code: bool = True
+) -> list[Program]:
+    """The programs of a trace for another target than it was compiled for; those of a step in
+    micro-batches are two. code: with machine code.
+
+    Raises:
+        ValueError: the target isn't known.
+        KernelError: a kernel does not compile.
+    """
+    options = replace(options, target=target, timing={})
+    found = []
+    for part in trace.parts or (trace,):
+        program = program_of(part, options)
+        if code:
+            add_code(program, options, always=True)
+        found.append(program)
+    return found
+
+
 def _compile(module: Any, options: Any, trace: Trace) -> Any:
     """The program of a module: from the disk cache, or compiled and added to it."""
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_module, resolve
     from gflow.lowering import lower
-    from gflow.runtime.stored import cache, program_io
 
     allow_tf32(module, options)
 
@@ -104,6 +131,7 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
 
 def lowered_ir(trace: Trace) -> str:
     """The module of a trace before any pass."""
+    # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
     return lower(trace.main).operation.get_asm(enable_debug_info=True)

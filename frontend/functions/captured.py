@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from gflow.guards.reads import Reads
-from gflow.guards.state import StateGuard
+from gflow.tracing.reads.reads import Reads
+from gflow.tracing.reads.state import StateGuard
 
 
 class Captured:

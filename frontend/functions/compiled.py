@@ -16,14 +16,16 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves
 
+from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
 from gflow.errors import GraphError, GraphInputError
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .captured import Captured
+from .differentiable import Differentiable
 from .joint import Undivided
 
 _log = logging.getLogger("gflow")
@@ -63,9 +65,8 @@ def compile(target: Any = None, /, **options: Any) -> Any:
     if target is None:
         return functools.partial(compile, **options)
     if not callable(target):
-        file, line = user_frame(2)
         raise GraphError(
-            f"{file}:{line}: compile() takes a module or a function, got {type(target).__name__}"
+            f"{here()}: compile() takes a module or a function, got {type(target).__name__}"
         )
     target = unwrapped(target)
     if isinstance(target, CompiledModule):
@@ -83,6 +84,7 @@ class _Program(Graph):
     def __init__(
         self, target: Callable[..., Any], captured: Captured, options: dict[str, Any]
     ) -> None:
+        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.compiler import CompileOptions
 
         super().__init__()
@@ -94,8 +96,7 @@ class _Program(Graph):
         try:
             self.config.compile_options = CompileOptions(**options)
         except TypeError as error:
-            file, line = user_frame(2)
-            raise GraphError(f"{file}:{line}: compile(): {error}") from None
+            raise GraphError(f"{here()}: compile(): {error}") from None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         return self._target(*args, **kwargs)
@@ -107,15 +108,31 @@ class _Runner:
     def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
         self.target, self.captured = target, Captured(target)
         self.program = _Program(target, self.captured, options)
+        self.parameters = Parameters(target)
         self._pairs: Any = None
         self._by_dynamo: Callable[..., Any] | None = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
             return self.target(*args, **kwargs)
+        args, kwargs = self._bound(args, kwargs)
         if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
             return self._with_gradients(args, kwargs)
         return self.program(*args, **kwargs)
+
+    def _bound(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in the form of all that equal it; as it is spelled where hooks of a module may see that, and
+        where it does not fit, which is the function's own error."""
+        function: Any = self.target
+        if isinstance(function, torch.nn.Module):
+            if function._forward_pre_hooks or function._forward_hooks:
+                return args, kwargs
+            function = function.forward
+        if not self.parameters.are_of(function):
+            self.parameters = Parameters(function)
+        return self.parameters.bind(args, kwargs) or (args, kwargs)
 
     def _needs_grad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return any(t.requires_grad for t in self._tensors()) or any(
@@ -155,8 +172,6 @@ class _Runner:
         return result
 
     def _gradients(self) -> Any:
-        from .differentiable import Differentiable
-
         if self._pairs is None:
             self._pairs = pairs = Differentiable(self.target, self.captured, self.program.target)
             state, config = self.program.__dict__["_state"], self.program.config
@@ -165,6 +180,7 @@ class _Runner:
         return self._pairs
 
     def _dynamo(self) -> Callable[..., Any]:
+        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.dynamo import gflow
 
         backend = functools.partial(gflow, options=self.program.config.compile_options)

@@ -8,28 +8,29 @@ from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from gflow.call.plan import Plan
 from gflow.call.plans import use_arena
-from gflow.call.signature import check_call, check_tensors, flatten_call
+from gflow.call.signature import check_tensors
 from gflow.call.watchers import building, one_at_a_time
 from gflow.execution.executor import Compiled, compile_trace
-from gflow.graph import Graph, _modes, _State
+from gflow.graph import Graph
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
-from gflow.tracing.data.pytrees import learn, opened
-from gflow.tracing.tracer import _holds_tensors, trace_graph
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.request import TraceRequest
+from gflow.tracing.tracer import flatten_result, trace_graph
 
 from .captured import Captured
-from .joint import Divided, Undivided, divide
+from .joint import Divided, Undivided, divide_gradients
 
 
 class Pair(Plan):
     """The plan of a call, with its backward."""
 
     def __init__(self, divided: Divided, forward: Compiled, backward: Compiled, spec: Any) -> None:
-        super().__init__(divided.forward, forward, None)
+        super().__init__(divided.forward, forward)
         self.divided, self.backward, self.structure = divided, backward, spec
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs
@@ -56,13 +57,10 @@ class Differentiable(Graph):
         """The results, the gradients of all that requires them, and tensors in place of the gradients
         that come in."""
         result = self._target(*args, **kwargs)
-        leaves, spec = tree_flatten(result)
-        while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
-            leaves, spec = tree_flatten(result)
-        leaves, spec = tree_flatten(opened(result, _holds_tensors))
+        leaves, spec = flatten_result(result)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         through = [x for x in tensors if x.requires_grad]
-        takers = self._takers(args, kwargs)
+        takers = self._takers(tree_leaves((args, kwargs)))
         with torch.no_grad():
             coming = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in through]
         found: Sequence[Any] = [None] * len(takers)
@@ -77,13 +75,13 @@ class Differentiable(Graph):
         )
         return tensors, [g for g in found if g is not None], coming
 
-    def _takers(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    def _takers(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """What takes gradients: parameters and captured tensors, then arguments."""
         found: dict[int, torch.Tensor] = {}
         for part in self._captured.parts():
             inside = part.parameters() if isinstance(part, torch.nn.Module) else [part]
             found |= {id(t): t for t in inside if t.requires_grad}
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
+        given = [x for x in leaves if isinstance(x, torch.Tensor)]
         found |= {id(t): t for t in given if t.requires_grad}
         return list(found.values())
 
@@ -93,43 +91,36 @@ class Differentiable(Graph):
             Undivided: two programs cannot do it.
             GraphError: no program can.
         """
-        state: _State = self.__dict__["_state"]
-        if state.table is None or not state.table.is_current():
-            self._collect(state)
-        leaves, key = flatten_call(self.build, args, kwargs)
-        key = (key, *_modes(state))
+        call, key = self._bind(args, kwargs)
+        state = self._state
         plan = state.plans.find(key)
         if plan is None:
             with one_at_a_time:
-                plan = self._pair(state, args, kwargs)
+                plan = self._pair(state, call)
             state.plans.add(key, plan)
         assert isinstance(plan, Pair)
         spec, plain, tensors, needs, _ = plan.structure
-        results = _Call.apply(plan, leaves, state, needs, *self._takers(args, kwargs))
+        results = _Call.apply(plan, call.leaves, state, needs, *self._takers(call.leaves))
         order = iter(results)
         return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
 
-    def _pair(self, state: _State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
-        assert state.table is not None
+    def _pair(self, state: Any, call: BoundCall) -> Pair:
         if any(getattr(m, "sparse", False) for m in state.table.modules):
             raise Undivided("sparse gradients")
-        check_call(self.build, args, kwargs)
-        slots = [(s.name, s.tensor) for s in state.table.slots]
-        check_tensors(self.build, args, kwargs, slots)
-        takers = self._takers(args, kwargs)
+        check_tensors(call, state.table)
+        takers = self._takers(call.leaves)
         options = self.config.resolved()
         state.building = True
         reading = Reading(self, state.name, self.build, self._roots(), state.table)
         kind = type(self).__name__
         try:
             with building(state.name, kind, state.debug, state.table, reading.frames):
-                joint = trace_graph(
-                    state.name, self.build, args, kwargs, self._roots(), reached=reading.reached
-                )
-                guard = reading.guard(joint, (args, kwargs))
+                request = TraceRequest(state.name, call, state.table, reached=reading.reached)
+                joint = trace_graph(request)
+                guard = reading.guard(joint, (call.args, call.kwargs))
                 seen = self._seen
                 _check(joint, takers)
-                divided = divide(joint, sum(seen[2]), seen[4])
+                divided = divide_gradients(joint, sum(seen[2]), seen[4])
                 forward = compile_trace(divided.forward, options)
                 backward = compile_trace(divided.backward, options)
         finally:

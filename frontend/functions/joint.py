@@ -12,16 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_flatten
 
-from gflow.tracing.data.trace import (
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import (
     OutputRef,
-    Trace,
     TraceInput,
     TraceOp,
     TraceOutput,
     TraceValue,
+    renamed_op,
     values_in,
 )
-from gflow.tracing.dispatch.refusals import name_if_refusing
+from gflow.tracing.dispatch.pruning import has_effect, needed_ops
 from gflow.tracing.program.collectives import is_collective
 
 aten = torch.ops.aten
@@ -55,7 +56,7 @@ class Divided:
     gradients: list[int | None]
 
 
-def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
+def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     """Divide a trace whose outputs are `results` results, gradients (of those tensors that have one), and
     the stand-ins of the gradients that come in.
 
@@ -76,9 +77,9 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
     overwritten = {o.alias for o in updates}
 
     later = _depending(joint.ops, set(coming))
-    forward_ops = _needed(
-        joint.ops, [*outs, *(o.value for o in updates)], later=later | set(coming)
-    )
+    after = later | set(coming)
+    wanted = [*outs, *(o.value for o in updates)]
+    forward_ops = needed_ops(joint.ops, wanted, lambda op: has_effect(op) and not _reads(op, after))
     if any(value in later for value in (*outs, *(o.value for o in updates))):
         raise Undivided("a result that is computed from gradients")
 
@@ -98,7 +99,7 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
         operands = (v for v in values_in((op.args, op.kwargs)) if v in made)
         return all(v.shape != value.shape or v in kept or cheap(v, depth - 1) for v in operands)
 
-    backward_ops = _needed(joint.ops, grads, stop=set(coming))
+    backward_ops = needed_ops(joint.ops, grads, lambda op: False, stop=set(coming))
     gradient_ops = [
         op for op in joint.ops if _is_later(op, later) and (op in backward_ops or is_collective(op))
     ]
@@ -143,22 +144,21 @@ def divide(joint: Trace, results: int, gradients: Sequence[bool]) -> Divided:
 
     backward = _part(joint, f"{joint.name}_backward", again.union(gradient_ops))
     inputs: list[tuple[str, int]] = []
-    renamed: dict[TraceValue, TraceValue] = {}
+    dense: dict[TraceValue, TraceValue] = {}
     for kind, group in (("gradient", incoming), ("saved", saved)):
         for value, n in group.items():
-            dense = _dense(value)
-            renamed[value] = dense
-            backward.inputs.append(TraceInput(dense, "input", f"{kind}.{n}", None))
+            dense[value] = _dense(value)
+            backward.inputs.append(TraceInput(dense[value], "input", f"{kind}.{n}", None))
             inputs.append((kind, n))
     for n, value in taken.items():
         backward.inputs.append(TraceInput(value, "input", joint.inputs[n].name, None))
         inputs.append(("forward", n))
-    renewed = {op: _renamed(op, renamed) for op in backward.ops}
+    renewed = {op: renamed_op(op, dense) for op in backward.ops}
     backward.ops = list(renewed.values())
     backward.proven = {renewed[op] for op in again}
     distinct = list(dict.fromkeys(grads))
     backward.outputs = [
-        TraceOutput(renamed.get(v, v), None, f"gradient.{n}") for n, v in enumerate(distinct)
+        TraceOutput(dense.get(v, v), None, f"gradient.{n}") for n, v in enumerate(distinct)
     ]
     order = iter(grads)
     found = [distinct.index(next(order)) if has else None for has in gradients]
@@ -174,27 +174,11 @@ def _depending(ops: Iterable[TraceOp], on: set[TraceValue]) -> set[TraceValue]:
     return found - on
 
 
-def _needed(
-    ops: Sequence[TraceOp],
-    values: Iterable[TraceValue],
-    stop: Iterable[TraceValue] = (),
-    later: set[TraceValue] | None = None,
-) -> set[TraceOp]:
-    """The ops that compute values; where `later` is given, also collectives that give none of these, and ops that
-    refuse some values and read none of these."""
-    wanted, found, end = set(values), set(), set(stop)
-    for op in reversed(ops):
-        kept = later is not None and (
-            (is_collective(op) and not _is_later(op, later))
-            or (
-                name_if_refusing(op.func) is not None
-                and later.isdisjoint(values_in((op.args, op.kwargs)))
-            )
-        )
-        if kept or any(r in wanted and r not in end for r in op.results if r is not None):
-            found.add(op)
-            wanted.update(values_in((op.args, op.kwargs)))
-    return found
+def _reads(op: TraceOp, values: set[TraceValue]) -> bool:
+    """Whether an op depends on some values: a collective by its results, which it may have without operands."""
+    if is_collective(op):
+        return _is_later(op, values)
+    return not values.isdisjoint(values_in((op.args, op.kwargs)))
 
 
 def _is_later(op: TraceOp, later: set[TraceValue]) -> bool:
@@ -220,16 +204,3 @@ def _dense(value: TraceValue) -> TraceValue:
         strides.append(step)
         step *= max(size, 1)
     return TraceValue(value.id, value.shape, value.dtype, tuple(strides[::-1]), value.device)
-
-
-def _renamed(op: TraceOp, values: dict[TraceValue, TraceValue]) -> TraceOp:
-    def exchange(arg: object) -> object:
-        if isinstance(arg, TraceValue):
-            return values.get(arg, arg)
-        if isinstance(arg, (list, tuple)):
-            return type(arg)([exchange(a) for a in arg])
-        return arg
-
-    args = tuple(exchange(a) for a in op.args)
-    kwargs = {k: exchange(v) for k, v in op.kwargs.items()}
-    return TraceOp(op.func, args, kwargs, op.results, op.loc, op.scope)

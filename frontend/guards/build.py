@@ -11,12 +11,12 @@ from gflow.tracing.context.location import is_user_code, user_frame
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached
+from gflow.tracing.reads.changes import warn_of_changes, warn_of_constants
+from gflow.tracing.reads.reads import Read, Reads, roots_of
+from gflow.tracing.reads.state import StateGuard
 from gflow.tracing.tracer import OUTSIDE
 
-from .changes import warn_of_changes, warn_of_constants
 from .frames import FrameRecorder
-from .reads import Read, Reads, roots_of
-from .state import StateGuard
 
 #: kinds of reads that may hold tensors
 _HOLDERS = ("item", "cell", "list", "dict", "names")

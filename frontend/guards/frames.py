@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gflow.tracing.context.watch import Infos, Watcher
-from gflow.tracing.data.trace import TraceOp
+from gflow.tracing.data.values import TraceOp
 
 
 class FrameRecorder(Watcher):

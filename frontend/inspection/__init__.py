@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import GraphError
-from gflow.report.debug import debug_settings
 from gflow.report.printing import graph_text
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.debug_settings import debug_settings
+from gflow.tracing.context.location import here
 
 if TYPE_CHECKING:
     from gflow.call.plan import Plan
@@ -82,14 +82,16 @@ class Inspection:
         plan = self._latest("ir")
         if stage == "planned":
             return plan.compiled.ir
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from gflow.compiler.driver import stages
 
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .stage import ir_at
 
         try:
             return ir_at(plan, stage)
         except stages.NoStage as error:
-            raise GraphError(f"{_here()}: ir() takes a stage: {error}") from None
+            raise GraphError(f"{here()}: ir() takes a stage: {error}") from None
 
     def kernels(self, target: str | None = None) -> list[KernelInfo]:
         """The generated functions of the latest compilation, those used most first.
@@ -100,19 +102,22 @@ class Inspection:
         Raises:
             GraphError: the target isn't known.
         """
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from gflow.compiler.targets import parse_target
 
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .kernels import kernels
 
         if target is not None:
             try:
                 target = str(parse_target(target))
             except ValueError as error:
-                raise GraphError(f"{_here()}: kernels(): {error}") from None
+                raise GraphError(f"{here()}: kernels(): {error}") from None
         return kernels(self._latest("kernels"), target)
 
     def memory(self) -> MemorySummary:
         """What memory the latest compilation takes: `print` it, or write `.html(path)`."""
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .memory import memory
 
         return memory(self._latest("memory"))
@@ -127,14 +132,16 @@ class Inspection:
             GraphError: `rounds` is no number from 1 on.
             GraphInputError: the graph cannot take these inputs.
         """
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .profile import profile
 
         if not isinstance(rounds, int) or rounds < 1:
-            raise GraphError(f"{_here()}: profile() takes rounds=1 or more; got {rounds!r}")
+            raise GraphError(f"{here()}: profile() takes rounds=1 or more; got {rounds!r}")
         return profile(self, args, kwargs, rounds)  # type: ignore[arg-type]
 
     def explain(self) -> Explanation:
         """What the compiler did, and why: `print` it."""
+        # start-up: what a report needs of the compiler is loaded by who asks for it
         from .explain import explain
 
         plan = self._latest("explain")
@@ -149,12 +156,7 @@ class Inspection:
         state = self._checked()  # type: ignore[attr-defined]
         if state.latest is None:
             raise GraphError(
-                f"{_here()}: {f'{what}: ' if what else ''}{state.name} is not compiled yet; call it "
+                f"{here()}: {f'{what}: ' if what else ''}{state.name} is not compiled yet; call it "
                 "once with its inputs first."
             )
         return state.latest
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"

@@ -22,9 +22,13 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.call.plan import Plan
 from gflow.errors import EagerMismatch, GraphError
-from gflow.tracing.data.trace import OutputRef, Trace, TraceOp, TraceOutput, TraceValue
+from gflow.execution.executor import compile_trace
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.recorder import describe
 from gflow.tracing.program.interpreter import run_trace
+from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import trace_graph
 
 from .noise import Noise
@@ -82,15 +86,7 @@ def _like(t: Tensor, storage: Any) -> Tensor:
     return empty.set_(storage, t.storage_offset(), t.shape, t.stride())
 
 
-def checked_step(
-    check: EagerCheck,
-    plan: Plan,
-    leaves: Sequence[Any],
-    graph: Any,
-    args: Any,
-    kwargs: Any,
-    where: str,
-) -> Any:
+def checked_step(check: EagerCheck, plan: Plan, call: BoundCall, graph: Any, where: str) -> Any:
     """`plan.run` for a call of a graph, beside eager. where: the user's line.
 
     Raises:
@@ -101,17 +97,17 @@ def checked_step(
     state = graph.__dict__["_state"]
     arguments = plan.arguments.copy()
     for position, leaf in plan.input_slots:
-        arguments[position] = leaves[leaf]
+        arguments[position] = call.leaves[leaf]
     grad = bool(state.optimizers) or torch.is_grad_enabled()
 
     def eager() -> Any:
         with torch.set_grad_enabled(grad):
-            return graph.build(*args, **kwargs)
+            return call.build(*call.args, **call.kwargs)
 
     with torch.no_grad():
         before = _Memory([*arguments, *_state_tensors(state.optimizers)])
         python = _Python(state)
-        result = plan.run(leaves, state)
+        result = plan.run(call.leaves, state)
         after = _Memory(before.tensors)
         found = [t.clone() for t in tree_leaves(result) if isinstance(t, Tensor)]
         difference = _against_trace(plan, before, arguments, found)
@@ -122,7 +118,7 @@ def checked_step(
     if difference is not None:
         text = _message(plan, before, arguments, difference, said, where, state)
         if said == "build()":
-            text += _changed_op(plan.trace, graph, args, kwargs)
+            text += _changed_op(plan.trace, graph, call)
         if check.on_difference == "raise":
             raise EagerMismatch(text)
         warnings.warn(text, stacklevel=3)
@@ -416,8 +412,6 @@ def _first_op(
     plan: Plan, before: _Memory, arguments: Sequence[Tensor]
 ) -> tuple[TraceOp, str] | None:
     """The first op whose result parts, when a program with the same options gives all results."""
-    from gflow.execution.executor import compile_trace
-
     values = [r for op in plan.trace.ops for r in op.results if r is not None and not r.is_number]
     if not values:
         return None
@@ -459,12 +453,12 @@ def _message(
     return text
 
 
-def _changed_op(trace: Trace, graph: Any, args: Any, kwargs: Any) -> str:
+def _changed_op(trace: Trace, graph: Any, call: BoundCall) -> str:
     """The first op that `build()` has now and had not when it was traced, or has no more."""
     state = graph.__dict__["_state"]
     state.building = True
     try:
-        now = trace_graph(state.name, graph.build, args, kwargs, graph._roots(), state.optimizers)
+        now = trace_graph(TraceRequest(state.name, call, state.table, state.optimizers))
     finally:
         state.building = False
     for old, new in zip(trace.ops, now.ops):

@@ -9,7 +9,7 @@ from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.memory.planned import label
 from gflow.dialects.program import KernelStep, LaunchStep, Program
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 
 from .stage import planned_program
 

@@ -7,6 +7,7 @@ from typing import Any
 from gflow.call.plan import Plan
 from gflow.compiler import resolve
 from gflow.compiler.driver.stages import run_to
+from gflow.compiler.ir.modules import entry_function
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.lowering import lower
@@ -35,8 +36,6 @@ def planned(plan: Plan) -> tuple[ir.Module, Any]:
 
 def planned_program(program: Any) -> tuple[ir.Module, Any]:
     """The same of a program."""
-    from gflow.compiler.driver.compile import entry_function
-
     context = make_context()
     with context:
         module = ir.Module.parse(program.ir)

@@ -9,7 +9,7 @@ import torch
 
 from gflow.dialects import extents
 from gflow.dialects.opdef import VerifyError
-from gflow.tracing.data.trace import TraceValue
+from gflow.tracing.data.values import TraceValue
 
 from .checks import find_check
 from .decompose import decompose

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gflow.tracing.data.trace import TraceValue
+from gflow.tracing.data.values import TraceValue
 
 from .dtypes import TO_TORCH
 from .emitter import Emitter, Value
@@ -150,6 +150,7 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
 @cache
 def _table() -> Any:
     """PyTorch's decompositions; the import takes a third of a second, and few programs need one."""
+    # start-up: PyTorch's decompositions are loaded by the first op that has no rule
     from torch._decomp import decomposition_table
 
     return decomposition_table

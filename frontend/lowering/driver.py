@@ -13,7 +13,8 @@ from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
 from gflow.tracing.data.sizes import with_size
-from gflow.tracing.data.trace import Trace, TraceInput, TraceOp, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import TraceInput, TraceOp, TraceValue
 from gflow.tracing.dispatch.refusals import name_if_refusing
 from gflow.tracing.program.collectives import is_collective
 

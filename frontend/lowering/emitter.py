@@ -22,7 +22,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS, TensorType
-from gflow.tracing.data.trace import SourceLoc, Trace, TraceOp
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import SourceLoc, TraceOp
 
 from .dtypes import Unsupported, is_complex, opmath
 

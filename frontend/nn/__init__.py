@@ -10,6 +10,7 @@ import torch.nn
 
 def __getattr__(name: str) -> Any:
     if name == "Graph":
+        # start-up: tracing is loaded by the first use of graphs
         from gflow.graph import Graph
 
         globals()[name] = Graph

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphError
-from gflow.tracing.context.location import user_frame
+from gflow.tracing.context.location import here
 from gflow.tracing.program.module_config import OlderSpelling, settings_of
 from gflow.tracing.program.unwrapped import View, unwrapped
 
@@ -64,10 +64,9 @@ class ModuleView(View):
         """An error, unless it is called for the state dict of a module around it."""
         if args or "destination" in kwargs:
             return self._held.state_dict(*args, **kwargs)
-        file, line = user_frame(2)
         path = self._path
         raise GraphError(
-            f"{file}:{line}: {path} is a module of a graph, and has no state_dict() of its own. "
+            f"{here()}: {path} is a module of a graph, and has no state_dict() of its own. "
             "Call state_dict() on the module that the graph was given, which is "
             f"{path}.to(nn.Module), or graph.state_dict() for all that a run goes on from."
         )

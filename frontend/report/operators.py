@@ -9,7 +9,8 @@ from types import FrameType
 from typing import Any
 
 from gflow.tracing.context.location import is_user_code
-from gflow.tracing.data.trace import Trace, TraceInput, TraceOp, TraceValue, values_in
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import TraceInput, TraceOp, TraceValue, values_in
 
 
 class OperatorNames:

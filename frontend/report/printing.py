@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from gflow.tracing.context.watch import Infos, TensorInfo, Watcher, tensor_info
-from gflow.tracing.data.trace import OutputRef, Trace, TraceOp, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import OutputRef, TraceOp, TraceValue
 from gflow.tracing.program.modules import collect_modules
 from gflow.tracing.program.unwrapped import unwrapped
 

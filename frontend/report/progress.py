@@ -66,6 +66,7 @@ class ProgressBar(Watcher):
             bar.stop()
 
     def _show(self) -> None:
+        # start-up: loaded where a bar is shown
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from gflow.call.plan import Plan, unflatten
+from gflow.call.plan import Plan
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
-from gflow.execution.device import programs_for
+from gflow.execution.executor import programs_for
 from gflow.runtime import calls, schedulers
 from gflow.runtime.cpu import machine
 from gflow.runtime.micro_batches import MicroBatches
 from gflow.runtime.numbers import name_of
 from gflow.runtime.stored import artifact, checkpoint
 from gflow.runtime.stored.bundle import Bundle, write_bundle
-from gflow.tracing.data.numbers import Leaf, same
+from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
-from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.trace import Trace, unflatten
 
 from .state_dict import state_dict
 
@@ -35,6 +35,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
         GraphError: the graph was not called yet, or holds what no file can.
         ValueError: the target isn't known.
     """
+    # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.targets import parse_target
 
     wanted = None if target is None else str(parse_target(target))

@@ -13,6 +13,7 @@ def regenerate(program: Program) -> Program:
     Raises:
         ArtifactError: the module is not valid, or not of this program.
     """
+    # start-up: an artifact runs without the compiler unless its code is made again
     from gflow.compiler import CompileOptions
     from gflow.compiler.driver.compile import generate_planned
     from gflow.execution.device import add_code

@@ -5,6 +5,7 @@ Imports the runtime only: a saved graph is loaded without what traced it.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
@@ -54,6 +55,7 @@ def save(
     place = Path(path)
     graphs = sys.modules.get("gflow.graph")
     if graphs is not None and isinstance(obj, graphs.Graph):
+        # start-up: loading needs nothing of what makes artifacts
         from .export import export
 
         export(obj, place, target, _key(key))
@@ -125,6 +127,7 @@ def load(
 
 def load_saved(place: Path, native: bool = True, key: bytes | Place | None = None) -> LoadedGraph:
     """The graph in a directory, as `load` loads it."""
+    # start-up: checkpoints need no artifacts
     from gflow.runtime.stored.artifact import load_graph
 
     from .regenerate import regenerate
@@ -142,6 +145,7 @@ def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
     if data[8:9] != b"{" and data[:1] in (b"P", b"\x80"):  # a zip file, or a bare pickle
         return _from_torch(data, what, map_location)
     try:
+        # start-up: few checkpoints are of this format
         from safetensors.torch import load as load_tensors
 
         return _moved(load_tensors(data), map_location)
@@ -152,8 +156,6 @@ def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
 
 
 def _from_torch(data: bytes, what: str, map_location: Any) -> Any:
-    import io
-
     try:
         return torch.load(io.BytesIO(data), map_location=map_location, weights_only=True)
     except pickle.UnpicklingError:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import inspect
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from types import GeneratorType
 from typing import Any
@@ -16,103 +14,76 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from gflow.errors import GraphError, GraphTraceError
 
+from .context.collector import collector_paused
 from .context.location import Locator, user_line
 from .context.threads import here_only
 from .data.places import OptimizerTrace
 from .data.pytrees import learn, opened
-from .data.sizes import Dynamic
-from .data.trace import (
-    OutputRef,
-    Trace,
-    TraceInput,
-    TraceOp,
-    TraceOutput,
-    TraceValue,
-    View,
-    values_in,
-)
+from .data.trace import Trace
 from .data.updates import check_update, kind
+from .data.values import OutputRef, TraceInput, TraceOutput, TraceValue, View, values_in
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
+from .dispatch.pruning import prune
 from .dispatch.recorder import Recorder, describe
-from .dispatch.refusals import name_if_refusing
 from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
-from .optimizers.gradients import divide, gradient_buffer
+from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
-from .program.collectives import is_collective
 from .program.module_config import is_checkpointed
-from .program.modules import Reached, Slot, collect_modules, is_traced, kept_real
+from .program.modules import Slot, is_traced, kept_real
 from .program.shared import Shared, base_of, conflicts, storage_of, view_in
-
-FirstStep = Callable[[Trace, list[torch.Tensor]], None]
-"""Runs `trace`, whose last outputs are the gradients of the given parameters, for real and
-lets the optimizers make their first step."""
+from .request import TraceRequest
 
 
-def trace_graph(
-    name: str,
-    build: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    modules: Mapping[str, torch.nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer] = (),
-    first_step: FirstStep | None = None,
-    scaler: Any = None,
-    kept: Callable[[torch.Tensor], bool] = lambda parameter: False,
-    micro_batches: int = 1,
-    sparse: Collection[int] = (),
-    dynamic: Dynamic | None = None,
-    reached: Reached | None = None,
-) -> Trace:
-    """Trace one call of `build`. Nothing is computed and no argument, parameter or buffer is
-    changed; optimizers get their initial state. `first_step` is called when an optimizer
-    can make its state only from real gradients. `scaler`: a gradient scaler. `kept`: whether a
-    parameter's gradient can be read after the step. `micro_batches`: how many calls of `build` make
-    one step; the arguments are those of one. `sparse`: the optimizers, by number, that update only
-    the rows of embeddings that were looked up. `dynamic`: the dimensions of inputs that vary from call
-    to call. `reached`: modules and other objects that `build()` reaches in other ways than by `modules`."""
-    make = partial(
-        _Session,
-        name,
-        build,
-        args,
-        kwargs,
-        modules,
-        optimizers,
-        first_step,
-        scaler,
-        kept,
-        micro_batches,
-        sparse,
-        dynamic,
-        reached or Reached(),
-    )
-    with _without_gc(), light_dynamo():
+@dataclass(frozen=True)
+class FirstStepNeeded:
+    """An optimizer can make its state only from real gradients, so a trace waits for a step made op by op.
+
+    trace: up to the optimizers; its last outputs are the gradients of `parameters`.
+    """
+
+    trace: Trace
+    parameters: list[torch.Tensor]
+
+
+def trace_graph(request: TraceRequest) -> Trace:
+    """Trace one call. Nothing is computed and no argument, parameter or buffer is changed; optimizers get their
+    initial state.
+
+    Raises:
+        GraphTraceError: `build()` or an optimizer does what a static graph cannot hold.
+        NewState: an optimizer can make its state only from real gradients (`begin_trace` is for these).
+    """
+    found = begin_trace(request).finish()
+    if isinstance(found, FirstStepNeeded):
+        raise NewState("optimizer state")
+    return found
+
+
+def begin_trace(request: TraceRequest) -> Tracing:
+    """Trace `build()`, forward and backward; `finish()` goes on with the optimizers."""
+    with _machinery():
         storages: Collection[int] = ()
         while True:
+            tracing = Tracing(request, storages)
             try:
-                return make(storages=storages).run()
+                tracing.run_build()
+                return tracing
             except Shared as found:
                 storages = found.storages
 
 
 @contextlib.contextmanager
-def _without_gc() -> Iterator[None]:
-    """A trace makes many objects that live on: collecting among them costs more with each."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
+def _machinery() -> Iterator[None]:
+    with collector_paused(), light_dynamo():
         yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextlib.contextmanager
@@ -129,52 +100,57 @@ def _located() -> Iterator[None]:
         raise
 
 
-@dataclass
-class _Session:
-    name: str
-    build: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    modules: Mapping[str, torch.nn.Module]
-    optimizers: Sequence[torch.optim.Optimizer]
-    first_step: FirstStep | None
-    scaler: Any = None
-    kept: Callable[[torch.Tensor], bool] = lambda parameter: False
-    micro_batches: int = 1
-    sparse: Collection[int] = ()
-    dynamic: Dynamic | None = None
-    reached: Reached = field(default_factory=Reached)
-    storages: Collection[int] = ()  # whose tensors are views of each other
+class Tracing:
+    """One trace under way.
 
-    def run(self) -> Trace:
-        self.table = collect_modules({**self.modules, **self.reached.modules})
+    Args:
+        storages: whose tensors are views of each other.
+    """
+
+    def __init__(self, request: TraceRequest, storages: Collection[int] = ()) -> None:
+        self.request, self.storages = request, storages
+        self.name, self.optimizers = request.name, request.optimizers
+        self.micro_batches, self.build = request.micro_batches, request.call.build
+        self.table = request.table.with_modules(request.reached.modules)
         self.locator = Locator(self.table.names, OUTSIDE)
         if (code := getattr(self.build, "__code__", None)) is not None:
             self.locator.home = (code.co_filename, code.co_firstlineno)
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
-        self.rewrites.view_of = self._view if self.storages else None
+        self.rewrites.view_of = self._view if storages else None
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
         self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
-        if self.dynamic is not None:
-            from .dispatch.size_env import (
-                SizeEnv,  # only here: it loads all of PyTorch's symbolic shapes
-            )
+        self.trace = Trace(self.name)
+        self.outputs: list[TraceOutput] = []
+        self.waited = False  # for a first step, which has been made
+        self._first: Trace | None = None
+        self._steps: list[OptimizerTrace] = []
+        if (dynamic := request.call.dynamic) is not None:
+            # only here: it loads all of PyTorch's symbolic shapes
+            from .dispatch.size_env import SizeEnv
 
             where = partial(_describe_here, self.locator)
-            self.recorder.add_size(SizeEnv("n", self.dynamic.sizes, where))
-        leaves, spec = self._inputs()
+            self.recorder.add_size(SizeEnv("n", dynamic.sizes, where))
+
+    def run_build(self) -> None:
+        """Record `build()`: forward and backward.
+
+        Raises:
+            Shared: to be traced anew, with the memory that it names.
+            GraphTraceError: it does what a static graph cannot hold.
+        """
+        leaves = self._inputs()
         training = bool(self.optimizers)
         for slot in self.table.slots:
             if not _is_unusable(slot.tensor):
                 self._stand_in(slot)
         owner = getattr(self.build, "__self__", None)
         with (
-            kept_real(self.table, self.reached, owner, self._rebound),
+            kept_real(self.table, self.request.reached, owner, self._rebound),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
         ):
             self._optimizer_parameters()
@@ -184,39 +160,65 @@ class _Session:
                 self.locator.module_calls(is_checkpointed),
                 traceable_library(self.rewrites.lift),
             ):
-                call_args, call_kwargs = tree_unflatten(leaves, spec)
+                args, kwargs = tree_unflatten(leaves, self.request.call.structure)
                 with _located():
-                    result = self.build(*call_args, **call_kwargs)
+                    result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()
-        trace = Trace(self.name)
-        trace.out_leaves, trace.out_spec = tree_flatten(result)
-        while any([_holds_tensors(leaf) and learn(leaf) for leaf in trace.out_leaves]):  # noqa: C419
-            trace.out_leaves, trace.out_spec = tree_flatten(result)
-        trace.out_leaves, trace.out_spec = tree_flatten(opened(result, _holds_tensors))
-        outputs = self._results(trace)
-        self.partial = self._partial(trace, outputs)
-        if self.optimizers and not any(map(self._with_grad, self.optimizers)):
-            self._warn_of_no_gradients()
-        trace.histories = self._histories()
-        if self.optimizers and trace.histories:
-            self._warn_of_histories(trace.histories)
-        ready = [prepare_state(o, self._with_grad(o)) for o in self.optimizers]
-        if not all(ready):
-            self._take_first_step()
-        for optimizer in self.optimizers:
-            state_to_devices(optimizer)
-        first = self._one_micro_batch(trace, outputs) if self.micro_batches > 1 else None
-        steps = self._steps()
+        trace = self.trace
+        trace.out_leaves, trace.out_spec = flatten_result(result)
+        self.outputs = self._results(trace)
+
+    def finish(self) -> Trace | FirstStepNeeded:
+        """Record the optimizers' updates.
+
+        Returns:
+            The whole trace; or what a first step is made of, after which this is to be called again.
+        """
+        with _machinery():
+            if not self.waited:
+                self.partial = self._partial()
+                if self.optimizers and not any(map(self._with_grad, self.optimizers)):
+                    self._warn_of_no_gradients()
+                self.trace.histories = self._histories()
+                if self.optimizers and self.trace.histories:
+                    self._warn_of_histories(self.trace.histories)
+                if not all([prepare_state(o, self._with_grad(o)) for o in self.optimizers]):  # noqa: C419
+                    return self._wait()
+            for optimizer in self.optimizers:
+                state_to_devices(optimizer)
+            if self.micro_batches > 1 and self._first is None:
+                self._first = self._one_micro_batch()
+            try:
+                self._trace_steps()
+            except NewState:
+                return self._wait()
+            return self._whole()
+
+    def _wait(self) -> FirstStepNeeded:
+        for index, optimizer in enumerate(self.optimizers):
+            if self.request.is_sparse(index):
+                raise GraphTraceError(
+                    f"{type(optimizer).__name__} is a sparse optimizer, and a first step that makes state "
+                    "from gradients is needed, which is dense. Use optimizers whose state starts with "
+                    "zeros in graphs with sparse ones."
+                )
+        self.waited = True
+        return FirstStepNeeded(
+            self.partial, [p for o in self.optimizers for p in self._with_grad(o)]
+        )
+
+    def _whole(self) -> Trace:
+        trace, first = self.trace, self._first
         kept = self._keep_gradients(trace)
         updates = self._updates() + kept
-        self._finish(trace, outputs + updates)
+        self._finish(trace, self.outputs + updates)
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
-        trace.steps = steps
+        trace.steps = self._steps
         trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]
         if first is not None:
             self._divide(trace, first, updates)
-        _prune(trace)
+        prune(trace)
         return trace
 
     @contextlib.contextmanager
@@ -227,7 +229,11 @@ class _Session:
         try:
             # with sizes that vary, ops that PyTorch takes apart in C++ for fixed sizes only are taken
             # apart by its Python rules
-            taken_apart = enable_python_dispatcher() if self.dynamic else contextlib.nullcontext()
+            taken_apart = (
+                enable_python_dispatcher()
+                if self.request.call.dynamic
+                else contextlib.nullcontext()
+            )
             with self.recorder, self.rewrites, taken_apart:
                 torch._enable_functionalization(reapply_views=True)
                 self.recorder.active = True
@@ -241,19 +247,18 @@ class _Session:
 
     # inputs
 
-    def _inputs(self) -> tuple[list[Any], Any]:
-        leaves, spec = tree_flatten((tuple(self.args), dict(self.kwargs)))
-        names = input_names(self.build, self.args, self.kwargs)
+    def _inputs(self) -> list[Any]:
+        call = self.request.call
         traced: list[Any] = []
         seen: dict[int, StandIn] = {}
-        for position, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
+        for position, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True)):
             if not isinstance(leaf, torch.Tensor):
                 traced.append(leaf)
                 continue
             known = seen.get(id(leaf))
             if known is None:
                 index = len(self.recorder.inputs)
-                dims = self.dynamic.dims.get(position, ()) if self.dynamic else ()
+                dims = call.dynamic.dims.get(position, ()) if call.dynamic else ()
                 fake = self.recorder.add_input(leaf, "input", name, False, dims)
                 wrapper = functional(fake, leaf)
                 known = seen[id(leaf)] = StandIn(leaf, wrapper, index)
@@ -263,7 +268,7 @@ class _Session:
                 if isinstance(leaf, torch.nn.Parameter):
                     self.rewrites.stand_ins[id(leaf)] = known
             traced.append(known.wrapper)
-        return traced, spec
+        return traced
 
     def _stand_in(self, slot: Slot) -> torch.Tensor:
         known = self.rewrites.stand_ins.get(id(slot.tensor))
@@ -349,7 +354,7 @@ class _Session:
                 "updates tensors that stay as they are. Make it as large as it gets at first, and write into a "
                 "part of it; or pass it as an argument and return the new one"
             )
-            self.reached.refused.append((name, text))
+            self.request.reached.refused.append((name, text))
             return
         with self._active():
             self.rewrites.wrapper_of(old)
@@ -399,8 +404,8 @@ class _Session:
     def _loss_scale(self) -> None:
         self.scaling: LossScale | None = None
         parameters = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
-        if self.optimizers and prepare(self.scaler, parameters):
-            self.scaling = LossScale(self.scaler, self)
+        if self.optimizers and prepare(self.request.scaler, parameters):
+            self.scaling = LossScale(self.request.scaler, self)
             self.rewrites.seed = self.scaling.seed
         if self.scaling is not None or self.micro_batches > 1:
             self.rewrites.read_gradient = self._read_gradient
@@ -424,23 +429,27 @@ class _Session:
         for i, optimizer in enumerate(self.optimizers):
             self.scaling.unscale(i, self._with_grad(optimizer), in_build=True)
 
-    def _steps(self) -> list[OptimizerTrace]:
+    def _trace_steps(self) -> None:
+        """The steps that are not traced yet.
+
+        Raises:
+            NewState: one makes state that only a step from real gradients can make.
+        """
         scaling = self.scaling
-        if scaling is None:
-            return [self._sparse_or_dense(i, o) for i, o in enumerate(self.optimizers)]
-        steps = []
-        for i, optimizer in enumerate(self.optimizers):
-            if i not in scaling.found:
+        for i, optimizer in [*enumerate(self.optimizers)][len(self._steps) :]:
+            if scaling is not None and i not in scaling.found:
                 scaling.unscale(i, self._with_grad(optimizer))
-            before = scaling.before()
-            steps.append(self._sparse_or_dense(i, optimizer))
-            scaling.skip(i, before, steps[-1])
-        scaling.update()
-        return [*steps, scaling.result]
+            before = None if scaling is None else scaling.before()
+            self._steps.append(self._sparse_or_dense(i, optimizer))
+            if scaling is not None and before is not None:
+                scaling.skip(i, before, self._steps[-1])
+        if scaling is not None:
+            scaling.update()
+            self._steps.append(scaling.result)
 
     def _sparse_or_dense(self, index: int, optimizer: torch.optim.Optimizer) -> OptimizerTrace:
         name = f"optimizer.{index}"
-        if not (index in self.sparse or isinstance(optimizer, torch.optim.SparseAdam)):
+        if not self.request.is_sparse(index):
             return self._optimizer(index, optimizer)
         if self.micro_batches > 1:
             raise GraphTraceError(
@@ -453,7 +462,7 @@ class _Session:
         step.keep_rows()
         return found
 
-    def _partial(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
+    def _partial(self) -> Trace:
         """The trace up to the optimizers; its last outputs are the gradients."""
         grads: list[TraceOutput] = []
         for optimizer in self.optimizers:
@@ -461,9 +470,10 @@ class _Session:
                 grad: Any = self.rewrites.wrapper_of(p).grad
                 value = self.recorder.value_of(self._current(grad))
                 grads.append(TraceOutput(value, None, f"grad.{len(grads)}"))
+        trace = self.trace
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
         partial.unscaled = list(self.scaling.found) if self.scaling else []
-        self._finish(partial, outputs + self._updates() + grads)
+        self._finish(partial, self.outputs + self._updates() + grads)
         return partial
 
     def _trained(self) -> list[torch.Tensor]:
@@ -471,10 +481,10 @@ class _Session:
         found = {id(p): p for o in self.optimizers for p in self._with_grad(o)}
         return list(found.values())
 
-    def _one_micro_batch(self, trace: Trace, outputs: list[TraceOutput]) -> Trace:
+    def _one_micro_batch(self) -> Trace:
         """What each micro-batch runs: it adds its gradients to the buffers, which the optimizers
         find as gradients."""
-        outputs = outputs + self._updates()
+        outputs = self.outputs + self._updates()
         found = []
         self.locator.optimizer = True
         for parameter in self._trained():
@@ -487,7 +497,7 @@ class _Session:
             outputs.append(TraceOutput(value, index, self.recorder.inputs[index].name))
             found.append((wrapper, functional(fake, fake)))
         self.locator.optimizer = False
-        first = Trace(trace.name)
+        first = Trace(self.name)
         self._finish(first, outputs)
         for wrapper, gradient in found:
             wrapper.grad = gradient
@@ -506,7 +516,7 @@ class _Session:
     def _keep_gradients(self, trace: Trace) -> list[TraceOutput]:
         """The gradients that can be read after the step, as the optimizers left them."""
         outputs = []
-        for parameter in filter(self.kept, self._trained()):
+        for parameter in filter(self.request.kept, self._trained()):
             grad: Any = self.rewrites.wrapper_of(parameter).grad
             value = self.recorder.value_of(self._current(grad))
             _, index = self._buffer(parameter)
@@ -519,58 +529,41 @@ class _Session:
 
     def _divide(self, trace: Trace, first: Trace, updates: list[TraceOutput]) -> None:
         trace.micro_batches = self.micro_batches
-        trace.parts = divide(trace, first, updates)
+        trace.parts = divide_micro_batches(trace, first, updates)
         ops, outputs = ([x for part in trace.parts for x in getattr(part, a)] for a in _PARTS)
         trace.ops, trace.outputs = ops, [replace(o) for o in outputs]
         for part in trace.parts:
-            _prune(part, keep_inputs=part is first)
+            prune(part, keep_inputs=part is first)
         if any(i.role == "input" for i in trace.parts[1].inputs):
             raise GraphTraceError(
                 f"{trace.name}: with gradient accumulation, an update cannot read the graph's inputs."
             )
 
-    def _take_first_step(self) -> None:
-        if self.first_step is None:
-            raise NewState("optimizer state")
-        sparse = [o for i, o in enumerate(self.optimizers) if i in self.sparse]
-        sparse += [o for o in self.optimizers if isinstance(o, torch.optim.SparseAdam)]
-        if sparse:
-            raise GraphTraceError(
-                f"{type(sparse[0]).__name__} is a sparse optimizer, and a first step that makes state "
-                "from gradients is needed, which is dense. Use optimizers whose state starts with "
-                "zeros in graphs with sparse ones."
-            )
-        self.first_step(self.partial, [p for o in self.optimizers for p in self._with_grad(o)])
-        self.first_step = None
-
     def _optimizer(self, index: int, optimizer: torch.optim.Optimizer) -> OptimizerTrace:
         self.locator.optimizer = self.rewrites.in_optimizer = True
         prefix = f"optimizer.{index}"
         try:
-            for _ in range(2):
-                try:
-                    with self.locator.at_home(optimizer):
-                        found = trace_step(
-                            self.recorder,
-                            self.rewrites,
-                            optimizer,
-                            prefix,
-                            self.parameter_names,
-                            self._active,
-                            run_step,
-                        )
-                    self.rebound.update(found.replaced)
-                    return found
-                except NewState as error:
-                    if self.first_step is None:
-                        raise GraphTraceError(
-                            f"{prefix} ({type(optimizer).__name__}): step() creates state "
-                            f"({error}) at every call; create it once, when it is missing."
-                        ) from error
-                    self._take_first_step()
+            with self.locator.at_home(optimizer):
+                found = trace_step(
+                    self.recorder,
+                    self.rewrites,
+                    optimizer,
+                    prefix,
+                    self.parameter_names,
+                    self._active,
+                    run_step,
+                )
+        except NewState as error:
+            if not self.waited:
+                raise
+            raise GraphTraceError(
+                f"{prefix} ({type(optimizer).__name__}): step() creates state ({error}) at every call; "
+                "create it once, when it is missing."
+            ) from error
         finally:
             self.locator.optimizer = self.rewrites.in_optimizer = False
-        raise AssertionError("unreachable")
+        self.rebound.update(found.replaced)
+        return found
 
     # outputs
 
@@ -661,6 +654,14 @@ def _describe_here(locator: Locator) -> str:
     return describe(locator.here())
 
 
+def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
+    """What a function returns, flattened, so far that its tensors are leaves."""
+    leaves = tree_leaves(result)
+    while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
+        leaves = tree_leaves(result)
+    return tree_flatten(opened(result, _holds_tensors))
+
+
 def _holds_tensors(leaf: Any, depth: int = 3) -> bool:
     """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
     if isinstance(leaf, (GeneratorType, set, frozenset)):
@@ -679,59 +680,5 @@ def _is_unusable(tensor: torch.Tensor) -> bool:
 
 
 #: the function that calls `build()`
-OUTSIDE = _Session.run.__code__
+OUTSIDE = Tracing.run_build.__code__
 _PARTS = ("ops", "outputs")
-
-
-def _prune(trace: Trace, keep_inputs: bool = True) -> None:
-    """Drop ops whose results nothing uses, unless they refuse some values, and arguments (other than graph inputs, with
-    `keep_inputs`) that no op and no output uses."""
-    live: set[TraceValue] = {o.value for o in trace.outputs}
-    kept: list[TraceOp] = []
-    for op in reversed(trace.ops):
-        always = is_collective(op) or name_if_refusing(op.func) is not None
-        if always or any(r in live for r in op.results if r is not None):
-            live.update(values_in((op.args, op.kwargs)))
-            kept.append(op)
-    trace.ops = kept[::-1]
-    aliased = {o.alias for o in trace.outputs}
-    index: dict[int, int] = {}
-    inputs: list[TraceInput] = []
-    for i, entry in enumerate(trace.inputs):
-        always = entry.role == "size" or (keep_inputs and entry.role == "input")
-        if always or entry.value in live or i in aliased:
-            index[i] = len(inputs)
-            inputs.append(entry)
-    trace.inputs = inputs
-    for out in trace.outputs:
-        if out.alias is not None:
-            out.alias = index[out.alias]
-
-
-def input_names(
-    build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[str]:
-    """A dotted name for every leaf of the arguments: `x`, `batch.image`, `args.1`."""
-    try:
-        parameters = list(inspect.signature(build).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    positional = [
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    names: list[str] = []
-    for i, arg in enumerate(args):
-        base = positional[i] if i < len(positional) else f"args.{i}"
-        names += _leaf_names(base, arg)
-    for key, arg in kwargs.items():
-        names += _leaf_names(key, arg)
-    return names
-
-
-def _leaf_names(base: str, arg: Any) -> list[str]:
-    paths, _ = torch.utils._pytree.tree_flatten_with_path(arg)
-    names = []
-    for path, _leaf in paths:
-        keys = [getattr(k, "key", getattr(k, "idx", getattr(k, "name", k))) for k in path]
-        names.append(".".join([base, *(str(k) for k in keys)]))
-    return names

@@ -50,6 +50,7 @@ def _torch_library() -> ctypes.CDLL:
     Raises:
         RuntimeError: it isn't there.
     """
+    # start-up: machine code that is at hand is loaded without LLVM
     import torch
 
     folder = Path(torch.__file__).parent / "lib"

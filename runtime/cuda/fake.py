@@ -318,6 +318,7 @@ def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
     Raises:
         DeviceError: a step breaks a rule; it says which.
     """
+    # the executable is loaded by who runs one
     from .executable import CudaExecutable
 
     device = FakeDevice(accesses)
@@ -329,6 +330,7 @@ def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
 
 
 def _blank(ty: Any, strides: tuple[int, ...]) -> torch.Tensor:
+    # the executable is loaded by who runs one
     from ..tensors import DTYPES
 
     return torch.empty_strided(ty.shape, strides, dtype=DTYPES[ty.dtype])

@@ -105,6 +105,7 @@ def _path(kernel: TritonKernel) -> str:
 
 def _load(kernel: TritonKernel) -> Any:
     """The kernel's function, from its source."""
+    # Triton need not be installed where nothing is interpreted
     import triton
 
     path = _path(kernel)
@@ -122,6 +123,7 @@ def _load(kernel: TritonKernel) -> Any:
 
 def _interpret(launch: Launch, spans: Sequence[Span]) -> None:
     """Run a launch, program by program."""
+    # Triton need not be installed where nothing is interpreted
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -163,6 +165,7 @@ class _Callable:
         self._rewrite: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Triton need not be installed where nothing is interpreted
         from triton.runtime.interpreter import InterpretedFunction
 
         if self._rewrite is None:
@@ -176,6 +179,7 @@ _library: list[tuple[ModuleType, str, Any]] = []
 def _functions() -> list[tuple[ModuleType, str, Any]]:
     """What is compiled in Triton's own library: module, name, and its interpreted form."""
     if not _library:
+        # Triton need not be installed where nothing is interpreted
         import triton.language as tl
         from triton.language.extra.cuda import libdevice
         from triton.runtime.interpreter import interpreter_semantic
@@ -203,6 +207,7 @@ _depth = 0
 def interpreting() -> Iterator[None]:
     """Triton's language works on numpy arrays in here."""
     global _depth
+    # Triton need not be installed where nothing is interpreted
     import triton.language as tl
     from triton.runtime import interpreter
 

@@ -19,6 +19,7 @@ _TORCH_NAMES = {"rint": "round", "fast_exp": "exp", "fast_fdivide": "divide"}
 
 def repair() -> None:
     """Put the interpreter right."""
+    # Triton need not be installed where nothing is interpreted
     import triton.language as tl
     from triton.runtime import interpreter as it
 

@@ -31,7 +31,7 @@ from gflow.dialects.program_form import decode, encode
 from gflow.dialects.types import share_memory
 
 from ..arena import Arena
-from ..calls import bind, decode_results, encode_arguments, result_names
+from ..calls import bind, decode_results, encode_call, result_names
 from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
 from ..interrupts import held
@@ -433,7 +433,7 @@ class LoadedGraph:
             for shared in (True, False):
                 tensors: list[torch.Tensor] = []
                 try:
-                    structure = encode_arguments(bound, tensors, shared)
+                    structure = encode_call(variant.parameters, bound, tensors, shared)
                 except TypeError as error:
                     raise ValueError(f"{self.name}: {error}, which no graph takes") from None
                 if structure == variant.call:
@@ -613,6 +613,7 @@ def _device(target: str) -> torch.device:
     """
     if target == "cpu":
         return torch.device("cpu")
+    # start-up: a program for the CPU needs no CUDA
     from ..cuda import DeviceError
 
     try:

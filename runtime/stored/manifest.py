@@ -101,7 +101,15 @@ def _split(value: Any) -> bool:
 _PROGRAM: Mapping[str, Test] = {
     "split": _split,
     "parameters": lambda v: _list(
-        v, lambda p: _list(p, _text) and len(p) == 2 and p[1] in _KINDS and p[0].isidentifier()
+        v,
+        lambda p: (
+            type(p) is list
+            and len(p) in (2, 3)
+            and all(map(_text, p[:2]))
+            and p[1] in _KINDS
+            and p[0].isidentifier()
+            and all(_structure(default, _text, _text) for default in p[2:])
+        ),
     ),
     "call": lambda v: _structure(v, _text, _text),
     "inputs": lambda v: _list(v, _input),

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from codegen_harness import copies
+from function_trace import trace_graph
 from ir_interpreter import run_module
 from random_ir import LARGE, SMALL, random_args, random_module
 from triton_interpreter import run_program
@@ -31,7 +32,6 @@ from gflow.dialects.mlir import ir
 from gflow.inspection.noise import Noise
 from gflow.lowering import lower
 from gflow.runtime import Executable
-from gflow.tracing.tracer import trace_graph
 
 from .campaign import Result
 from .growth import grow

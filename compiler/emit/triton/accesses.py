@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.compiler.driver.compile import entry_function
+from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op, aliases
 from gflow.compiler.memory.in_place import reads_where_it_writes
 from gflow.compiler.memory.results import owners

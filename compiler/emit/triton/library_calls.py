@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gflow.compiler.driver.compile import entry_function
+from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.targets import parse_target
 from gflow.dialects.dialect import make_context

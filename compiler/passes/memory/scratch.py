@@ -30,6 +30,7 @@ def _on_cpu(function: func.FuncOp, target: Target) -> dict[int, int]:
 
 
 def _on_cuda(function: func.FuncOp, target: Target) -> dict[int, int]:
+    # one generator of code is loaded
     from gflow.compiler.emit.triton.scratch import scratch_bytes
 
     return scratch_bytes(function, target)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
-if TYPE_CHECKING:
-    from .rewriter import Node, Rewriter
-
 #: A value of a constant that is the same everywhere: Python's number, exact in the element type.
 Scalar = float | int | bool
 
-#: Gives the value that takes the place of the op's result, or None.
-Rule = Callable[["Node", "Rewriter"], "ir.Value | None"]
+#: Of an op (`rewriter.Node`) and the `Rewriter`: the value that takes the place of the op's result, or None.
+Rule = Callable[[Any, Any], "ir.Value | None"]
 
 #: What makes an operand: an op's name, `SPLAT`, or "" for anything else.
 Kind = str

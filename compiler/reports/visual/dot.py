@@ -48,6 +48,7 @@ def _short(ty: str) -> str:
 
 def _hex(hsl: str) -> str:
     """An `hsl(h s% l%)` colour as Graphviz writes colours."""
+    # start-up of gflow-opt
     from colorsys import hls_to_rgb
 
     h, s, light = (float(part.rstrip("%")) for part in hsl[4:-1].split())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from gflow.dialects.extents import varies
@@ -194,8 +195,6 @@ def eye(em: Emitter, rows: int, columns: int | None = None, **options: Any) -> V
 
 
 def _triangle(em: Emitter, rows: int, columns: int, offset: int, lower: bool) -> Value:
-    import numpy as np
-
     make = np.tril_indices if lower else np.triu_indices
     return em.dense(np.stack(make(rows, offset, columns)).astype(np.int64), "i64")
 

@@ -11,7 +11,8 @@ import torch
 
 from gflow.dialects import extents
 from gflow.dialects.types import row_major_strides, share_memory
-from gflow.tracing.data.trace import Trace, TraceValue
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.data.values import TraceValue
 
 from ..dtypes import TO_TORCH, LoweringError, Unsupported
 from ..emitter import Emitter, Value

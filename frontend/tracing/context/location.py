@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..data.trace import SourceLoc
+from ..data.values import SourceLoc
 from .scopes import ScopeStack, checkpoint_calls
 from .threads import here_only, replaced
 from .watch import current, infos
@@ -50,6 +50,12 @@ def user_frame(depth: int = 1) -> tuple[str, int]:
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "<unknown>", 0
+
+
+def here() -> str:
+    """`file:line` of the innermost frame outside torch and gflow, as errors begin."""
+    file, line = user_frame(2)
+    return f"{file}:{line}"
 
 
 def user_line(error: BaseException) -> str:
@@ -149,7 +155,7 @@ class Locator:
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             path = names.get(id(module))
-            check_module(module, path or "", user_frame)
+            check_module(module, path or "", here)
             stack.append(stack[-1] if path is None else path)
             if path is not None:
                 watcher.module_begins(path, module, infos(args, kwargs))

@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 if TYPE_CHECKING:
-    from ..data.trace import Trace, TraceInput, TraceOp
+    from ..data.trace import Trace
+    from ..data.values import TraceInput, TraceOp
 
 
 @dataclass(frozen=True)

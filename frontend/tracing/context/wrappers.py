@@ -63,12 +63,10 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
     return None
 
 
-def check_module(
-    module: torch.nn.Module, name: str, frame: Callable[[int], tuple[str, int]]
-) -> None:
+def check_module(module: torch.nn.Module, name: str, here: Callable[[], str]) -> None:
     """
     Args:
-        frame: gives file and line of the user's frame.
+        here: gives file and line of the user's frame.
 
     Raises:
         GraphTraceError: a call of `module` does something across processes that a graph would lose.
@@ -77,9 +75,8 @@ def check_module(
     if found is not None:
         what, advice = found
         label = name or "module"
-        file, line = frame(2)
         raise GraphTraceError(
-            f"{file}:{line}: {label} is a {type(module).__name__} in a group of {world_size()} ranks: {what}. "
+            f"{here()}: {label} is a {type(module).__name__} in a group of {world_size()} ranks: {what}. "
             + advice.replace("{name}", label)
         )
 

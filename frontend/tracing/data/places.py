@@ -9,13 +9,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from gflow.guards.reads import Reads
+from .values import TraceValue
 
-from .trace import TraceValue
+
+class StepReads(Protocol):
+    """What a step reads besides its optimizer; see `tracing/reads`."""
+
+    found: list[Any]
+    names: set[str]
 
 
 class _Missing:
@@ -186,4 +191,4 @@ class OptimizerTrace:
     slots: list[StateSlot] = field(default_factory=list)
     writes: list[PlainWrite] = field(default_factory=list)
     replaced: dict[int, torch.Tensor] = field(default_factory=dict)
-    reads: Reads | None = None
+    reads: StepReads | None = None

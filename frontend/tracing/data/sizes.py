@@ -7,12 +7,14 @@ its polynomial.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gflow.dialects.extents import Symbol, evaluate, formula
 
-from .trace import Trace, TraceInput, TraceOp, TraceOutput, TraceValue
+from .trace import Trace
+from .values import TraceInput, TraceOp, TraceOutput, TraceValue
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class Dynamic:
 
     sizes: Range
     dims: dict[int, tuple[int, ...]]
+
+
+def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
+    """The size that a call brings along."""
+    i, dims = next(iter(dynamic.dims.items()))
+    size: int = leaves[i].shape[dims[0]]
+    return size
 
 
 class Size(int):

@@ -9,7 +9,7 @@ import torch
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 
-from .trace import TraceInput, TraceValue
+from .values import TraceInput, TraceValue
 
 
 def check_update(build: Any, entry: TraceInput, value: TraceValue) -> None:

@@ -10,7 +10,7 @@ from torch.nn.utils import clip_grad
 
 from gflow.errors import GraphTraceError
 
-from ..context.location import user_frame
+from ..context.location import here
 
 #: key of a parameter group → its kind of norm is no traced number: the ops depend on it
 MAX_NORM, NORM_TYPE = "clip_grad_max_norm", "clip_grad_norm_type"
@@ -55,9 +55,8 @@ def total_norm(
 ) -> torch.Tensor:
     """The original chooses by the norm's value whether to raise."""
     if error_if_nonfinite:
-        file, line = user_frame(2)
         raise GraphTraceError(
-            f"{file}:{line}: error_if_nonfinite=True looks at the gradients' norm, which does not "
+            f"{here()}: error_if_nonfinite=True looks at the gradients' norm, which does not "
             "exist while a graph is traced. Leave it out, return the norm from build() and look at "
             "it after the call; or set a grad scaler, which skips updates that are inf or nan."
         )

@@ -8,15 +8,12 @@ goes by strides; so does what `.stride()` and `.is_contiguous()` say.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .recorder import set_value, untraced
-
-if TYPE_CHECKING:
-    from .rewrites import Rewrites
+from .recorder import Recorder, set_value, untraced
 
 Tensor = torch.Tensor
 #: a tensor with its shape and strides before a call
@@ -27,6 +24,14 @@ RESHAPING = frozenset({
     "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "as_strided_", "resize_", "resize_as_",
     "set_", "__set__",
 })  # fmt: skip
+
+
+class Mode(Protocol):
+    """What layouts need of the mode that rewrites calls."""
+
+    recorder: Recorder
+
+    def concrete(self, size: Any) -> Any: ...
 
 
 def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
@@ -53,7 +58,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def restore(mode: Rewrites, before: Sequence[Layout]) -> None:
+def restore(mode: Mode, before: Sequence[Layout]) -> None:
     """Give the tensors that a call has updated the strides that they had."""
     concrete = mode.concrete
     for tensor, shape, strides in before:
@@ -65,7 +70,7 @@ def restore(mode: Rewrites, before: Sequence[Layout]) -> None:
             _put(mode, tensor, strides)
 
 
-def _put(mode: Rewrites, tensor: Tensor, strides: tuple[Any, ...]) -> None:
+def _put(mode: Mode, tensor: Tensor, strides: tuple[Any, ...]) -> None:
     """The same value, with other strides, as what a functional tensor holds."""
     recorder = mode.recorder
     with recorder.fake_mode, recorder:

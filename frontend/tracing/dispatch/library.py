@@ -17,7 +17,7 @@ from torch.optim import optimizer
 
 from gflow.errors import GraphTraceError
 
-from ..context.location import user_frame
+from ..context.location import here
 from ..context.threads import here_only, replaced
 from ..program import collectives, seeding
 from .assertions import check_tensor_all_with
@@ -53,18 +53,16 @@ def _batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
 
 
 def _no_step(self: torch.optim.Optimizer, *_: Any) -> None:
-    file, line = user_frame(2)
     raise GraphTraceError(
-        f"{file}:{line}: build() calls {type(self).__name__}.step(); the graph runs the update of "
+        f"{here()}: build() calls {type(self).__name__}.step(); the graph runs the update of "
         "its optimizers after build() by itself. Leave step() out, and pass the optimizer to "
         "add_optimizer() in __init__."
     )
 
 
 def _no_parameter(*_: Any, **__: Any) -> Any:
-    file, line = user_frame(2)
     raise GraphTraceError(
-        f"{file}:{line}: build() makes a parameter, or a module with parameters, which would be "
+        f"{here()}: build() makes a parameter, or a module with parameters, which would be "
         "new and untrained at every call. Make it in __init__ and use it here."
     )
 

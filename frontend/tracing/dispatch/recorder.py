@@ -27,12 +27,13 @@ from gflow.runtime.interrupts import deliver, waiting
 
 from ..context.location import Locator
 from ..context.wrappers import check_tensor
-from ..data.numbers import Guard, Number, number_of, wrap
-from ..data.trace import SourceLoc, TraceInput, TraceOp, TraceValue
+from ..data.guards import Guard
+from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
 from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
+from .numbers import Number, number_of, wrap
 from .refusals import name_if_refusing
 
 if TYPE_CHECKING:

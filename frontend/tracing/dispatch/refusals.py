@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from gflow.runtime.failures import ERRORS
+
 #: overloads, or ops with all their overloads
 REFUSING = frozenset({
     "aten.embedding", "aten.index_select", "aten.gather", "aten.take", "aten.index_add", "aten.index_fill",
@@ -40,8 +42,6 @@ torch.library.define("gflow::fail_if", "(Tensor bad, str error, str message) -> 
 
 @torch.library.impl("gflow::fail_if", "CompositeExplicitAutograd")
 def _fail_if(bad: torch.Tensor, error: str, message: str) -> None:
-    from gflow.runtime.failures import ERRORS
-
     if bool(bad.any()):
         raise ERRORS[error](message)
 

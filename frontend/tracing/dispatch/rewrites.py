@@ -21,14 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from gflow.errors import GraphTraceError
-from gflow.guards.reads import OF_TENSORS
+from gflow.tracing.reads.reads import OF_TENSORS
 
-from ..data.numbers import number_of, wrap
 from ..program import collectives
 from . import overlaps
 from .assertions import asserted, fail_if
 from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
+from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
 
 aten = torch.ops.aten

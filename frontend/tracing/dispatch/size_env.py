@@ -23,9 +23,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from gflow.dialects.extents import Symbol
 from gflow.errors import GraphTraceError
 
-from ..data.numbers import Number, wrap
 from ..data.sizes import Range, Size
-from ..data.trace import TraceValue
+from ..data.values import TraceValue
+from .numbers import Number, wrap
 
 _TORCH = str(Path(torch.__file__).parent)
 _FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"

@@ -16,7 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gflow.errors import GraphTraceError
 
-from ..data.trace import Trace, TraceOp, TraceOutput, TraceValue, values_in
+from ..data.trace import Trace
+from ..data.values import TraceOutput, renamed_op, values_in
 
 #: parameter → its buffer, as long as a program holds it
 _buffers: Any = WeakIdKeyDictionary()
@@ -32,7 +33,9 @@ def gradient_buffer(parameter: torch.Tensor) -> torch.Tensor:
     return buffer
 
 
-def divide(trace: Trace, first: Trace, updates: Iterable[TraceOutput]) -> tuple[Trace, Trace]:
+def divide_micro_batches(
+    trace: Trace, first: Trace, updates: Iterable[TraceOutput]
+) -> tuple[Trace, Trace]:
     """The two programs of a step in micro-batches: `first`, which each micro-batch runs, and the
     rest of `trace`, which runs after the last and makes `updates`.
 
@@ -44,17 +47,7 @@ def divide(trace: Trace, first: Trace, updates: Iterable[TraceOutput]) -> tuple[
     made = {r for op in first.ops for r in op.results if r is not None}
     stored = {o.value: first.inputs[o.alias].value for o in first.outputs if o.alias is not None}
     done = {(o.value, o.alias) for o in first.outputs}
-    ops = [
-        TraceOp(
-            op.func,
-            _exchanged(op.args, stored),
-            _exchanged(op.kwargs, stored),
-            op.results,
-            op.loc,
-            op.scope,
-        )
-        for op in trace.ops[len(first.ops) :]
-    ]
+    ops = [renamed_op(op, stored) for op in trace.ops[len(first.ops) :]]
     outputs = [
         replace(o, value=stored.get(o.value, o.value))
         for o in updates
@@ -70,13 +63,3 @@ def divide(trace: Trace, first: Trace, updates: Iterable[TraceOutput]) -> tuple[
             )
     rest = Trace(f"{trace.name}_update", list(trace.inputs), ops, outputs)
     return first, rest
-
-
-def _exchanged(arg: Any, values: dict[TraceValue, TraceValue]) -> Any:
-    if isinstance(arg, TraceValue):
-        return values.get(arg, arg)
-    if isinstance(arg, (list, tuple)):
-        return type(arg)([_exchanged(a, values) for a in arg])
-    if isinstance(arg, dict):
-        return {k: _exchanged(v, values) for k, v in arg.items()}
-    return arg

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from gflow.errors import GraphTraceError
-from gflow.guards.settings import is_iterator
+from gflow.tracing.reads.settings import is_iterator
 
 from ..context.location import is_user_code
 

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphTraceError
-from gflow.guards.steps import StepReading
+from gflow.tracing.reads.steps import StepReading
 
 from ..context.location import user_line
 from ..context.threads import here_only
 from ..context.threads import replaced as patched
-from ..data.numbers import Leaf, StateBranch, number_of, traced_functions, wrap
+from ..data.guards import Leaf
 from ..data.places import (
     MISSING,
     BakedValue,
@@ -35,6 +35,7 @@ from ..data.places import (
     Structure,
 )
 from ..dispatch.clipping import NORM_TYPE, clip_groups
+from ..dispatch.numbers import StateBranch, number_of, traced_functions, wrap
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.rewrites import Rewrites, functional, own_attributes, unwrap
 from ..program.shared import view_in

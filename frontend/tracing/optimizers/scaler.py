@@ -20,7 +20,7 @@ from gflow.errors import GraphTraceError
 
 from ..context.location import Locator
 from ..data.places import BakedValue, OptimizerTrace, Place, StateSlot
-from ..data.trace import TraceOp, TraceValue
+from ..data.values import TraceOp, TraceValue
 from ..dispatch.clipping import clip_groups
 from ..dispatch.recorder import Recorder, describe
 from ..dispatch.rewrites import Rewrites, StandIn, functional, unwrap

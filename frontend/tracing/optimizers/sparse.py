@@ -17,7 +17,7 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..context.location import user_line
-from ..data.trace import TraceOp, TraceValue
+from ..data.values import TraceOp, TraceValue
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.rewrites import unwrap
 from .scaler import choose, values_now

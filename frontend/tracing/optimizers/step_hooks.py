@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from gflow.errors import GraphError
 
-from ..context.location import user_frame
+from ..context.location import here
 from ..context.threads import here_only
 
 #: the optimizer's attributes that hold them
@@ -105,9 +105,8 @@ class _WithoutGradients(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _GRADIENT and sys._getframe(1).f_code not in _ZERO_GRAD:
-            file, line = user_frame(2)
             raise GraphError(
-                f"{file}:{line}: a hook of an optimizer's step uses a gradient (.grad). In a graph the hook "
+                f"{here()}: a hook of an optimizer's step uses a gradient (.grad). In a graph the hook "
                 "runs around the program, in which gradients live. Do it in build() after backward() "
                 "(clip_grad_norm_ works there), give the parameter group the key clip_grad_max_norm, or "
                 "read gradients with config.keep_gradients() and graph.grad()."
@@ -143,9 +142,8 @@ class _KeepingParameters(TorchDispatchMode):
 
     def _check(self, tensor: torch.Tensor) -> None:
         if tensor.untyped_storage().data_ptr() in self.places:
-            file, line = user_frame(2)
             raise GraphError(
-                f"{file}:{line}: a hook before an optimizer's step changes a parameter. In a graph it runs before "
+                f"{here()}: a hook before an optimizer's step changes a parameter. In a graph it runs before "
                 "the whole program, so the forward would see the change. Do it in build() after backward() "
                 "(p.data.mul_(…) works there), or in a hook after the step."
             )

@@ -17,9 +17,9 @@ import torch.distributed as dist
 from gflow.dialects.collectives import is_collective as is_collective_name
 from gflow.errors import GraphTraceError
 
-from ..context.location import user_frame
+from ..context.location import here
 from ..context.threads import here_only
-from ..data.trace import TraceOp
+from ..data.values import TraceOp
 
 Tensor = torch.Tensor
 _ADVICE = (
@@ -121,18 +121,14 @@ def _reduction(op: Any) -> str:
             dist.ReduceOp, name.upper()
         ):
             return name
-    file, line = user_frame(3)
-    raise GraphTraceError(
-        f"{file}:{line}: a graph's collectives reduce by {', '.join(names)}; got {op}"
-    )
+    raise GraphTraceError(f"{here()}: a graph's collectives reduce by {', '.join(names)}; got {op}")
 
 
 def _group(group: Any) -> Any:
     found = group or dist.group.WORLD
     if dist.get_rank(found) < 0:
-        file, line = user_frame(3)
         raise GraphTraceError(
-            f"{file}:{line}: a collective of a process group that this rank is not in; call it on the "
+            f"{here()}: a collective of a process group that this rank is not in; call it on the "
             "ranks of the group alone."
         )
     return found
@@ -192,9 +188,8 @@ def all_gather(
     """`torch.distributed.all_gather` of tensors of one shape."""
     group = _group(group)
     if any(t.shape != tensor.shape for t in tensor_list) or len(tensor_list) != _size(group):
-        file, line = user_frame(2)
         raise GraphTraceError(
-            f"{file}:{line}: in a graph, all_gather() takes one tensor of the same shape for each of the "
+            f"{here()}: in a graph, all_gather() takes one tensor of the same shape for each of the "
             f"{_size(group)} ranks."
         )
     ops = torch.ops._c10d_functional
@@ -245,18 +240,16 @@ def all_to_all_single(
 
 def barrier(*_: Any, **__: Any) -> None:
     """A barrier has no data that the graph could order by."""
-    file, line = user_frame(2)
     raise GraphTraceError(
-        f"{file}:{line}: build() calls torch.distributed.barrier(), which would run once, while the graph is "
+        f"{here()}: build() calls torch.distributed.barrier(), which would run once, while the graph is "
         "traced. Call it outside of build(); collectives in it wait for all ranks by themselves."
     )
 
 
 def _refused(name: str) -> Callable[..., Any]:
     def call(*_: Any, **__: Any) -> Any:
-        file, line = user_frame(2)
         raise GraphTraceError(
-            f"{file}:{line}: build() calls torch.distributed.{name}(), which a graph cannot hold. {_ADVICE}"
+            f"{here()}: build() calls torch.distributed.{name}(), which a graph cannot hold. {_ADVICE}"
         )
 
     return call

@@ -10,7 +10,8 @@ import torch
 
 from gflow.runtime.failures import explain
 
-from ..data.trace import Trace, TraceValue, values_in
+from ..data.trace import Trace
+from ..data.values import TraceValue, values_in
 
 
 def _slots(func: torch._ops.OpOverload) -> tuple[list[bool], dict[str, bool]]:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from gflow.errors import GraphError
-from gflow.oneflow.deprecated_spellings import warn_older
-from gflow.report.debug import DebugSettings, debug_settings
+from gflow.tracing.context.debug_settings import DebugSettings, debug_settings
+from gflow.tracing.context.deprecated_spellings import warn_older
 
-from ..context.location import is_user_code, user_frame
+from ..context.location import here, is_user_code
 from ..context.ranks import world_size
 
 
@@ -51,13 +51,13 @@ class BlockConfig:
         known = {f.name: f.default for f in fields(self)}
         if name not in known:
             raise GraphError(
-                f"{_here()}: a module of a graph has no setting {name!r}; known: {', '.join(known)}"
+                f"{here()}: a module of a graph has no setting {name!r}; known: {', '.join(known)}"
             )
         problem = _problem(name, value)
         if problem:
-            raise GraphError(f"{_here()}: {name} is {problem}; got {value!r}")
+            raise GraphError(f"{here()}: {name} is {problem}; got {value!r}")
         if name == "stage_id" and value is not None:
-            _check_stage(_here())
+            _check_stage(here())
         if getattr(self, name, None) != value:
             _changes[0] += 1
         object.__setattr__(self, name, value)
@@ -200,14 +200,14 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
     for module in modules:
         known = _settings.get(id(module))
         if known is not None and known[0]() is module and known[1].stage_id is not None:
-            _check_stage(_here())
+            _check_stage(here())
         own = vars(module).get("config")
         if own is None or isinstance(own, (BlockConfig, OlderSpelling)) or id(module) in _settings:
             continue
         if getattr(own, "activation_checkpointing", None) is True:
             name = names.get(id(module), type(module).__name__)
             raise GraphError(
-                f"{_here()}: {name}.config.activation_checkpointing is set, but {name}.config is "
+                f"{here()}: {name}.config.activation_checkpointing is set, but {name}.config is "
                 f"the model's own {type(own).__name__}, which graphs do not read. Write "
                 f"{name}.to(nn.graph.GraphModule).activation_checkpointing = True (or False, if "
                 "the model means something else by it)."
@@ -228,8 +228,3 @@ def _answer_with_settings(module: torch.nn.Module) -> None:
         return settings_of(module)
 
     vars(module)["_apply"] = apply
-
-
-def _here() -> str:
-    file, line = user_frame(2)
-    return f"{file}:{line}"

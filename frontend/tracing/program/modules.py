@@ -35,8 +35,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """All modules reachable from a graph, each once."""
+    """All modules reachable from `roots`, each once."""
 
+    roots: Mapping[str, torch.nn.Module]
     names: dict[int, str]
     modules: list[torch.nn.Module]
     slots: list[Slot]
@@ -51,6 +52,10 @@ class ModuleTable:
         object.__setattr__(self, "_tree", (parents, _children(parents)))
         held = [d for m in self.modules for d in (m._parameters, m._buffers)]
         object.__setattr__(self, "_held", (held, [*map(len, held)]))
+
+    def with_modules(self, roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
+        """The table with other modules at its end."""
+        return collect_modules(roots, self) if roots else self
 
     def is_current(self) -> bool:
         """Every parameter, buffer and submodule is still the one it was, and no module has more."""
@@ -73,11 +78,13 @@ def _children(parents: list[dict[str, Any]]) -> list[Any]:
     return [*itertools.chain.from_iterable(map(dict.values, parents))]
 
 
-def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
-    """Walk the roots; a module or tensor reachable by two names keeps the first."""
-    names: dict[int, str] = {}
-    modules: list[torch.nn.Module] = []
-    slots: list[Slot] = []
+def collect_modules(
+    roots: Mapping[str, torch.nn.Module], known: ModuleTable | None = None
+) -> ModuleTable:
+    """Walk the roots; a module or tensor reachable by two names keeps the first. known: comes before."""
+    names: dict[int, str] = dict(known.names) if known else {}
+    modules: list[torch.nn.Module] = [*known.modules] if known else []
+    slots: list[Slot] = [*known.slots] if known else []
     for root_name, root in roots.items():
         for path, module in root.named_modules(prefix=root_name):
             if id(module) in names:
@@ -88,7 +95,7 @@ def collect_modules(roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
                 for key, tensor in holder.items():
                     if tensor is not None:
                         slots.append(Slot(holder, key, tensor, f"{path}.{key}", role))
-    return ModuleTable(names, modules, slots)
+    return ModuleTable({**(known.roots if known else {}), **roots}, names, modules, slots)
 
 
 @dataclass(frozen=True)

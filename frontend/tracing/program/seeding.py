@@ -9,7 +9,7 @@ import torch
 
 from gflow.errors import GraphTraceError
 
-from ..context.location import user_frame
+from ..context.location import here
 from ..context.threads import here_only
 
 
@@ -22,8 +22,7 @@ def problem(where: str) -> GraphTraceError:
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
-    file, line = user_frame(2)
-    raise problem(f"{file}:{line}")
+    raise problem(here())
 
 
 def _set_state(state: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from ..data.trace import TraceInput, TraceValue
+from ..data.values import TraceInput, TraceValue
 
 
 class Shared(Exception):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gflow.dialects.program import TritonConfig
 
-from ..product.epilogue import Epilogue
 from ..program_builder import NAME, Builder, Source
 from .device_functions import source
 from .parameters import Parameters, indented
+
+
+class Described(Protocol):
+    """What a kernel is for. label: for profiles; comment: the op, for readers of the source."""
+
+    label: str
+    comment: Callable[[], str] | None
 
 
 def add_kernel(
@@ -23,7 +30,7 @@ def add_kernel(
     configs: Sequence[TritonConfig],
     grid: Sequence[str],
     constants: dict[str, int],
-    epilogue: Epilogue,
+    epilogue: Described,
     used: set[str],
     unhinted: frozenset[str] = frozenset(),
 ) -> None:

@@ -14,6 +14,7 @@ from gflow.dialects.types import COMPLEX
 
 from ..program_builder import Builder
 from .block_sizes import configs_of
+from .render import render
 from .row_runs import partial_stores, run_of
 from .split_reductions import Scratch, pieces_of, stages
 from .tiling import Tiling, tiling_of
@@ -92,7 +93,7 @@ def _one(
     chunk: int = 0,
 ) -> None:
     writer = Writer(k, t, configs_of(k, t, b.target.device), loads, stores, pieces, chunk)
-    written = writer.render(_stem(k), comment)
+    written = render(writer, _stem(k), comment)
     b.launch(written.source, written.args, label)
 
 

@@ -27,6 +27,7 @@ from ..language.parameters import extent
 from ..program_builder import Builder, Source
 from . import fused
 from .block_sizes import busy
+from .render import render
 from .tiling import Tiling, tiling_of
 from .writer import Writer
 
@@ -140,7 +141,7 @@ def _member(b: Builder, o: Op) -> _Member | None:
     flat = t.cols >= 0
     configs = (TritonConfig({"COLS": _BLOCK}, 4, 1), _RAGGED) if flat else (TritonConfig({}, 1, 1),)
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
-    written = Writer(k, t, configs, loads, stores).render("merged", None)
+    written = render(Writer(k, t, configs, loads, stores), "merged", None)
     if len(written.source.grid) != 1:
         return None
     return _Member(o, k, written.source, written.args)

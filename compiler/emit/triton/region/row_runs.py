@@ -9,12 +9,11 @@ What the runs leave is summed by another kernel, in one order, so results are th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gflow.compiler.kernel.description import Kernel
 
-if TYPE_CHECKING:
-    from .writer import Writer
+from ..language.expressions import triton_type
+from .reductions import across, finished, levels, operand, reductions
+from .writer import Writer
 
 
 def partial_stores(k: Kernel) -> frozenset[int]:
@@ -28,9 +27,6 @@ def run_of(k: Kernel) -> int:
 
 
 def write_runs(w: Writer) -> None:
-    from ..language.expressions import triton_type
-    from .reductions import across, finished, levels, operand, reductions
-
     k = w.k
     partial = sorted(partial_stores(k))
     sums = list(dict.fromkeys(k.stores[n].node for n in partial))

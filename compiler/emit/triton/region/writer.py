@@ -18,10 +18,8 @@ from gflow.compiler.kernel.description import Access, Kernel, Node
 from gflow.dialects.program import Place, TritonConfig
 
 from ..language import dag
-from ..language.device_functions import source
 from ..language.expressions import loaded, pointer_type, register_dtype
 from ..language.precision import coarse
-from ..program_builder import Source
 from .pipelining import stages
 from .tiling import Tiling
 
@@ -34,14 +32,6 @@ class Scope:
     indent: str
     lines: list[str] = field(default_factory=list)
     names: dict[Any, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Written:
-    """A source, and what a launch passes for its parameters."""
-
-    source: Source
-    args: tuple[int | float | Place, ...]
 
 
 class Writer:
@@ -363,40 +353,6 @@ class Writer:
         return dag.Fours(f"({rest}) // 4 + {block}" if rest else block, shape)
 
     # -- the whole
-
-    def render(self, stem: str, comment: Callable[[], str] | None) -> Written:
-        from .reductions import write_reductions
-        from .row_runs import write_runs
-
-        self.scopes = [Scope(frozenset(), "    ")]
-        grid = [self.setup()]
-        if self.t.runs:
-            write_runs(self)
-        elif any(n.op == "reduce" for n in self.k.nodes):
-            write_reductions(self)
-        else:
-            self.write(range(len(self.k.stores)))
-        if self.chunk:
-            axis = self.t.axis
-            grid.append(f"cdiv({self.product(self.axis(axis))}, chunk)")
-        blocks = [b for b in ("ROWS", "COLS") if b in self.configs[0].constants]
-        names = [*self.parameters, *(f"{b}: tl.constexpr" for b in blocks)]
-        head = f"def KERNEL({', '.join(names)}):\n"
-        if len(head) > 100:
-            head = "def KERNEL(\n" + "".join(f"    {n},\n" for n in names) + "):\n"
-        body = "\n".join(self.scopes[0].lines)
-        text = source(f"{head}{body}\n", self.used)
-        built = Source(
-            stem,
-            text,
-            dict(self.parameters),
-            tuple(self.configs),
-            tuple(grid),
-            {},
-            self.hints(),
-            comment,
-        )
-        return Written(built, tuple(self.values[p] for p in self.parameters))
 
     def hints(self) -> frozenset[str]:
         """Parameters that are worth a kernel of their own where they are multiples of 16."""

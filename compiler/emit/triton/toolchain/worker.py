@@ -47,6 +47,7 @@ def main() -> None:
 
 def _prepare() -> None:
     """Load Triton, and have it say what it can about its kernels."""
+    # Triton need not be installed to emit its source
     import triton
     from triton.compiler import compiler
 
@@ -62,6 +63,7 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
 
     request: name, source, parameters, constants, multiples, num_warps, num_stages, arch.
     """
+    # Triton need not be installed to emit its source
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

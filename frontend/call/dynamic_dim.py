@@ -6,16 +6,16 @@ marks keeps them, for later calls whose arguments are alike but for that size; o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from gflow.errors import GraphInputError
-from gflow.tracing.context.location import user_frame
-from gflow.tracing.data.sizes import Dynamic, Range
-from gflow.tracing.tracer import input_names
+from gflow.tracing.context.location import here
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import Dynamic, Range, size_of
 
 Tensor = torch.Tensor
 _MARKS = "_gflow_dynamic"
@@ -37,26 +37,24 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
     global _marked
     if not isinstance(tensor, Tensor):
         raise GraphInputError(
-            f"{_here()}: dynamic_dim() takes a tensor, got {type(tensor).__name__}; mark the tensors that "
+            f"{here()}: dynamic_dim() takes a tensor, got {type(tensor).__name__}; mark the tensors that "
             "a graph is called with"
         )
     if not -tensor.dim() <= dim < tensor.dim():
         raise GraphInputError(
-            f"{_here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
+            f"{here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
         )
     dim %= tensor.dim()
     for name, value in (("min", min), ("max", max)):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise GraphInputError(
-                f"{_here()}: dynamic_dim({name}={value!r}): it must be an integer"
-            )
+            raise GraphInputError(f"{here()}: dynamic_dim({name}={value!r}): it must be an integer")
     if not 1 <= min < max < 1 << 24:
         raise GraphInputError(
-            f"{_here()}: dynamic_dim(min={min}, max={max}): it takes 1 <= min < max < {1 << 24:,}"
+            f"{here()}: dynamic_dim(min={min}, max={max}): it takes 1 <= min < max < {1 << 24:,}"
         )
     if not min <= tensor.shape[dim] <= max:
         raise GraphInputError(
-            f"{_here()}: dimension {dim} of the tensor is {tensor.shape[dim]}, which is not in "
+            f"{here()}: dimension {dim} of the tensor is {tensor.shape[dim]}, which is not in "
             f"[{min}, {max}]"
         )
     _marked = True
@@ -66,101 +64,70 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
     return tensor
 
 
-class Call(NamedTuple):
-    """A call with a size that varies: what does, and what its program is found by."""
-
-    dynamic: Dynamic
-    key: tuple[Any, ...]
-
-
 @dataclass
 class DynamicCalls:
     """What of a graph's calls varies, as far as calls have said."""
 
     known: list[Dynamic] = field(default_factory=list)
 
-    def of(
-        self,
-        build: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        key: tuple[Any, ...],
-    ) -> Call | None:
-        """The call as one whose size varies; None for others.
-
-        leaves, key: of its arguments, as `flatten_call` gives them.
+    def mark(self, call: BoundCall) -> None:
+        """Give a call what varies in it, if anything does, and the key that it has for all sizes.
 
         Raises:
             GraphInputError: its size is outside of the range, or marked dimensions differ.
         """
         if not _marked:
-            return None
-
-        def problem(text: str) -> GraphInputError:
-            return GraphInputError(f"{_here(3)}: {text}")
-
-        names = lambda: input_names(build, args, kwargs)  # noqa: E731
+            return
+        leaves = call.leaves
         marks = {i: m for i, leaf in enumerate(leaves) if (m := getattr(leaf, _MARKS, None))}
         marked = None
         if marks:
-            marked = _as_one(marks, names, problem)
+            marked = _as_one(marks, call)
             if marked not in self.known:
                 self.known.insert(0, marked)
         for dynamic in [marked] if marked else self.known:
             if marked is None and not _alike(dynamic, leaves):
                 continue
-            self._check(dynamic, leaves, names, problem)
-            return Call(dynamic, _key(dynamic, leaves, key))
-        return None
+            _check(dynamic, call)
+            call.dynamic, call.key = dynamic, _key(dynamic, leaves, call.key)
+            return
 
-    def _check(
-        self,
-        dynamic: Dynamic,
-        leaves: Sequence[Any],
-        names: Callable[[], list[str]],
-        problem: Callable[[str], GraphInputError],
-    ) -> None:
-        n = size_of(dynamic, leaves)
-        for i, dims in dynamic.dims.items():
-            for d in dims:
-                if leaves[i].shape[d] != n:
-                    first = next(iter(dynamic.dims))
-                    raise problem(
-                        f"dimension {d} of input {names()[i]!r} is {leaves[i].shape[d]}, and dimension "
-                        f"{dynamic.dims[first][0]} of {names()[first]!r} is {n}; dimensions that are "
-                        "marked with dynamic_dim() have one size in a call."
-                    )
-            if not leaves[i].is_contiguous():
-                raise problem(
-                    f"input {names()[i]!r} has a dynamic dimension and is not dense; call .contiguous()"
+
+def _check(dynamic: Dynamic, call: BoundCall) -> None:
+    """
+    Raises:
+        GraphInputError: the call's size is no size of `dynamic`, or its tensors do not have it.
+    """
+    leaves = call.leaves
+    n = size_of(dynamic, leaves)
+    for i, dims in dynamic.dims.items():
+        for d in dims:
+            if leaves[i].shape[d] != n:
+                first = next(iter(dynamic.dims))
+                raise GraphInputError(
+                    f"{here()}: dimension {d} of input {call.names[i]!r} is {leaves[i].shape[d]}, and dimension "
+                    f"{dynamic.dims[first][0]} of {call.names[first]!r} is {n}; dimensions that are "
+                    "marked with dynamic_dim() have one size in a call."
                 )
-        if not dynamic.sizes.least <= n <= dynamic.sizes.most:
-            first = next(iter(dynamic.dims))
-            raise problem(
-                f"dimension {dynamic.dims[first][0]} of input {names()[first]!r} is {n}, and it was "
-                f"marked with dynamic_dim(min={dynamic.sizes.least}, max={dynamic.sizes.most})."
+        if not leaves[i].is_contiguous():
+            raise GraphInputError(
+                f"{here()}: input {call.names[i]!r} has a dynamic dimension and is not dense; call .contiguous()"
             )
+    if not dynamic.sizes.least <= n <= dynamic.sizes.most:
+        first = next(iter(dynamic.dims))
+        raise GraphInputError(
+            f"{here()}: dimension {dynamic.dims[first][0]} of input {call.names[first]!r} is {n}, and it was "
+            f"marked with dynamic_dim(min={dynamic.sizes.least}, max={dynamic.sizes.most})."
+        )
 
 
-def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
-    """The size that a call brings along."""
-    i, dims = next(iter(dynamic.dims.items()))
-    size: int = leaves[i].shape[dims[0]]
-    return size
-
-
-def _as_one(
-    marks: dict[int, dict[int, Range]],
-    names: Callable[[], list[str]],
-    problem: Callable[[str], GraphInputError],
-) -> Dynamic:
+def _as_one(marks: dict[int, dict[int, Range]], call: BoundCall) -> Dynamic:
     ranges = {r: (i, d) for i, found in marks.items() for d, r in found.items()}
     if len(ranges) > 1:
         (a, (i, d)), (b, (j, e)) = list(ranges.items())[:2]
-        raise problem(
-            f"dimension {d} of input {names()[i]!r} is marked with sizes in {a}, and dimension {e} of "
-            f"{names()[j]!r} with {b}; a call has one size that varies: give all marks of it one range, "
+        raise GraphInputError(
+            f"{here()}: dimension {d} of input {call.names[i]!r} is marked with sizes in {a}, and dimension {e} of "
+            f"{call.names[j]!r} with {b}; a call has one size that varies: give all marks of it one range, "
             "and leave other dimensions static."
         )
     return Dynamic(next(iter(ranges)), {i: tuple(sorted(found)) for i, found in marks.items()})
@@ -189,8 +156,3 @@ def _key(dynamic: Dynamic, leaves: Sequence[Any], key: tuple[Any, ...]) -> tuple
             parts[at] = (shape, None, leaf.dtype, leaf.device, leaf.requires_grad)
         at += 1
     return (dynamic.sizes, *dynamic.dims.items(), *parts)
-
-
-def _here(depth: int = 2) -> str:
-    file, line = user_frame(depth)
-    return f"{file}:{line}"

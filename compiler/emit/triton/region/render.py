@@ -1,0 +1,55 @@
+"""The whole of a region's kernel: its grid, its passes and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gflow.dialects.program import Place
+
+from ..language.device_functions import source
+from ..program_builder import Source
+from .reductions import write_reductions
+from .row_runs import write_runs
+from .writer import Scope, Writer
+
+
+@dataclass(frozen=True)
+class Written:
+    """A source, and what a launch passes for its parameters."""
+
+    source: Source
+    args: tuple[int | float | Place, ...]
+
+
+def render(w: Writer, stem: str, comment: Callable[[], str] | None) -> Written:
+    """The kernel that a writer has the region and the tiling of. comment: the op, for readers of the source."""
+    w.scopes = [Scope(frozenset(), "    ")]
+    grid = [w.setup()]
+    if w.t.runs:
+        write_runs(w)
+    elif any(n.op == "reduce" for n in w.k.nodes):
+        write_reductions(w)
+    else:
+        w.write(range(len(w.k.stores)))
+    if w.chunk:
+        axis = w.t.axis
+        grid.append(f"cdiv({w.product(w.axis(axis))}, chunk)")
+    blocks = [b for b in ("ROWS", "COLS") if b in w.configs[0].constants]
+    names = [*w.parameters, *(f"{b}: tl.constexpr" for b in blocks)]
+    head = f"def KERNEL({', '.join(names)}):\n"
+    if len(head) > 100:
+        head = "def KERNEL(\n" + "".join(f"    {n},\n" for n in names) + "):\n"
+    body = "\n".join(w.scopes[0].lines)
+    text = source(f"{head}{body}\n", w.used)
+    built = Source(
+        stem,
+        text,
+        dict(w.parameters),
+        tuple(w.configs),
+        tuple(grid),
+        {},
+        w.hints(),
+        comment,
+    )
+    return Written(built, tuple(w.values[p] for p in w.parameters))

@@ -1,0 +1,104 @@
+"""From a call to its plan: trace it, make a first step where one is needed, compile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gflow.errors import GraphTraceError
+from gflow.runtime.interrupts import held
+from gflow.tracing.context.watch import current
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.request import TraceRequest
+from gflow.tracing.tracer import FirstStepNeeded, begin_trace
+
+from .first_step import FirstStep, Setup, make_first_step
+from .micro_batches import compile_step, split_call
+from .plan import Plan
+from .signature import check_call, check_tensors
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What was traced of a call. trace: none where an optimizer has made no state yet. first: a step that was made
+    op by op, since an optimizer makes its state from gradients; it stands for this call. timings: seconds."""
+
+    trace: Trace | None
+    first: FirstStep | None
+    timings: dict[str, float]
+
+
+def micro_batch_calls(request: TraceRequest) -> list[BoundCall]:
+    """The calls of `build()` that one call of a graph is.
+
+    Raises:
+        GraphInputError: the arguments are none that `build()` takes, or cannot be split.
+        GraphTraceError: options that exclude each other.
+    """
+    call, name = request.call, request.name
+    check_call(call.build, call.args, call.kwargs)
+    check_tensors(call, request.table)
+    if call.dynamic is not None and request.micro_batches > 1:
+        raise GraphTraceError(
+            f"{name}: an input is marked with dynamic_dim(), and set_gradient_accumulation_steps() splits "
+            "inputs into parts of equal size; use one of the two."
+        )
+    if call.dynamic is not None and any(map(request.is_sparse, range(len(request.optimizers)))):
+        raise GraphTraceError(
+            f"{name}: an input is marked with dynamic_dim(), and an optimizer is sparse: it works on as many "
+            "rows of an embedding as a call looks up, which must be a fixed number. Use a dense optimizer, "
+            "or leave the dimension static."
+        )
+    return split_call(call, request.micro_batches) if request.micro_batches > 1 else [call]
+
+
+def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
+    """Trace one call of a graph. setup: what undoes the changes that this makes to optimizers.
+
+    Raises:
+        GraphInputError, GraphTraceError: it is none that a program can be made of.
+    """
+    parts = micro_batch_calls(request)
+    first: FirstStep | None = None
+    start, stepping = time.perf_counter(), 0.0
+    with held():  # what is exchanged while `build()` runs is put back
+        tracing = begin_trace(replace(request, call=parts[0]))
+        found = tracing.finish()
+    if isinstance(found, FirstStepNeeded):
+        before = time.perf_counter()
+        first = _first_step(found, request, parts, setup)
+        stepping = time.perf_counter() - before
+        if first.skipped:
+            return Traced(None, first, {})
+        with held():
+            found = tracing.finish()
+    assert isinstance(found, Trace)
+    timings = {"trace": time.perf_counter() - start - stepping}
+    if first is not None:
+        first.keep_gradients(found.kept)
+        timings["first step"] = stepping
+    return Traced(found, first, timings)
+
+
+def _first_step(
+    needed: FirstStepNeeded, request: TraceRequest, parts: Sequence[BoundCall], setup: Setup | None
+) -> FirstStep:
+    if setup is not None:
+        setup.draws()
+    current().phase("first step")
+    with held():
+        made = make_first_step(needed, parts, request.optimizers, request.scaler)
+    current().phase("trace")
+    return made
+
+
+def compile_plan(
+    trace: Trace, call: BoundCall, options: Any, timings: dict[str, float] | None = None
+) -> Plan:
+    """Compile what was traced of a call. timings: of what was done before."""
+    compiled = compile_step(trace, options)
+    compiled = replace(compiled, timings={**(timings or {}), **compiled.timings})
+    return Plan(trace, compiled, call.dynamic)

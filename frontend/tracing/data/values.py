@@ -1,0 +1,144 @@
+"""What a trace is made of: tensor values, ops with their locations, inputs and outputs. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(eq=False, slots=True)
+class TraceValue:
+    """One tensor value. `is_number`: it stands for a Python number (shape (), float64 or
+    int64) and promotes dtypes as a Python number does."""
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+    device: torch.device = _CPU
+    is_number: bool = False
+
+    def __repr__(self) -> str:
+        kind = "number" if self.is_number else str(self.dtype).removeprefix("torch.")
+        return f"%{self.id}:{kind}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoc:
+    """Where an op comes from: the user's file and line, the module that ran it, the phase
+    ("forward", "backward" or "optimizer")."""
+
+    file: str
+    line: int
+    module: str
+    phase: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        return f"{where} ({self.phase} of {self.module})" if self.module else where
+
+
+@dataclass(eq=False, slots=True)
+class TraceOp:
+    """One ATen call; tensors among the arguments are `TraceValue`s. `results` holds the
+    flattened tensor results, None for an undefined one. `scope`: the calls of modules to be
+    computed again in the backward that the op is part of, outermost first."""
+
+    func: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[TraceValue | None]
+    loc: SourceLoc
+    scope: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        results = ", ".join(repr(r) for r in self.results)
+        args = ", ".join(
+            [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
+        )
+        return f"{results} = {self.func}({args})  # {self.loc}"
+
+
+@dataclass(eq=False, slots=True)
+class TraceInput:
+    """An argument of the traced function. `tensor` is the real tensor whose storage is
+    read and updated (None for a graph input)."""
+
+    value: TraceValue
+    role: str
+    name: str
+    tensor: torch.Tensor | None
+
+
+@dataclass(eq=False, slots=True)
+class TraceOutput:
+    """A result. `alias`: index of the input whose storage takes the value, None for an
+    output of `build()`."""
+
+    value: TraceValue
+    alias: int | None
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """`tensor` lies in the memory of `base`, `offset` bytes from its begin."""
+
+    tensor: torch.Tensor
+    base: torch.Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor, base: torch.Tensor) -> View:
+        """As they lie now."""
+        offset = tensor.data_ptr() - base.data_ptr()
+        return View(tensor, base, tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+    def holds(self) -> bool:
+        """Whether it still does."""
+        now = View.of(self.tensor, self.base)
+        mine = (self.shape, self.strides, self.offset)
+        return (now.shape, now.strides, now.offset) == mine
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRef:
+    """A leaf of `Trace.out_leaves` that is the tensor `Trace.outputs[index]`."""
+
+    index: int
+
+
+def values_in(arg: Any) -> Iterator[TraceValue]:
+    """The trace values in nested call arguments, in order."""
+    if isinstance(arg, TraceValue):
+        yield arg
+    elif isinstance(arg, (list, tuple)):
+        for item in arg:
+            yield from values_in(item)
+    elif isinstance(arg, dict):
+        for item in arg.values():
+            yield from values_in(item)
+
+
+def renamed(arg: Any, values: Mapping[TraceValue, TraceValue]) -> Any:
+    """Nested call arguments with some trace values exchanged for others."""
+    if isinstance(arg, TraceValue):
+        return values.get(arg, arg)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)([renamed(a, values) for a in arg])
+    if isinstance(arg, dict):
+        return {k: renamed(v, values) for k, v in arg.items()}
+    return arg
+
+
+def renamed_op(op: TraceOp, values: Mapping[TraceValue, TraceValue]) -> TraceOp:
+    """An op with some of its operands exchanged for others."""
+    args, kwargs = renamed(op.args, values), renamed(op.kwargs, values)
+    return TraceOp(op.func, args, kwargs, op.results, op.loc, op.scope)

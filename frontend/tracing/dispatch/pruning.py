@@ -1,0 +1,51 @@
+"""Which ops and inputs of a trace something needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ..data.trace import Trace
+from ..data.values import TraceInput, TraceOp, TraceValue, values_in
+from ..program.collectives import is_collective
+from .refusals import name_if_refusing
+
+
+def has_effect(op: TraceOp) -> bool:
+    """Whether an op counts even where nothing reads its results: ranks meet in it, or it refuses some values."""
+    return is_collective(op) or name_if_refusing(op.func) is not None
+
+
+def needed_ops(
+    ops: Sequence[TraceOp],
+    values: Iterable[TraceValue],
+    kept: Callable[[TraceOp], bool] = has_effect,
+    stop: Collection[TraceValue] = (),
+) -> set[TraceOp]:
+    """The ops that compute `values`. kept: others that count as well; stop: values that are there already."""
+    wanted, found = set(values), set()
+    for op in reversed(ops):
+        if kept(op) or any(r in wanted and r not in stop for r in op.results if r is not None):
+            found.add(op)
+            wanted.update(values_in((op.args, op.kwargs)))
+    return found
+
+
+def prune(trace: Trace, keep_inputs: bool = True) -> None:
+    """Drop ops that nothing needs, and arguments (other than graph inputs, with `keep_inputs`) that no op and no
+    output uses."""
+    needed = needed_ops(trace.ops, [o.value for o in trace.outputs])
+    trace.ops = [op for op in trace.ops if op in needed]
+    live = {o.value for o in trace.outputs}
+    live.update(v for op in trace.ops for v in values_in((op.args, op.kwargs)))
+    aliased = {o.alias for o in trace.outputs}
+    index: dict[int, int] = {}
+    inputs: list[TraceInput] = []
+    for i, entry in enumerate(trace.inputs):
+        always = entry.role == "size" or (keep_inputs and entry.role == "input")
+        if always or entry.value in live or i in aliased:
+            index[i] = len(inputs)
+            inputs.append(entry)
+    trace.inputs = inputs
+    for out in trace.outputs:
+        if out.alias is not None:
+            out.alias = index[out.alias]

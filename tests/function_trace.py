@@ -1,0 +1,27 @@
+"""The trace of a function, as graphs trace their `build()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gflow.call.signature import bind_call
+from gflow.tracing import tracer
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.program.modules import collect_modules
+from gflow.tracing.request import TraceRequest
+
+
+def trace_graph(
+    name: str,
+    build: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    modules: Mapping[str, torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+) -> Trace:
+    """A call of `build`, traced; nothing is computed."""
+    call = bind_call(build, args, kwargs)
+    return tracer.trace_graph(TraceRequest(name, call, collect_modules(modules), optimizers))
