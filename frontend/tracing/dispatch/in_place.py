@@ -80,7 +80,7 @@ def _overlap_problem(
     read = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, Tensor) and a is not target]
     if func is Tensor.__setitem__:
         read = [args[2]] if len(args) > 2 and isinstance(args[2], Tensor) else []
-    read = [a for a in read if a.numel() and torch._C._is_alias_of(a, target)]
+    read = [a for a in read if a.numel() and torch._C._is_alias_of(a, target)]  # type: ignore[attr-defined]
     if not read:
         return None
     name = getattr(func, "__name__", "the op")
