@@ -246,3 +246,12 @@ def test_damaged_objects_are_refused() -> None:
         objects.load_object(b"\x7fELF" + bytes(100), jit.symbol_address)
     with pytest.raises(objects.ObjectError, match="which is not there"):
         objects.load_object(data, lambda name: None)
+
+
+def test_machine_code_needs_no_room_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        def dump_to_object_file(self, path: str) -> None:
+            Path(path).write_bytes(b"code")
+
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    assert jit._object_of(Engine()) == b"code"  # type: ignore[arg-type]

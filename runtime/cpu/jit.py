@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import ctypes.util
 import logging
-import tempfile
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -151,7 +151,7 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     if name is not None:
         try:
             code = _object_of(engine)
-        except OSError as error:  # no room for temporary files
+        except OSError as error:  # no room for it
             _log.warning("machine code is not cached: %s", error)
         else:
             disk.write("objects", name, code)
@@ -165,11 +165,11 @@ def _cache_key(kernels: Mapping[str, str], declarations: Mapping[str, str], isa:
 
 
 def _object_of(engine: ExecutionEngine) -> bytes:
-    """The object file that an engine has compiled."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.o"
-        engine.dump_to_object_file(str(path))
-        return path.read_bytes()
+    """The object file that an engine has compiled. It goes through memory: LLVM ends the process where a file
+    cannot be written, as on a full disk."""
+    with os.fdopen(os.memfd_create("kernels.o"), "r+b") as file:
+        engine.dump_to_object_file(f"/proc/self/fd/{file.fileno()}")
+        return file.read()
 
 
 def _engine(
