@@ -173,11 +173,15 @@ def at_line(number: int, files: Callable[[CodeType], bool]) -> Iterator[list[int
     def new(frame: FrameType, event: str, _: Any) -> Any:
         return local if files(frame.f_code) else None
 
+    grad = torch.is_grad_enabled()
     sys.settrace(new)
     try:
         yield seen
     finally:
         sys.settrace(None)
+        torch.set_grad_enabled(
+            grad
+        )  # a line of a `with` that ends comes before its __exit__, which no signal does
 
 
 def call_path(code: CodeType) -> bool:
