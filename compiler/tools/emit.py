@@ -168,6 +168,7 @@ def _gpu(options: EmitOptions, found: list[func.FuncOp]) -> Target:
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
     """The sources of the Triton kernels, and the launches."""
+    # start-up of gflow-opt: what is printed loads what it needs
     from .emit_triton import programs, triton_text
 
     found = functions(module)
