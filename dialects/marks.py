@@ -13,9 +13,48 @@ from .extents import STAND_INS
 from .mlir import ir
 from .opdef import Attr, VerifyError
 
+#: on an op: which kernel it runs as. On a function: the target that kernels were selected for
+KERNEL, TARGET = "gflow.kernel", "gflow.target"
+
+#: of `gflow.kernel`, by kind: the fields that it needs
+KERNEL_KINDS: dict[str, tuple[str, ...]] = {
+    "none": (),  # nothing to do: no elements
+    "region": ("warps",),
+    "product": ("tile", "warps", "stages"),
+    "depthwise": (),
+    "zero": (),  # a sum of nothing
+    "argmax": ("block", "warps"),
+    "kernel": (),  # one that has no other way to run
+    "pytorch": (),  # a call of PyTorch's
+    "blas": (),
+    "patches": (),
+}
+
+#: the fields of `gflow.kernel`
+KERNEL_FIELDS: dict[str, Attr] = {
+    "kind": Attr("str", "what computes the op", choices=tuple(KERNEL_KINDS)),
+    "scratch": Attr("i64", "bytes that it needs while it runs"),
+    "tile": Attr("i64[]", "of a product: rows, columns and terms of the tile that a program holds"),
+    "block": Attr("i64[]", "of a region: rows and columns that a program holds, or columns alone"),
+    "warps": Attr("i64", "of a program"),
+    "stages": Attr("i64", "tiles of the loop over the terms that are on their way at once"),
+    "parts": Attr("i64", "pieces of the tile in which what follows a product is computed"),
+    "loads": Attr(
+        "str", "how operands come: addresses or TMA", choices=("pointers", "descriptors")
+    ),
+    "persistent": Attr("i64", "programs that walk over all tiles; 0: one program a tile"),
+    "split_k": Attr("i64", "parts of a product's terms, added up by a second launch"),
+    "pieces": Attr(
+        "i64", "programs that share each reduction, whose results a second launch combines"
+    ),
+    "copies": Attr(
+        "str[]", "operands that are copied first so that whole vectors of them can be loaded"
+    ),
+}
+
 #: by where they stand: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
-    "function": {"gflow.tf32": "str[]"},
+    "function": {"gflow.tf32": "str[]", TARGET: "str"},
     "argument": {
         "gflow.role": "str", "gflow.name": "str", "gflow.min": "i64", "gflow.max": "i64",
         "gflow.stand_in": "i64",
@@ -55,6 +94,9 @@ def _of_function(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
             for op in block.operations:
                 for what in _of(op.operation.attributes, "op"):
                     yield what, op.operation
+                if KERNEL in op.operation.attributes:
+                    for what in _of_kernel(op.operation.attributes[KERNEL]):
+                        yield f"'{KERNEL}' {what}", op.operation
 
 
 def _of(attributes: Any, place: str) -> Iterator[str]:
@@ -64,6 +106,40 @@ def _of(attributes: Any, place: str) -> Iterator[str]:
                 from_mlir(Attr(kind), attributes[name])
             except (VerifyError, TypeError):
                 yield f"'{name}' must be {KIND_NAMES[kind]}, found {attributes[name]}"
+
+
+def _of_kernel(attribute: ir.Attribute) -> Iterator[str]:
+    """A choice has the fields of its kind, each as it is declared, and sizes that a device can have."""
+    if not isinstance(attribute, ir.DictAttr):
+        yield f"must be a dictionary, found {attribute}"
+        return
+    values: dict[str, Any] = {}
+    for entry in attribute:
+        spec = KERNEL_FIELDS.get(entry.name)
+        if spec is None:
+            yield f"has no field '{entry.name}'; there are {', '.join(KERNEL_FIELDS)}"
+            continue
+        try:
+            values[entry.name] = from_mlir(spec, entry.attr)
+        except (VerifyError, TypeError):
+            yield f"{entry.name} must be {KIND_NAMES[spec.kind]}, found {entry.attr}"
+            continue
+        if spec.choices and values[entry.name] not in spec.choices:
+            yield f"{entry.name} must be one of {', '.join(spec.choices)}, found {entry.attr}"
+    for name in ("kind", *KERNEL_KINDS.get(values.get("kind", ""), ())):
+        if name not in attribute:
+            yield f"needs {name}"
+    for name, value in values.items():
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(n, int) and not 0 <= n < 1 << 62 for n in numbers):
+            yield f"{name} must not be negative, found {attribute[name]}"
+        sized = name in ("tile", "block", "warps", "parts")
+        if sized and any(n < 1 or n & (n - 1) for n in numbers):
+            yield f"{name} must be powers of two, found {attribute[name]}"
+    if len(values.get("tile", (0, 0, 0))) != 3:
+        yield f"tile must be rows, columns and terms, found {attribute['tile']}"
+    if not 1 <= values.get("warps", 1) <= 32:
+        yield f"warps must be 1 to 32, found {attribute['warps']}"
 
 
 def _of_size(attrs: Any) -> Iterator[str]:

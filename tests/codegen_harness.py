@@ -23,7 +23,8 @@ from gflow.dialects.types import TensorType
 from gflow.runtime import Executable
 from gflow.runtime.cpu import jit
 
-PIPELINE = "builtin.module(func.func(gflow-fuse,gflow-materialize,gflow-plan-memory))"
+SELECT = "gflow-select-kernels{target=cpu}"
+PIPELINE = f"builtin.module(func.func(gflow-fuse,gflow-materialize,{SELECT},gflow-plan-memory))"
 
 CONTEXT = make_context()
 

@@ -17,7 +17,7 @@ import gflow
 from gflow.compiler import CompileOptions
 from gflow.compiler.driver.compile import compile_module
 from gflow.compiler.driver.pass_manager import run_pipeline
-from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.driver.pipelines import pipeline_for
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
@@ -26,7 +26,7 @@ from gflow.dialects.types import type_of
 pytest.importorskip("triton")
 
 SMALL = "gflow-join-reductions{least-rows=8 programs=3 shortest=8}"
-PIPELINE = re.sub(r"gflow-join-reductions{[^}]*}", SMALL, DEFAULT_PIPELINES["cuda"])
+PIPELINE = re.sub(r"gflow-join-reductions{[^}]*}", SMALL, pipeline_for("cuda:90"))
 CONTEXT = make_context()
 
 
@@ -208,7 +208,7 @@ def test_sums_of_one_value_and_rows_of_what_all_share() -> None:
     before, after = _joined(text)
     assert after.count("gflow.partial_sums") >= 3
     _same(before, after, (20, 4), (20, 4), (4, 4))
-    passes = DEFAULT_PIPELINES["cuda"].split("gflow-schedule")[1]
+    passes = pipeline_for("cuda:90").split("gflow-schedule")[1]
     with CONTEXT:
         module = ir.Module.parse(after)
         options = CompileOptions(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gflow.compiler.driver.pass_manager import run_pipeline
-from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.driver.pipelines import pipeline_for
 from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.reports.launches import COPIES, LaunchReport, launch_report
 from gflow.compiler.targets import DEVICES, Target
@@ -33,7 +33,7 @@ func.func @f(%x: {SIZE}, %w: {SIZE}, %b: tensor<{N}xf32>, %unused: {SIZE}) -> (t
 def made(text: str) -> LaunchReport:
     with make_context():
         module = ir.Module.parse(text)
-        run_pipeline(module, DEFAULT_PIPELINES["cuda"])
+        run_pipeline(module, pipeline_for("cuda:90"))
         return launch_report(entry_function(module), Target("cuda", 90))
 
 

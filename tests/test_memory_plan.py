@@ -30,7 +30,7 @@ from gflow.runtime import Executable
 CONTEXT = make_context()
 PIPELINE = (
     "builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,gflow-repeat-copies,"
-    "gflow-plan-memory{scratch=cpu},gflow-verify-memory))"
+    "gflow-select-kernels,gflow-plan-memory,gflow-verify-memory))"
 )
 
 

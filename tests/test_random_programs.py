@@ -18,7 +18,8 @@ from gflow.runtime import Executable
 CONTEXT = make_context()
 #: without simplify, more of the generator's odd programs reach the code generator
 AS_WRITTEN = (
-    "builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,gflow-plan-memory))"
+    "builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,"
+    "gflow-select-kernels,gflow-plan-memory))"
 )
 
 

@@ -9,7 +9,7 @@ from codegen_harness import Arg, Case, b, make
 from ir_interpreter import DTYPES
 from test_triton_convolution import FORWARD, INPUT, WEIGHT, Conv
 from test_triton_matmul import gelu, linear, product
-from triton_harness import PIPELINE_FOR_CUDA
+from triton_harness import pipeline_of
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
@@ -58,7 +58,8 @@ def cases() -> list[Case]:
 def test_machine_code(arch: int) -> None:
     kernels: dict[str, TritonKernel] = {}
     for case in cases():
-        options = CompileOptions(target=f"cuda:{arch}", pipeline=PIPELINE_FOR_CUDA)
+        target = f"cuda:{arch}"
+        options = CompileOptions(target=target, pipeline=pipeline_of(target))
         kernels |= compile_module(case.module, options).triton
     code = compile_kernels([(k, 0) for k in kernels.values()], arch)
     assert len(code) == len(kernels)

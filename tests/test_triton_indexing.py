@@ -121,7 +121,7 @@ def test_embedding_gradient() -> None:
 
 def test_many_indices_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By PyTorch, where comparing each with each takes longer."""
-    monkeypatch.setattr("gflow.compiler.emit.triton.ops.indexing._COMPARED", 16)
+    monkeypatch.setattr("gflow.compiler.kernel.selection.gpu.other_ops.COMPARED", 16)
     args = [torch.randn(7, 5), torch.randint(7, (40,)), torch.randn(40, 5)]
     types = ["7x5xf32", "40xi64", "40x5xf32"]
     check(types, op("index_add", dim=0), args, native=False)

@@ -11,7 +11,7 @@ from codegen_harness import Arg, Case, b, copies, full, make, spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_interpreter import DTYPES
-from triton_harness import PIPELINE_FOR_CUDA, compile_case, run_cases
+from triton_harness import compile_case, pipeline_of, run_cases
 from triton_interpreter import run_program
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
@@ -290,7 +290,7 @@ def test_rows_that_begin_anywhere_are_copied() -> None:
     for target, stem in {"cuda:90": "pointwise", "cuda:80": "matmul"}.items():
         for left in ((k, 1), (1, m + 1)):
             case = product(m, k, n, "bf16", a=Arg((m, k), "bf16", left))
-            options = CompileOptions(target=target, pipeline=PIPELINE_FOR_CUDA)
+            options = CompileOptions(target=target, pipeline=pipeline_of(target))
             assert launches(compile_module(case.module, options))[0] == stem
     small = product(33, 41, 50, "bf16")
     assert len(compile_case(small).steps) == 1

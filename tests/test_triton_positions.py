@@ -63,8 +63,8 @@ def test_rows(shape: tuple[int, ...], dim: int, dtype: str) -> None:
 
 def test_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared by programs; a row of a view; rows longer than a tile."""
-    monkeypatch.setattr("gflow.compiler.emit.triton.ops.argmax._SHARE", 64)
-    monkeypatch.setattr("gflow.compiler.emit.triton.ops.argmax._TILE", 32)
+    monkeypatch.setattr("gflow.compiler.kernel.selection.gpu.other_ops.SHARE", 64)
+    monkeypatch.setattr("gflow.compiler.kernel.selection.gpu.other_ops.TILE", 32)
     x = numbers((3, 1001), "f32")
     check(["3x1001xf32"], both(1), [x])
     turned = lambda args: both(0)([builder.transpose(args[0], (1, 0))])  # noqa: E731

@@ -19,12 +19,13 @@ from random_strides import (
     strided_module,
 )
 
-from gflow.compiler.driver.compile import CompileOptions, compile_module, host_blas
+from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.compiler.emit.cpu.build import build_program
 from gflow.compiler.memory.places import places_of
 from gflow.compiler.memory.plan_check import problems
+from gflow.compiler.targets.host import host_blas
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import row_major_strides, share_memory, type_of

@@ -14,7 +14,7 @@ from triton_interpreter import run_program
 import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
-from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.driver.pipelines import pipeline_for
 from gflow.compiler.emit.triton.accesses import accesses
 from gflow.compiler.memory.plan_check import problems
 from gflow.dialects.dialect import make_context
@@ -43,7 +43,7 @@ def test_halves_and_their_transpose() -> None:
 
 def planned() -> ir.Module:
     module = ir.Module.parse(HALVES)
-    run_pipeline(module, DEFAULT_PIPELINES["cuda"])
+    run_pipeline(module, pipeline_for("cuda:90"))
     return module
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from codegen_harness import PIPELINE, Case, copies, difference
+from codegen_harness import PIPELINE, SELECT, Case, copies, difference
 from ir_interpreter import run_module
 from triton_interpreter import run_program
 
@@ -13,13 +13,17 @@ from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 
 TARGET = "cuda:90"
-PIPELINE_FOR_CUDA = PIPELINE.replace("gflow-plan-memory", "gflow-plan-memory{scratch=cuda:80}")
+
+
+def pipeline_of(target: str) -> str:
+    """The harness's pipeline with kernels for a target."""
+    return PIPELINE.replace(SELECT, f"gflow-select-kernels{{target={target}}}")
 
 
 def compile_case(case: Case) -> Program:
     """The program of a case; its module becomes the planned one."""
     if case.program is None:
-        options = CompileOptions(target=TARGET, pipeline=PIPELINE_FOR_CUDA)
+        options = CompileOptions(target=TARGET, pipeline=pipeline_of(TARGET))
         case.program = compile_module(case.module, options)
     return case.program
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from gflow.dialects.dialect import make_context
@@ -25,6 +21,7 @@ from ..ir.errors import CompileError
 from ..ir.modules import entry_function
 from ..memory.plan_check import problems
 from ..targets import parse_target
+from ..targets.host import host_blas
 from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
@@ -77,23 +74,14 @@ def resolve(options: CompileOptions) -> Resolved:
         ValueError: the target isn't known.
     """
     target = parse_target(options.target)
-    pipeline = options.pipeline or build_pipeline(options.passes, target)
     threads = options.threads or os.cpu_count() or 1
     blas = host_blas() if options.blas is None else options.blas
+    host = ""
+    if target.kind == "cpu":
+        host += f" threads={options.threads}" if options.threads else ""
+        host += "" if blas else " blas=false"
+    pipeline = options.pipeline or build_pipeline(options.passes, target, host)
     return Resolved(str(target), pipeline, threads, blas)
-
-
-@cache
-def host_blas() -> bool:
-    """Whether the PyTorch of this process carries a BLAS with Fortran names and 32-bit integers."""
-    torch = sys.modules.get("torch")
-    if torch is None or torch.__file__ is None:
-        return False
-    for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
-        library = ctypes.CDLL(str(path))
-        if hasattr(library, "sgemm_") and hasattr(library, "dgemm_"):
-            return True
-    return False
 
 
 def compile_module(

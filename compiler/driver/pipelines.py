@@ -37,8 +37,8 @@ class PipelineOptions:
     fold_batch_norm: bool = False
 
 
-def build_pipeline(options: PipelineOptions, target: Target) -> str:
-    """The passes for kernels of a target, which decides the scratch that memory is planned with."""
+def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
+    """The passes for a target. host: more options of `gflow-select-kernels`, each after a space."""
     kind = target.kind
     passes = ["gflow-checkpoint"]
     passes += ["gflow-simplify", "cse"]
@@ -67,7 +67,7 @@ def build_pipeline(options: PipelineOptions, target: Target) -> str:
         passes.append("gflow-merge-updates")
     if kind == "cuda":
         passes += ["gflow-hoist", "gflow-write-in-place"]
-    passes += [_plan_memory(options, target)]
+    passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
@@ -107,13 +107,12 @@ def _times(target: Target) -> str:
     return "" if target.kind == "cpu" else f" device={target.device.name}"
 
 
-def _plan_memory(options: PipelineOptions, target: Target) -> str:
-    settings = f"scratch={target}"
+def _plan_memory(options: PipelineOptions) -> str:
     if not options.compress_memory:
-        settings += " compress=false"
-    elif options.choose_best_allocation:
-        settings += " strategies=all improve=2000"
-    return f"gflow-plan-memory{{{settings}}}"
+        return "gflow-plan-memory{compress=false}"
+    if options.choose_best_allocation:
+        return "gflow-plan-memory{strategies=all improve=2000}"
+    return "gflow-plan-memory"
 
 
 def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) -> str:

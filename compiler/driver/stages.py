@@ -21,6 +21,7 @@ STAGES = {
     "scheduled": "gflow-schedule",
     "rematerialized": "gflow-rematerialize",
     "materialized": "gflow-materialize",
+    "selected": "gflow-select-kernels",
     "planned": "gflow-plan-memory",
 }
 

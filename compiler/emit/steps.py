@@ -13,6 +13,7 @@ from gflow.dialects.program import KernelStep, LaunchStep, Place
 from ..ir.errors import CannotLower
 from ..ir.ssa import Op
 from ..ir.views import IN_PLACE, is_view
+from ..kernel.selection.choice import choice_of
 from .placement import Placement
 
 B = TypeVar("B", bound=Placement)
@@ -26,7 +27,7 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     become the program's.
 
     Raises:
-        CannotLower: the op has no place in memory, or no code for the target.
+        CannotLower: the op has no place in memory, no kernel is selected for it, or that one cannot be made.
     """
     if is_view(o, b.at):
         return
@@ -40,6 +41,8 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
         return
     if o.name not in steps:
         raise CannotLower(f"gflow.{o.name} has no {target} code; run gflow-fuse first")
+    if nothing(b, o):
+        return
     begin = len(b.steps)
     with b.planned_scratch(o) as fits:
         steps[o.name](b, o)
@@ -48,6 +51,20 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
         del b.steps[begin:]
         steps[o.name](b, o)
         state_reach(b, [o], begin)
+
+
+def nothing(b: Placement, o: Op) -> bool:
+    """Whether an op has nothing to do: no elements.
+
+    Raises:
+        CannotLower: that is what was chosen for one that has.
+    """
+    choice = choice_of(o.op)
+    if choice.kind != "none":
+        return False
+    empty = bool(o.results) and all(b.body.types[r].numel == 0 for r in o.results)
+    choice.check(empty, "leaves out an op that has elements")
+    return True
 
 
 def state_reach(b: Placement, ops: Sequence[Op], begin: int) -> None:
@@ -97,29 +114,3 @@ def _constant(b: Placement, o: Op) -> None:
         b.constants.append(element_bytes(o.op.attributes["value"], b.body.types[r]))
     except ConstantError as error:
         raise CannotLower(str(error)) from None
-
-
-def scratch_of_ops(
-    b: B, add: Callable[[B, Op], None], may_need: Callable[[Op], bool] = lambda o: True
-) -> dict[int, int]:
-    """For each op that needs scratch, by its number, how many bytes; an op without code needs none.
-
-    Args:
-        add: adds an op's steps, which are not kept. may_need: whether it is worth asking.
-    """
-    found: dict[int, int] = {}
-    for o in list(b.body.ops):
-        if o.name == "constant":  # its elements, which text may lack, are not needed here
-            b.places[o.results[0]] = Place("constant", o.index, 0)
-            continue
-        if not may_need(o):
-            b.assign_if_planned(o)
-            continue
-        b.scratch_bytes = 0
-        try:
-            add(b, o)
-        except CannotLower:  # code generation says so, where it is asked for
-            continue
-        if b.scratch_bytes:
-            found[o.index] = -(-b.scratch_bytes // 64) * 64
-    return found

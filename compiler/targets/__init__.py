@@ -2,6 +2,7 @@
 
 - `devices.py`: the table: every number of a device that a pass, a cost model or a code generator reads
 - `target.py`: targets by name (`cpu`, `cuda:90`), and the device that stands for each
+- `host.py`: what the machine at hand has
 """
 
 from .devices import DEVICES, Device

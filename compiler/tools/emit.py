@@ -15,8 +15,10 @@ from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 
 from ..driver.pipeline_text import nearest
+from ..kernel.selection.choice import selected_for
 from ..memory.planned import NotPlanned, PlanReading, read_plan
 from ..reports.visual.dot import dot
+from ..targets import Target, parse_target
 
 
 class EmitError(ValueError):
@@ -156,14 +158,21 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
     return found
 
 
+def _gpu(options: EmitOptions, found: list[func.FuncOp]) -> Target:
+    """The GPU that is asked for, or else the one that kernels were selected for."""
+    if options.target.startswith("cuda"):
+        return parse_target(options.target)
+    selected = (selected_for(f) for f in found)
+    return parse_target(next((s for s in selected if s.startswith("cuda")), "cuda"))
+
+
 def triton(module: ir.Operation, options: EmitOptions) -> str:
     """The sources of the Triton kernels, and the launches."""
     # start-up of gflow-opt: what is printed loads what it needs
-    from ..targets import parse_target
     from .emit_triton import programs, triton_text
 
-    target = parse_target(options.target if options.target.startswith("cuda") else "cuda")
     found = functions(module)
+    target = _gpu(options, found)
     for function in found:
         _planned(function)
     return "\n".join(triton_text(p, _label) for p in programs(found, target))
@@ -173,10 +182,9 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
     """What the launches of Triton kernels move and compute, and the floor of the time for it."""
     # start-up of gflow-opt: what is printed loads what it needs
     from ..reports.launches import launch_report
-    from ..targets import parse_target
 
-    target = parse_target(options.target if options.target.startswith("cuda") else "cuda")
     found = functions(module)
+    target = _gpu(options, found)
     for function in found:
         _planned(function)
     return "\n".join(str(launch_report(f, target)) for f in found)

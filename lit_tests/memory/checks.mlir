@@ -16,7 +16,7 @@
 // COPY:          %[[C:.+]] = "gflow.fused"(%[[U]])
 // COPY:          return %[[C]]
 // ALL-LABEL:   func.func @step(
-// ALL:           "gflow.check"(%{{.+}}) {error = "IndexError", gflow.buffers = [], message = "index out of range"}
+// ALL:           "gflow.check"(%{{.+}}) {error = "IndexError", gflow.buffers = [], gflow.kernel = {kind = "kernel"}, message = "index out of range"}
 // ALL:           gflow.buffers = ["arg:0"]
 func.func @step(%w: tensor<8x8xf32> {gflow.role = "parameter"}, %i: tensor<8xi64>, %g: tensor<8x8xf32>) -> (tensor<8x8xf32> {gflow.alias = 0 : i64}) {
   %u = "gflow.sub"(%w, %g) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>

@@ -43,7 +43,7 @@ from .tensors import make
 Tensor = torch.Tensor
 
 #: passes that code generation needs; all others are left out now and then
-NEEDED = ("gflow-fuse", "gflow-materialize", "gflow-plan-memory")
+NEEDED = ("gflow-fuse", "gflow-materialize", "gflow-select-kernels", "gflow-plan-memory")
 #: the first pass after which a module is no tensor program
 _PLACES = "gflow-materialize"
 

@@ -54,13 +54,13 @@ class Settings:
 #: pipelines by name; "" is the default
 PIPELINES = {
     "as written": "builtin.module(func.func(gflow-fuse{max-ops=1 epilogues=false},"
-    "gflow-materialize,gflow-plan-memory{scratch=cpu}))",
+    "gflow-materialize,gflow-select-kernels,gflow-plan-memory))",
     "fuse": "builtin.module(func.func(gflow-fuse,gflow-schedule,gflow-materialize,"
-    "gflow-plan-memory{scratch=cpu}))",
+    "gflow-select-kernels,gflow-plan-memory))",
     "simplify, fuse": "builtin.module(func.func(gflow-simplify,cse,gflow-fuse,gflow-schedule,"
-    "gflow-materialize,gflow-plan-memory{scratch=cpu}))",
+    "gflow-materialize,gflow-select-kernels,gflow-plan-memory))",
     "layout": "builtin.module(func.func(gflow-assign-layout,gflow-fuse,gflow-schedule,"
-    "gflow-materialize,gflow-plan-memory{scratch=cpu}))",
+    "gflow-materialize,gflow-select-kernels,gflow-plan-memory))",
 }
 
 #: switch of `graph.config` → arguments to choose from

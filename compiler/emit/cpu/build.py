@@ -12,6 +12,9 @@ from itertools import groupby
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import describe
+from gflow.compiler.kernel.selection.choice import check_target, choice_of
+from gflow.compiler.targets import Target
+from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.program import KernelGroup, KernelStep, Program
@@ -41,6 +44,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     Raises:
         CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
     """
+    check_target(function, Target("cpu"))
     b = Builder(function, threads, blas)
     for launch, ops in groupby(b.body.ops, key=_launch):
         first = len(b.steps)
@@ -86,6 +90,8 @@ def _merge(b: Builder, first: int) -> None:
 
 def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
+    if KERNEL in o.op.attributes:
+        b.choice = choice_of(o.op)
     steps.add_op(b, o, _STEPS, "CPU")
 
 
@@ -100,7 +106,8 @@ def _fused(b: Builder, o: Op) -> None:
 
 
 def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
-    if convolution.native(b, o, epilogue):
+    if b.choice.kind != "pytorch":
+        convolution.native(b, o, epilogue)
         return
     if epilogue is None:
         aten_ops.convolution(b, o)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.compiler.kernel.selection.choice import Choice
 from gflow.dialects.extents import Piece, at_most
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
@@ -41,6 +42,7 @@ class Builder(Placement):
         self.kernels: dict[str, str] = {}
         self.externals: set[str] = set()
         self.declared: dict[str, str] = {}
+        self.choice = Choice("none")  # for the op whose steps are added
 
     # -- kernels
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import is_view
+from gflow.compiler.kernel.selection.choice import check_target, choice_of
+from gflow.compiler.kernel.selection.gpu.contraction import contraction_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK
@@ -19,7 +21,7 @@ from .. import steps
 from ..placement import arguments, results
 from .ops import argmax, attention, checks, indexing, movement, pooling, scan_sort
 from .product.convolution import convolution
-from .product.epilogue import Epilogue, split
+from .product.epilogue import follow
 from .product.matmul import matmul
 from .program_builder import Builder
 from .region import fused, horizontal_fusion
@@ -29,7 +31,7 @@ def build_program(function: func.FuncOp, target: Target) -> Program:
     """Generate code for a planned function.
 
     Raises:
-        CannotLower: an op has no place in memory, or no code: the pipeline lacks a pass.
+        CannotLower: an op has no place in memory, or no kernel is selected for it: the pipeline lacks a pass.
     """
     return build_with(Builder(function, target))
 
@@ -37,6 +39,7 @@ def build_program(function: func.FuncOp, target: Target) -> Program:
 def build_with(b: Builder) -> Program:
     """The program of a builder's function; `b.units` then says which steps are whose."""
     function = b.function
+    check_target(function, b.target)
     window = horizontal_fusion.Window(b)
     for o in b.body.ops:
         if is_view(o, b.at) or o.name == "constant":
@@ -76,31 +79,23 @@ def add_op(b: Builder, o: Op) -> None:
 
 
 def _fused(b: Builder, o: Op) -> None:
-    root = root_of(o.op)
-    if root is not None:
-        op, epilogue = split(b, o, root)
-        _CONTRACTIONS[op.name](b, op, epilogue)
-        return
-    fused.fused(b, o)
+    if root_of(o.op) is None:
+        fused.fused(b, o)
+    else:
+        _contraction(b, o)
 
 
-_Contraction = Callable[[Builder, Op, Epilogue | None], None]
+def _contraction(b: Builder, o: Op) -> None:
+    c = contraction_of(o, b.body, b.at)
+    assert c is not None
+    op, after = follow(b, o, c)
+    add = matmul if c.name == "matmul" else convolution
+    add(b, op, c, after, choice_of(o.op))
 
-
-def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
-    return lambda b, o: add(b, o, None)
-
-
-_CONTRACTIONS: Mapping[str, _Contraction] = {
-    "matmul": matmul,
-    "convolution": convolution,
-    "convolution_input_grad": convolution,
-    "convolution_weight_grad": convolution,
-}
 
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
-    **{name: _without_epilogue(add) for name, add in _CONTRACTIONS.items()},
+    **dict.fromkeys(CONTRACTIONS, _contraction),
     "iota": movement.iota,
     "pad": movement.pad,
     "concatenate": movement.concatenate,

@@ -14,7 +14,6 @@ from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
 
 from ..placement import Placement
 from .language.grid import grid_of
-from .product.tile_candidates import Tile
 
 #: stands for the kernel's name in a source
 NAME = "KERNEL"
@@ -46,7 +45,6 @@ class Builder(Placement):
 
     target: the device that it is for.
     triton: kernels so far, by name.
-    tiles: those that contractions are computed in, by their text.
     units: the ops that steps are of: ops, the first step, the one behind the last.
     """
 
@@ -54,7 +52,6 @@ class Builder(Placement):
         super().__init__(function)
         self.target = target
         self.triton: dict[str, TritonKernel] = {}
-        self.tiles: dict[str, list[Tile]] = {}
         self.units: list[tuple[tuple[Op, ...], int, int]] = []
 
     @contextmanager

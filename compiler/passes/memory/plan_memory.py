@@ -31,8 +31,8 @@ this order. The strategies:
 - `size`, `lifetime`, `volume` (size × life): the largest first, each at the lowest free offset
 - `best-fit`: the largest first, each in the smallest gap
 
-With `scratch`, what an op's code needs while it runs (patches of a convolution, partial sums of
-threads) is planned like a value that lives for that op: `gflow.scratch = [offset, bytes]`.
+What an op's kernel needs while it runs (patches of a convolution, partial sums of threads), as
+`gflow-select-kernels` wrote it, is planned like a value that lives for that op: `gflow.scratch = [offset, bytes]`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.compiler.ir.errors import PassError
+from gflow.compiler.kernel.selection.choice import choice_of
 from gflow.compiler.memory.liveness import Buffer, lives_of, lower_bound
 from gflow.compiler.memory.places import set_number, write_places
+from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
 
-from ..base import Pass, target_of
-from .scratch import scratch_of
+from ..base import Pass
 from .search import choose
 from .strategies import STRATEGIES, apart
 
@@ -54,12 +55,6 @@ from .strategies import STRATEGIES, apart
 class PlanMemoryOptions:
     """How hard to look for a small arena."""
 
-    scratch: str = field(
-        default="",
-        metadata={
-            "doc": "a target (cpu, cuda:90) whose code's scratch is planned too; else it lies behind"
-        },
-    )
     compress: bool = field(
         default=True,
         metadata={"doc": "values may lie where others lay before; without, each has its own bytes"},
@@ -78,15 +73,16 @@ class PlanMemoryOptions:
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
-    target = target_of(options.scratch)
     for name in strategies or ("",):
         if name not in STRATEGIES:
             raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
     lives = lives_of(function, take_over=options.compress)
-    buffers, needs = lives.buffers, {}
-    if target is not None:
-        needs = scratch_of(function, lives, target)
-        buffers = [*buffers, *(Buffer(size, i, i) for i, size in needs.items())]
+    needs = {
+        o.index: size
+        for o in lives.body.ops
+        if KERNEL in o.op.attributes and (size := choice_of(o.op).scratch)
+    }
+    buffers = [*lives.buffers, *(Buffer(size, i, i) for i, size in needs.items())]
     if options.compress:
         size, offsets = choose(buffers, strategies, options.improve, options.time_limit)
     else:

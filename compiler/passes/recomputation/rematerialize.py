@@ -44,7 +44,7 @@ from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 
 from ..base import Pass
-from ..memory import materialize, plan_memory, repeat_copies
+from ..memory import materialize, plan_memory, repeat_copies, select_kernels
 from .choose import Choice, choose
 from .problem import Problem, read_problem
 from .rewrite import rewrite
@@ -61,7 +61,7 @@ class RematerializeOptions:
     )
     device: str = field(default="cpu", metadata={"doc": f"whose times count: {', '.join(DEVICES)}"})
     scratch: str = field(
-        default="", metadata={"doc": "as gflow-plan-memory has it: what its arena will contain"}
+        default="", metadata={"doc": "a target whose kernels' scratch counts: cpu, cuda:90"}
     )
 
 
@@ -148,7 +148,9 @@ def _arena(
             rewrite(replace(problem, body=read_body(twin)), choice.result)
         for step in (materialize.PASS, repeat_copies.PASS):
             step.run(twin, step.options())
-        plan_memory.run(twin, plan_memory.PlanMemoryOptions(scratch=scratch))
+        if scratch:
+            select_kernels.run(twin, select_kernels.SelectKernelsOptions(scratch))
+        plan_memory.run(twin, plan_memory.PlanMemoryOptions())
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
     except PassError as error:  # of the copy, which goes
         raise PassError(str(error), function) from None

@@ -47,12 +47,12 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.kernel.selection.select import scratch_of
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func
 
 from ..base import Pass, target_of
-from ..memory.scratch import scratch_of
 from .costs import seconds_of
 from .dependences import Dependences, dependences_of
 from .least_memory import least_memory

@@ -6,8 +6,9 @@ rows up where windows overlap.
 
 from __future__ import annotations
 
+from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY
+
 from ..language.template import LANES, Template
-from .conv_geometry import GEOMETRY
 
 
 def pack(strided: bool) -> Template:

@@ -13,47 +13,48 @@ activation is the matrix.
 from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY, Geometry, geometry
+from gflow.compiler.kernel.selection.cpu.patches import (
+    ROLES,
+    Patches,
+    dense_activations,
+    kind_of_patches,
+    patches_of,
+)
 from gflow.dialects.attributes import read
-from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
+from gflow.dialects.extents import Count, Piece, at_most
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
-from gflow.dialects.types import TensorType, is_row_major, row_major_strides
+from gflow.dialects.types import TensorType, row_major_strides
 
 from ..program_builder import Builder
 from . import conv_kernels, gemm
-from .conv_geometry import GEOMETRY, Geometry, geometry
-from .epilogue import MOST_PIECES, Epilogue
+from .epilogue import Epilogue
 from .gemm import Matrix
 
-#: bytes of patches made at a time
-_PIECE = 4 << 20
 
+def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+    """Add the steps of a convolution op, and of what follows it.
 
-def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> bool:
-    """Add the steps of a convolution op, and of what follows it; False if it has none here."""
+    Raises:
+        CannotLower: the kernel that is chosen cannot make it.
+    """
     attrs = read(OPS[o.name], o.op.attributes)
-    first, second, out = o.operands[0], o.operands[1], o.results[0]
-    types = b.body.types
-    if attrs["layout"] != "N*C" or types[out].dtype != "f32" or types[out].rank > 4 or not b.blas:
-        return False
-    x, w, y = {
-        "convolution": (first, second, out),
-        "convolution_input_grad": (out, second, first),
-        "convolution_weight_grad": (first, out, second),
-    }[o.name]
-    g = geometry(o, types[x], types[w], types[y])
-    if 0 in (types[x].numel, types[w].numel, types[y].numel):
+    values = (*o.operands, *o.results)
+    x, w, y = (values[n] for n in ROLES[o.name])
+    types, strides = [b.body.types[v] for v in (x, w, y)], [b.strides(v) for v in (x, w, y)]
+    layout = attrs["layout"]
+    b.choice.check(layout == "N*C" and types[0].rank <= 4, "is for channels-last images")
+    g = geometry(o.name, o.op, *types)
+    kind = kind_of_patches(o.name, g, layout, types, dense_activations(types, strides), b.blas)
+    b.choice.check(b.choice.kind == kind, f"is not for a convolution whose kind is {kind}")
+    if kind == "zero":
         _zero(b, o, epilogue)
-        return True
-    dense = [is_row_major(types[v].shape, b.strides(v)) for v in (x, y)]
-    depthwise = g.groups == g.c == g.o and g.groups > 1
-    if not all(dense) or (g.groups > MOST_PIECES and not depthwise):
-        return False
-    conv = _Convolution(b, o, g, (x, w, y), epilogue)
-    if depthwise:
-        return conv.depthwise()
-    getattr(conv, o.name)()
-    return True
+        return
+    result, rows = b.body.types[o.results[0]], None if epilogue is None else epilogue.made
+    made = patches_of(o.name, g, types[1], strides[1], result, rows, b.threads)
+    conv = _Convolution(b, o, g, (x, w, y), made, epilogue)
+    getattr(conv, "depthwise" if kind == "depthwise" else o.name)()
 
 
 def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
@@ -71,13 +72,9 @@ def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
 
 
 class _Output:
-    """Where a convolution writes its result, row by row, and what follows once rows are there.
+    """Where a convolution writes its result, row by row, and what follows once rows are there."""
 
-    Args:
-        most: the most rows that are made at a time.
-    """
-
-    def __init__(self, conv: _Convolution, most: int) -> None:
+    def __init__(self, conv: _Convolution) -> None:
         (r,) = conv.o.results
         self.type = conv.b.body.types[r]
         self.epilogue = conv.epilogue
@@ -88,8 +85,7 @@ class _Output:
         elif self.epilogue.place is not None:
             self.place = self.epilogue.place
         else:
-            rows = most if self.epilogue.granule else self.epilogue.rows
-            self.place = conv.take_scratch(rows * self.type.shape[-1] * self.type.itemsize)
+            self.place = conv.take_scratch(conv.made.rows)
         self.floating = self.epilogue is not None and self.epilogue.place is None
 
     def at(self, row: int, column: int = 0) -> Place:
@@ -100,14 +96,14 @@ class _Output:
 
     def begin(self, first: int) -> None:
         """Rows from `first` on come next."""
-        if self.floating and self.epilogue is not None and self.epilogue.granule:
+        if self.floating and self.epilogue is not None and self.epilogue.made.granule:
             self.first = first
 
     def done(self, first: int, count: Count, last: bool) -> None:
         """These rows are complete, and with the last ones all."""
         if self.epilogue is None:
             return
-        if self.epilogue.granule:
+        if self.epilogue.made.granule:
             self.epilogue.run(first, count, self.at(first))
         elif last:
             self.epilogue.run(0, self.epilogue.rows, self.at(0))
@@ -122,8 +118,10 @@ class _Convolution:
         o: Op,
         g: Geometry,
         values: tuple[int, int, int],
+        made: Patches,
         epilogue: Epilogue | None = None,
     ) -> None:
+        self.made = made
         self.b, self.o, self.g, self.epilogue = b, o, g, epilogue
         self.x, self.w, self.y = (
             Place("arena", 0, 0) if v in o.results and epilogue is not None else b.place(v)
@@ -162,56 +160,26 @@ class _Convolution:
     def at(self, place: Place, elements: int) -> Place:
         return Place(place.space, place.index, place.offset + 4 * elements)
 
-    # -- weights
-
-    def weights(self, rows: int) -> tuple[Place, bool]:
-        """The weight as a matrix [o, taps · cg]: its place, and whether its columns are
-        channel-major (as OI*).
-
-        PyTorch keeps weights as OI*. With few output positions (`rows`) the patches follow that
-        order; with many it is cheaper to copy the weight.
-        """
-        g = self.g
-        ty = self.b.body.types[self.w_value]
-        strides = self.b.strides(self.w_value)
-        if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
-            return self.w, False
-        channel_major = (self.cg * g.taps, *_tap_strides(ty, g), g.taps)
-        if at_most(rows) < g.o and _same_order(ty.shape, strides, channel_major):
-            return self.w, True
-        copy = self.take_scratch(4 * ty.numel)
+    def weight(self) -> Place:
+        """The weight as a matrix [o, taps · cg], or in the order of PyTorch's weights: itself, or a copy."""
+        if not self.made.copy:
+            return self.w
+        ty, strides = self.b.body.types[self.w_value], self.b.strides(self.w_value)
+        copy = self.take_scratch(self.made.copy)
         self.b.copy(self.w, strides, copy, row_major_strides(ty.shape), ty, self.label)
-        return copy, False
+        return copy
+
+    def rows(self) -> Place:
+        """Where patches are made."""
+        return Place("arena", 0, 0) if self.g.direct else self.take_scratch(self.made.patches)
 
     # -- patches and GEMM
 
-    def pieces(self, positions: int, granule: int, row_bytes: int) -> list[tuple[int, Count]]:
-        """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes."""
-        whole = at_most(positions) * self.g.groups // (MOST_PIECES * granule)
-        length = max(1, _PIECE // max(1, row_bytes * granule), whole) * granule
-        return pieces(positions, length)
-
-    def direct_pieces(self, positions: int, terms: int) -> list[tuple[int, Count]]:
-        return [(0, positions)] if self.epilogue is None else self.epilogue.pieces(terms)
-
-    def granule(self, rows: int) -> int:
-        """The least multiple of so many rows of the result that an epilogue can run on, too."""
-        if self.epilogue is None or not self.epilogue.granule:
-            return rows
-        return self.epilogue.common(rows)
-
     def convolution(self) -> None:
         g = self.g
-        positions = g.n * g.ho * g.wo
-        weight, channel_major = self.weights(positions)
-        if g.direct:
-            pieces = self.direct_pieces(positions, self.k)
-            rows = Place("arena", 0, 0)
-        else:
-            pieces = self.pieces(positions, self.granule(g.wo), 4 * self.k)
-            rows = self.take_scratch(4 * self.k * longest(pieces))
-        pack = "pack_patches_channel_major" if channel_major else "pack_patches"
-        out = _Output(self, longest(pieces))
+        pieces, weight, rows = self.made.pieces, self.weight(), self.rows()
+        pack = "pack_patches_channel_major" if self.made.channel_major else "pack_patches"
+        out = _Output(self)
         for first, count in pieces:
             out.begin(first)
             for i in range(g.groups):
@@ -228,19 +196,10 @@ class _Convolution:
 
     def convolution_input_grad(self) -> None:
         g = self.g
-        positions = g.n * g.ho * g.wo
-        weight, channel_major = self.weights(positions)
+        pieces, weight, rows = self.made.pieces, self.weight(), self.rows()
         image = g.ho * g.wo
-        if g.direct:
-            pieces = self.direct_pieces(positions, self.og)
-            rows = Place("arena", 0, 0)
-        else:
-            images = self.granule(g.h * g.w) // (g.h * g.w)
-            pieces = self.pieces(positions, images * image, 4 * self.k)
-            rows = self.take_scratch(4 * self.k * longest(pieces))
-        unpack = "add_patches_channel_major" if channel_major else "add_patches"
-        scale = 1 if g.direct else g.h * g.w / image
-        out = _Output(self, round(longest(pieces) * scale))
+        unpack = "add_patches_channel_major" if self.made.channel_major else "add_patches"
+        out = _Output(self)
         for first, count in pieces:
             begin, inputs = first, count
             if not g.direct:
@@ -268,13 +227,9 @@ class _Convolution:
 
     def convolution_weight_grad(self) -> None:
         g = self.g
-        positions = g.n * g.ho * g.wo
-        pieces: list[tuple[int, Count]] = [(0, positions)]
-        if not g.direct:
-            pieces = self.pieces(positions, g.wo, 4 * self.k)
-        rows = Place("arena", 0, 0) if g.direct else self.take_scratch(4 * self.k * longest(pieces))
+        pieces, rows = self.made.pieces, self.rows()
         every = self.b.body.types[self.w_value].numel // max(self.cg, 1)
-        out = _Output(self, every)
+        out = _Output(self)
         for i in range(g.groups):
             dw = Matrix(self.at(out.at(0), i * self.og * self.k), self.k)
             for first, count in pieces:
@@ -288,23 +243,21 @@ class _Convolution:
 
     # -- depthwise
 
-    def depthwise(self) -> bool:
+    def depthwise(self) -> None:
         """One output channel for each input channel."""
-        g, b = self.g, self.b
-        if self.o.name == "convolution_input_grad" and (g.dh, g.dw) != (1, 1):
-            return False
+        _g, b = self.g, self.b
         ty = b.body.types[self.w_value]
         taps_first = TensorType((*ty.shape[1:-1], ty.shape[0]), ty.dtype)
         dense = row_major_strides(taps_first.shape)
         own = b.strides(self.w_value)
         weight_strides = (*own[1:-1], own[0])
-        k = self.take_scratch(4 * ty.numel)
+        k = self.take_scratch(self.made.copy)
         rows = b.body.types[self.o.results[0]].numel // max(
             b.body.types[self.o.results[0]].shape[-1], 1
         )
-        out = _Output(self, rows)
+        out = _Output(self)
         if self.o.name == "convolution_weight_grad":
-            partial = self.take_scratch(4 * ty.numel * b.threads)
+            partial = self.take_scratch(self.made.partial)
             self.run("depthwise_weight_grad", x=self.x, y=self.y, k=k, partial=partial)
             b.copy(k, dense, out.at(0), weight_strides, taps_first, self.label)
         else:
@@ -314,13 +267,3 @@ class _Convolution:
             else:
                 self.run("depthwise_input_grad", x=out.at(0), k=k, y=self.y)
         out.done(0, rows, True)
-        return True
-
-
-def _tap_strides(ty: TensorType, g: Geometry) -> tuple[int, ...]:
-    return (1,) if ty.rank == 3 else (g.kw, 1)
-
-
-def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether strides agree where the size is not 1."""
-    return all(x == y for size, x, y in zip(shape, a, b) if size != 1)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY
+
 from ..language.template import LANES, Template
-from .conv_geometry import GEOMETRY
 
 
 def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:

@@ -8,40 +8,26 @@ holds an operand still, into scratch of one piece.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd
 
 from gflow.compiler.ir.contractions import root_operands
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.cpu.rows import Rows, granule_of
 from gflow.dialects import builder
-from gflow.dialects.extents import Count, Piece, at_most, pieces, varies
+from gflow.dialects.extents import Count, Piece
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ..program_builder import Builder
 
-#: bytes of the result made at a time where that pays: pieces stay in the cache, and still fill a GEMM
-_PIECE = 2 << 20
-
-#: so that the steps of one op stay few, whatever its size
-MOST_PIECES = 4096
-
-#: it pays for results that don't fit a cache, of products with few terms: with more, making the result
-#: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
-_LARGE, _FEW_TERMS = 8 << 20, 256
-
-#: bytes of scratch for the result, if it has no buffer
-_SCRATCH = 2 << 20
-
 
 @dataclass
 class Epilogue:
     """The kernel that runs on rows of the root's result.
 
-    type: of the result. place: its first row's, or None if each piece lies in scratch.
-    granule: pieces are multiples of so many rows; 0 if the kernel must run on all at once.
+    made: the rows of the root's result. place: the first one's, or None if each piece lies in scratch.
     copy_to: where the result goes, too, if that is not row-major: place and strides.
     """
 
@@ -50,46 +36,23 @@ class Epilogue:
     loads: list[Place]
     stores: list[Place]
     label: str
-    type: TensorType
+    made: Rows
     place: Place | None
-    granule: int
     copy_to: tuple[Place, tuple[int, ...]] | None = None
 
     @property
-    def width(self) -> int:
-        return self.type.shape[-1]
+    def rows(self) -> int:
+        return self.made.rows
 
     @property
-    def rows(self) -> int:
-        return self.type.numel // max(self.width, 1)
-
-    def pieces(self, terms: int, granule: int = 1) -> list[tuple[int, Count]]:
-        """Rows to make at a time, as (first, count).
-
-        terms: products that each element is the sum of. granule: of rows.
-        """
-        row = self.width * self.type.itemsize
-        rows = at_most(self.rows)
-        size = rows * row
-        if self.place is None:
-            whole, most = size <= _SCRATCH, _SCRATCH
-        else:
-            whole, most = size < _LARGE or at_most(terms) > _FEW_TERMS, _PIECE
-        if whole or not self.granule or (varies(self.rows) and not self.b.blas):
-            return [(0, self.rows)]
-        both = self.common(granule)
-        length = max(1, most // (row * both), rows // (MOST_PIECES * both)) * both
-        return pieces(self.rows, length)
-
-    def common(self, granule: int) -> int:
-        """The least multiple of a granule of rows that the kernel can run on, too."""
-        return granule * self.granule // gcd(granule, self.granule)
+    def row_bytes(self) -> int:
+        return self.made.width * self.made.type.itemsize
 
     def target(self, first: int, scratch: Place) -> Place:
         """Where to write rows from `first` on. scratch: where, if they have no place."""
         if self.place is None:
             return scratch
-        offset = self.place.offset + first * self.width * self.type.itemsize
+        offset = self.place.offset + first * self.row_bytes
         return Place(self.place.space, self.place.index, offset)
 
     def run(self, first: int, count: Count, at: Place) -> None:
@@ -97,20 +60,20 @@ class Epilogue:
         k, step, part = self.kernel, 0, None
         if isinstance(count, Piece) or count < self.rows:
             unit = k.numel // k.sizes[0]
-            step = first * self.width // unit
+            step = first * self.made.width // unit
             if isinstance(count, Piece):
-                part = count.times(self.width, unit)
+                part = count.times(self.made.width, unit)
                 size = part.like
             else:
-                size = count * self.width // unit
+                size = count * self.made.width // unit
             k = replace(k, sizes=(size, *k.sizes[1:]))
-        start = at.offset - first * self.width * self.type.itemsize
+        start = at.offset - first * self.row_bytes
         raw = Place(at.space, at.index, start)
         self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part)
         if self.copy_to is not None:
             target, strides = self.copy_to
-            dense = row_major_strides(self.type.shape)
-            self.b.copy(raw, dense, target, strides, self.type, self.label)
+            dense = row_major_strides(self.made.type.shape)
+            self.b.copy(raw, dense, target, strides, self.made.type, self.label)
 
 
 def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
@@ -143,10 +106,11 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
         place = b.place(returned)
     else:
         copy_to = b.place(returned), b.strides(returned)
-    granule = 0 if copy_to else _granule(kernel, ty)
+    granule = 0 if copy_to else granule_of(kernel, ty)
+    made = Rows(ty, place is None, granule, b.blas)
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     label = b.label(o)
-    return op, Epilogue(b, kernel, loads, stores, label, ty, place, granule, copy_to)
+    return op, Epilogue(b, kernel, loads, stores, label, made, place, copy_to)
 
 
 def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:
@@ -170,13 +134,3 @@ def _extent(b: Builder, value: int) -> tuple[tuple[str, int], int, int]:
     ty = b.body.types[value]
     whole = 1 << 62 if place.space in ("arg", "result") else place.offset + ty.nbytes
     return (place.space, place.index), place.offset, whole
-
-
-def _granule(k: Kernel, ty: TensorType) -> int:
-    """Rows that a slice of the kernel along its first dimension is a multiple of; 0: no slices."""
-    if not k.sizes or ty.numel == 0 or any(walk[0] for walk in k.indices):
-        return 0
-    unit, width = k.numel // k.sizes[0], ty.shape[-1]
-    if unit % width == 0:
-        return unit // width
-    return 1 if width % unit == 0 else 0

@@ -12,19 +12,14 @@ from gflow.compiler.emit.placement import shifted
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.compiler.kernel.selection.cpu.chooser import HALVES, widened_shapes
 from gflow.dialects.amp import amp_of
-from gflow.dialects.extents import varies
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ..program_builder import Builder
-from .epilogue import MOST_PIECES, Epilogue
+from .epilogue import Epilogue
 from .matmul import matmul, product
-
-HALVES = ("f16", "bf16")
-
-#: bytes of widened rows at a time, and rows at the least: each piece packs the other matrix again
-_PIECE, _LEAST_ROWS = 4 << 20, 128
 
 Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
@@ -70,7 +65,13 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     types, label = [b.body.types[v] for v in (x, y, z)], b.label(o)
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     batched = types[2].numel != rows * columns
-    if types[2].dtype not in HALVES or not types[2].numel or not inner or batched or not b.blas:
+    if (
+        types[2].dtype not in HALVES
+        or not types[2].numel
+        or not inner
+        or batched
+        or b.choice.kind != "blas"
+    ):
         widening(matmul, HALVES)(b, o, epilogue)
         return
     strides = [b.strides(v)[-2:] for v in (x, y, z)]
@@ -82,11 +83,8 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             scratch = take(types[2].nbytes) if own else Place("arena", 0, b.arena)
             result = epilogue.target(0, scratch)
             strides[2] = (columns, 1)
-        piece = rows
-        if not varies(rows):
-            cached = _PIECE // (4 * (inner + columns))
-            piece = min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
-        wide = [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
+        wide = widened_shapes(types)
+        piece = wide[0].shape[0]
         at = [take(ty.nbytes) for ty in wide]
         whole = TensorType(wide[1].shape, types[1].dtype)
         _convert(b, (b.place(y), whole, strides[1]), (at[1], wide[1], (columns, 1)), label)

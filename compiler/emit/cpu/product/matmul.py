@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from gflow.compiler.emit.placement import shifted
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES
 from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef
 from gflow.dialects.types import COMPLEX, TensorType
@@ -29,10 +29,8 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
     pieces: list[tuple[int, Count]]
-    pieces = [(0, epilogue.rows)] if batched else epilogue.pieces(types[0].shape[-1])
-    scratch = b.scratch(
-        longest(pieces) * epilogue.width * types[2].itemsize, epilogue.place is None
-    )
+    pieces = [(0, epilogue.rows)] if batched else epilogue.made.pieces(types[0].shape[-1])
+    scratch = b.scratch(longest(pieces) * epilogue.row_bytes, epilogue.place is None)
     for first, count in pieces:
         target = epilogue.target(first, scratch)
         if len(pieces) == 1:
@@ -63,13 +61,12 @@ def product(
     if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
         return
-    calls = None
-    if b.blas and out.dtype in gemm.DTYPES:
-        with contextlib.suppress(gemm.ManyRuns):
-            calls = gemm.words(places, types, strides, rows)
-    if calls is not None:
+    if b.choice.kind == "blas":
+        b.choice.check(
+            b.blas and out.dtype in BLAS_DTYPES, "calls BLAS for what it has no product for"
+        )
         name = b.gemm(out.dtype)
-        for words, parallel in calls:
+        for words, parallel in gemm.words(places, types, strides, rows):
             b.steps.append(KernelStep(name, words, parallel, label))
     else:
         x, y, z = (TensorRef(p, t, s) for p, t, s in zip(places, types, strides))

@@ -10,10 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.compiler.kernel.registers import HALVES, register_dtype
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import FLOATS
-
-HALVES = ("f16", "bf16")
 
 _TYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -38,11 +37,6 @@ _OPERATORS = frozenset({"add", "sub", "mul", "select", "compare", "and", "or", "
 
 #: constants that stay in the source, where they may fold
 PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
-
-
-def register_dtype(dtype: str) -> str:
-    """The element type that holds a `dtype` value in a register."""
-    return "f32" if dtype in HALVES else dtype
 
 
 def triton_type(dtype: str) -> str:

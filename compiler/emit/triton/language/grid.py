@@ -9,13 +9,8 @@ from functools import cache
 from typing import Any
 
 from gflow.compiler.ir.errors import CompileError
+from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import Place, TritonConfig, TritonKernel
-
-
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
-
 
 _FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": cdiv, "min": min, "max": max}
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gflow.compiler.emit.placement import Placement
+from gflow.compiler.kernel.sizes import WIDE, extent
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, INTEGERS
 
@@ -17,9 +18,6 @@ from .expressions import pointer_type, triton_type
 
 #: element types in Triton's language
 TYPES = {t: triton_type(t) for t in (*FLOATS, *INTEGERS, "i1")}
-
-#: numbers from here on need 64 bits
-WIDE = 1 << 31
 
 
 @dataclass
@@ -63,11 +61,6 @@ def total(terms: Iterable[str]) -> str:
     """A sum; "0" of nothing."""
     found = [t for t in terms if t]
     return " + ".join(found) if found else "0"
-
-
-def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """The elements that a tensor spans in memory."""
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if 0 not in shape else 0
 
 
 def is_wide(b: Placement, value: int) -> bool:

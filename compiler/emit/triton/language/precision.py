@@ -10,8 +10,7 @@ takes forty of them, these decide what a kernel waits for: memory, or them.
 from __future__ import annotations
 
 from gflow.compiler.kernel.description import Kernel
-
-from .expressions import HALVES
+from gflow.compiler.kernel.registers import HALVES
 
 #: ops whose result is about as exact as their operands
 _SMOOTH = frozenset(

@@ -11,45 +11,31 @@ from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.choice import Choice, choice_of
+from gflow.compiler.kernel.selection.gpu.other_ops import position_sums
+from gflow.compiler.kernel.sizes import cdiv, power_of_two
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place, TritonConfig
-from gflow.dialects.types import FLOATS, TensorType
+from gflow.dialects.types import FLOATS
 
 from ..language import device_functions
 from ..language.expressions import triton_type
-from ..language.grid import cdiv
 from ..language.index_arithmetic import offsets
-from ..language.parameters import WIDE, Parameters, indented, is_wide, term
+from ..language.parameters import Parameters, indented, is_wide, term
 from ..program_builder import NAME, Builder, Source
-from ..region.block_sizes import busy, power_of_two
-
-#: elements of a tile
-_TILE = 1024
-#: elements of a row that a program takes at least
-_SHARE = 4096
-#: programs that share a row at most
-_PIECES = 1024
-
-#: the element type in registers; of others (64 bits without a sign) PyTorch finds none either
-_REGISTERS = {
-    "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "ui32": "i64", "i32": "i32", "i16": "i32",
-    "i8": "i32", "ui16": "i32", "ui8": "i32", "i1": "i32",
-}  # fmt: skip
 
 
 def position(b: Builder, o: Op) -> None:
     """A reduction that finds a position; the others are in fused kernels."""
     attrs = read(OPS["reduce"], o.op.attributes)
-    (x,), (r,) = o.operands, o.results
-    ty = b.body.types[x]
-    if b.body.types[r].numel == 0:
-        return
-    if ty.dtype not in _REGISTERS:
+    choice = choice_of(o.op)
+    if choice.kind == "pytorch":
         aten_ops.position(b, o)
         return
+    choice.check(choice.kind == "argmax" and len(choice.block) == 2, "is not for a position")
     (dim,) = attrs["dims"]
-    Search(b, o, attrs["kind"] == "argmax", dim).launch()
+    Search(b, o, attrs["kind"] == "argmax", dim, choice).launch()
 
 
 def _worst(dtype: str, largest: bool) -> str:
@@ -70,41 +56,25 @@ def _most(dtype: str) -> int:
 class Search:
     """The launches of one op. found: the element type of numbers that are compared; place: of positions."""
 
-    def __init__(self, b: Builder, o: Op, largest: bool, dim: int) -> None:
+    def __init__(self, b: Builder, o: Op, largest: bool, dim: int, choice: Choice) -> None:
         self.b, self.o, self.largest, self.dim = b, o, largest, dim
         (self.x,), (self.r,) = o.operands, o.results
         ty = b.body.types[self.x]
         self.length = ty.shape[dim]
         self.others = (*ty.shape[:dim], *ty.shape[dim + 1 :])
         self.rows = prod(self.others)
-        self.found = _REGISTERS[ty.dtype]
-        self.place = "i32" if self.length < WIDE // 2 else "i64"
+        self.pieces = choice.pieces
+        self.sums = position_sums(ty, dim, self.pieces)
+        self.found, self.place = (s.dtype for s in self.sums)
         self.worst = _worst(ty.dtype, largest)
-        self.config = self._config()
-        programs = cdiv(self.rows, self.config.constants["ROWS"])
-        self.pieces = 1
-        enough = busy(b.target.device)
-        if programs < enough:
-            share = max(_SHARE, self.config.constants["COLS"])
-            self.pieces = min(cdiv(self.length, share), cdiv(2 * enough, programs), _PIECES)
-
-    def _config(self) -> TritonConfig:
-        height, width = power_of_two(self.rows), max(2, power_of_two(self.length))
-        if self.b.strides(self.x)[self.dim] == 1:
-            cols = min(width, _TILE)
-            rows = min(height, max(1, _TILE // cols))
-        else:  # lanes side by side in memory are of neighbouring rows
-            rows = min(height, 128)
-            cols = min(width, max(2, _TILE // rows))
-        return TritonConfig({"ROWS": rows, "COLS": cols}, max(1, min(4, rows * cols // 128)), 1)
+        self.config = TritonConfig(dict(zip(("ROWS", "COLS"), choice.block)), choice.warps, 1)
 
     def launch(self) -> None:
         """All of it."""
         if self.pieces == 1:
             self._search(None)
             return
-        values = TensorType((self.rows * self.pieces,), self.found)
-        places = TensorType(values.shape, self.place)
+        values, places = self.sums
         first = self.b.scratch(values.nbytes + places.nbytes + 64)
         second = first._replace(offset=first.offset + -(-values.nbytes // 64) * 64)
         self._search((first, second))

@@ -11,13 +11,14 @@ from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
+from gflow.compiler.kernel.sizes import WIDE, extent
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 
 from ..language import device_functions
-from ..language.parameters import WIDE, Parameters, extent
-from ..product.main_loop import tf32_allowed
+from ..language.parameters import Parameters
 from ..program_builder import Builder, Source
 from .attention_configs import configs, precision
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
@@ -175,7 +176,7 @@ class _Call:
     def launch(self, stem: str, text: str, grid: str) -> None:
         b, dropout = self.b, bool(self.attrs["dropout"])
         products = "tf32"
-        if not tf32_allowed(b, "matmul"):
+        if not tf32_allowed(b.function, "matmul"):
             products = precision(stem, self.constants, b.target)
         found = configs(stem, self.q.dtype, self.constants, b.target, products)
         constants = dict(self.constants)

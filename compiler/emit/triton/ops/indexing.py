@@ -9,23 +9,21 @@ from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.dimensions import merged
+from gflow.compiler.kernel.selection.choice import choice_of
+from gflow.compiler.kernel.selection.gpu.other_ops import index_add_fits, ordered_indices
+from gflow.compiler.kernel.sizes import WIDE, extent, power_of_two
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import AtenStep, TensorRef, TritonConfig
-from gflow.dialects.types import TensorType
 
 from ..language import device_functions
 from ..language.expressions import triton_type
 from ..language.index_arithmetic import offsets
-from ..language.parameters import WIDE, Parameters, extent, indented, is_wide
+from ..language.parameters import Parameters, indented, is_wide
 from ..program_builder import Builder, Source
-from ..region.block_sizes import power_of_two
 
 #: elements of a tile
 _TILE = 2048
-#: up to so many indices are ranked by comparing each with each, which takes less time than to begin a sort
-_COMPARED = 32768
 #: source rows that a step of `index_add` takes
 _DEPTH = 8
 
@@ -148,14 +146,10 @@ def index_add(b: Builder, o: Op) -> None:
     shape, at = types[x].shape, b.strides(x)
     outer, inner = shape[:dim], shape[dim + 1 :]
     count, size, columns, batches = types[index].numel, shape[dim], prod(inner), prod(outer)
-    simple = all(
-        len(merged(s, [w])[0]) <= 1 for s, w in ((outer, at[:dim]), (inner, at[dim + 1 :]))
-    )
-    if types[r].numel == 0:
-        return
-    if not simple or count >= WIDE or size >= WIDE or types[x].dtype in ("i1", "f64"):
+    if choice_of(o.op).kind == "pytorch":
         aten_ops.index_add(b, o)
         return
+    choice_of(o.op).check(index_add_fits(o, b.body, b.at), "is not for such strides or types")
     order = _ordered(b, o, index, count)
     keys, places = order
     p = Parameters()
@@ -231,16 +225,14 @@ def index_add(b: Builder, o: Op) -> None:
 def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef]:
     """The indices in order, and where each of them stood; equal ones in the order that they had."""
     ty = b.body.types[index]
-    kind = "i32" if count <= _COMPARED else "i64"
-    own = TensorType((count,), kind if kind == "i32" else ty.dtype)
-    place = TensorType((count,), kind)
+    own, place = ordered_indices(ty)
     begin = b.scratch(own.nbytes + place.nbytes + 64)
     behind = begin._replace(offset=begin.offset + -(-own.nbytes // 64) * 64)
     keys, places = TensorRef(begin, own, (1,)), TensorRef(behind, place, (1,))
     if not count:
         return keys, places
     step = b.strides(index)[0] if ty.rank == 1 else 1
-    if count > _COMPARED:
+    if place.dtype == "i64":
         given = TensorRef(b.place(index), own, (step,))
         call = '[[{"t": 0}], {"stable": true, "dim": 0}]'
         b.steps.append(AtenStep("aten.sort.stable", call, (given,), (keys, places), b.label(o)))

@@ -14,6 +14,9 @@ from math import prod
 from typing import Any
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.registers import HALVES, register_dtype
+from gflow.compiler.kernel.selection.gpu.block_sizes import busy
+from gflow.compiler.kernel.sizes import cdiv, power_of_two
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
@@ -22,12 +25,10 @@ from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import FLOATS, is_row_major
 
 from ..language import device_functions
-from ..language.expressions import HALVES, register_dtype, triton_type
-from ..language.grid import cdiv
+from ..language.expressions import triton_type
 from ..language.parameters import Parameters, indented, is_wide, term, total
 from ..product.conv_text import and_masks
 from ..program_builder import NAME, Builder, Source
-from ..region.block_sizes import busy, power_of_two
 from ..region.fused import readable
 from .windows import Windows, lines_of
 

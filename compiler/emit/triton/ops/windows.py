@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..language.grid import cdiv
+from gflow.compiler.kernel.sizes import cdiv
+
 from ..language.parameters import Parameters, indented, term
 
 #: loops of more steps than this are loops in the kernel, too

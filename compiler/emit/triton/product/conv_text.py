@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gflow.compiler.kernel.selection.gpu.convolution import Convolution
+
 from ..language.parameters import Parameters, term, total
-from .conv_geometry import Geometry
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Walk:
     one that a tap meets.
     """
 
-    g: Geometry
+    g: Convolution
     p: Parameters
 
     def constants(self) -> dict[str, int]:

@@ -12,126 +12,111 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
 from typing import Literal
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.compiler.kernel.selection.choice import Choice
+from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
+from gflow.compiler.kernel.selection.gpu.contraction import Contraction
+from gflow.compiler.kernel.selection.gpu.convolution import (
+    Convolution,
+    Tensor,
+    convolution_of,
+    direct_product,
+    kind_of_convolution,
+    packed_weight,
+    problem_of,
+    still,
+)
+from gflow.compiler.kernel.sizes import WIDE
+from gflow.dialects.program import Place
+from gflow.dialects.types import row_major_strides
 
-from ..language.parameters import WIDE, Parameters, addresses, term, total
+from ..language.parameters import Parameters, addresses, term, total
 from ..program_builder import Builder
-from .conv_geometry import Geometry, Tensor, geometry
 from .conv_text import Walk, and_masks, masked
-from .depthwise import depthwise, is_depthwise
-from .epilogue import Epilogue, plain
-from .main_loop import Frame, add, kind_of_product, tf32_allowed
+from .depthwise import depthwise
+from .epilogue import Epilogue
+from .main_loop import Frame, add
 from .matmul import product
-from .operand_copies import Operand, copy, vectorized
+from .operand_copies import copy
 from .output_tile import COLUMN_FOURS, COLUMNS, Axis
 from .split_k import through_pytorch, zero
-from .tile_candidates import Problem
-
-_DTYPES = ("f16", "bf16", "f32", "f64")
-
-#: channels from which on the terms are taken tap by tap; with fewer a block has several taps
-_FEW_CHANNELS = 16
-#: the same of a weight gradient's columns
-_FEW_COLUMNS = 32
 
 
-def convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
+def convolution(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -> None:
     """Add the launches of a convolution or one of its gradients, and of what follows it."""
-    (r,) = o.results
-    ty = b.body.types[r]
-    if ty.numel == 0:
-        return
-    if ty.dtype not in _DTYPES:
-        through_pytorch(b, o, epilogue, aten_ops.convolution)
-        return
-    after = epilogue or plain(b, o)
-    g, x, w, y = geometry(b, o, written=epilogue is None)
-    if any(0 in b.body.types[v].shape for v in o.operands):
+    g = convolution_of(c)
+    kind = kind_of_convolution(c, g)
+    choice.check(choice.kind in (kind, "pytorch"), f"is not for a convolution whose kind is {kind}")
+    # the result has no place of its own where something follows
+    places = [
+        b.place(v) if v in b.places or v in o.operands else None for v in (*o.operands, *o.results)
+    ]
+    if choice.kind == "pytorch":
+        through_pytorch(b, o, after, aten_ops.convolution)
+    elif kind == "zero":
         zero(b, o, after)
-        return
-    c = _Convolution(b, o, g, x, w, y, ty, after)
-    if is_depthwise(g):
-        depthwise(b, o.name, g, x, w, y, ty, after)
-    elif g.direct and c.rows_of(x) and c.rows_of(y):
-        c.direct(o.name)
+    elif kind == "depthwise":
+        depthwise(b, c, g, places, after, choice)
     else:
-        {
-            "convolution": c.forward,
-            "convolution_input_grad": c.input_grad,
-            "convolution_weight_grad": c.weight_grad,
-        }[o.name]()
+        made = _Convolution(b, c, g, places, after, choice)
+        if g.direct:
+            made.direct()
+        else:
+            {
+                "convolution": made.forward,
+                "convolution_input_grad": made.input_grad,
+                "convolution_weight_grad": made.weight_grad,
+            }[c.name]()
 
 
 class _Convolution:
-    """x, w, y: input, weight and output; the op's own result, of type `result`, is one of them."""
+    """x, w, y: input, weight and output; the op's own result is one of them. places: by their number."""
 
     def __init__(
         self,
         b: Builder,
-        o: Op,
-        g: Geometry,
-        x: Tensor,
-        w: Tensor,
-        y: Tensor,
-        result: TensorType,
+        c: Contraction,
+        g: Convolution,
+        places: Sequence[Place | None],
         after: Epilogue,
+        choice: Choice,
     ) -> None:
-        self.b, self.g, self.x, self.w, self.y = b, g, x, _still(w, g), y
-        self.result, self.after = result, after
+        self.b, self.g, self.x, self.w, self.y = b, g, g.x, packed_weight(g), g.y
+        self.places, self.choice = places, choice
+        self.result, self.after = c.result, after
         self.label = after.label
-        self.tf32 = tf32_allowed(b, "convolution")
+        self.tf32 = tf32_allowed(b.function, "convolution")
         self.params = Parameters()
         self.walk = Walk(g, self.params)
         self.reserved = 0
 
+    def pointer(self, name: str, t: Tensor) -> str:
+        """The parameter of an operand; a weight that is copied lies at the beginning of the scratch."""
+        place = self.places[t.number] if t.number >= 0 else self.b.scratch(0, wanted=False)
+        assert place is not None
+        return self.params.pointer(name, t.dtype, place)
+
     # -- plain products
 
-    def rows_of(self, t: Tensor) -> int | None:
-        """The stride from one position of an activation to the next, if there is one."""
-        sizes = (self.g.n, *(self.g.inputs if t is self.x else self.g.outputs))
-        strides = (t.outer, *t.spatial)
-        real = [(n, s) for n, s in zip(sizes, strides) if n != 1]
-        if not real:
-            return 1
-        for (_, outer), (size, inner) in pairwise(real):
-            if outer != size * inner:
-                return None
-        return real[-1][1] or None
-
-    def direct(self, name: str) -> None:
-        g, x, w, y = self.g, self.x, self.w, self.y
-        positions = g.n * prod(g.inputs)
-        px, py = self.rows_of(x) or 0, self.rows_of(y) or 0
-        groups = (g.groups,) if g.groups > 1 else ()
-
-        def operand(t: Tensor, group: int, rows: int, cols: int) -> Operand:
-            return Operand(t.place, t.dtype, (group,) if groups else (), rows, cols)
-
-        if name == "convolution":
-            left = operand(x, g.cg * x.channel, px, x.channel)
-            right = operand(w, g.og * w.outer, w.channel, w.outer)
-            sizes, axes = (positions, g.og, g.cg), self._activation(g.outputs, "rows", "N")
-        elif name == "convolution_input_grad":
-            left = operand(y, g.og * y.channel, py, y.channel)
-            right = operand(w, g.og * w.outer, w.outer, w.channel)
-            sizes, axes = (positions, g.cg, g.og), self._activation(g.inputs, "rows", "N")
+    def direct(self) -> None:
+        g = self.g
+        if g.name == "convolution_weight_grad":
+            rows = "batch * M + rows" if g.groups > 1 else "rows"
+            left, right = self.y, self.x
+            axes: tuple[Axis, ...] = (Axis(g.o, rows, 0), Axis(g.cg, "cols", 1, COLUMN_FOURS))
         else:
-            left = operand(y, g.og * y.channel, y.channel, py)
-            right = operand(x, g.cg * x.channel, px, x.channel)
-            rows = "batch * M + rows" if groups else "rows"
-            sizes, axes = (
-                (g.og, g.cg, positions),
-                (Axis(g.o, rows, 0), Axis(g.cg, "cols", 1, COLUMN_FOURS)),
-            )
+            forward = g.name == "convolution"
+            left, right = self.x if forward else self.y, self.w
+            axes = self._activation(g.outputs if forward else g.inputs, "rows", "N")
+        places = [self.places[t.number] for t in (left, right)]
         product(
-            self.b, left, right, groups, sizes, self.result, self.after, tf32=self.tf32, axes=axes
-        )
+            self.b, direct_product(g, self.tf32), [p for p in places if p is not None], self.result, self.after,
+            self.choice, tf32=self.tf32, axes=axes,
+        )  # fmt: skip
 
     def _activation(self, sizes: Sequence[int], position: str, width: str) -> tuple[Axis, ...]:
         """The axes of an activation with the positions `position`, the columns of the tile its channels."""
@@ -160,48 +145,23 @@ class _Convolution:
             return ""
         return term(f"group * {size}", stride)
 
-    def _packed(self) -> Tensor:
-        """The weight with its channels side by side: a copy, unless it lies so, or as O*I, already."""
-        g, w = self.g, self.w
-        if w.channel == 1 or w.outer == 1 or g.taps == 1:
-            return w
-        shape = (g.o, *g.kernel, g.cg)
-        dense = row_major_strides(shape)
-        ty = TensorType(shape, w.dtype)
-        place = self.b.scratch(-(-ty.nbytes // 64) * 64)
-        source = (w.outer, *w.spatial, w.channel)
-        copy(self.b, ty, w.place, source, place, dense, self.label)
+    def _pack(self) -> None:
+        """Copy the weight so that its channels lie side by side, unless they do."""
+        g, ty = self.g, self.g.packed
+        self.choice.check(
+            self.choice.copies == (() if ty is None else ("b",)), "copies other operands"
+        )
+        if ty is None:
+            return
+        w = still(g.w, g.kernel)
         self.reserved = -(-ty.nbytes // 64) * 64
-        return _still(Tensor(place, w.dtype, dense[0], dense[-1], dense[1:-1]), g)
+        place, old = self.b.scratch(self.reserved), self.places[w.number]
+        assert old is not None
+        source = (w.outer, *w.spatial, w.channel)
+        copy(self.b, ty, old, source, place, row_major_strides(ty.shape), self.label)
 
     def _add(self, frame: Frame) -> None:
-        add(self.b, frame, self.after, reserved=self.reserved)
-
-    def _problem(self, m: int, n: int, run: int, runs: int, batch: int) -> Problem:
-        g = self.g
-        item = TensorType((), self.x.dtype).itemsize
-        moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
-        kind = kind_of_product(self.x.dtype, m, n, self.tf32)
-        return Problem(
-            m,
-            n,
-            run * runs,
-            batch,
-            item,
-            kind,
-            moved,
-            run,
-            gather=not self._vectorized(),
-        )
-
-    def _vectorized(self) -> bool:
-        """Whether channels of the activations are loaded several at a time."""
-        g, item = self.g, TensorType((), self.x.dtype).itemsize
-        channels = (g.cg, g.og) if g.groups > 1 else (g.cg,)
-        even = all(c * item % 16 == 0 for c in channels)
-        return even and all(
-            vectorized((t.channel,), (t.outer, *t.spatial), item) for t in (self.x, self.y)
-        )
+        add(self.b, frame, self.after, self.choice, self.reserved)
 
     def _precision(self) -> Literal["ieee", "tf32"]:
         return "tf32" if self.tf32 and self.x.dtype == "f32" else "ieee"
@@ -210,9 +170,9 @@ class _Convolution:
 
     def forward(self) -> None:
         g, x, p = self.g, self.x, self.params
-        flat = g.cg < _FEW_CHANNELS and g.taps > 1
-        w = self.w if flat else self._packed()
-        a, weight = p.pointer("a", x.dtype, x.place), p.pointer("b", w.dtype, w.place)
+        flat, w = g.flat, self.w
+        self._pack()
+        a, weight = self.pointer("a", x), self.pointer("b", w)
         rows, n, c = p.number("M", g.n * prod(g.outputs)), p.number("N", g.og), p.number("C", g.cg)
         far = x.extent >= WIDE
         x_n, x_c = p.stride("x_n", x.outer), p.stride("x_c", x.channel)
@@ -251,7 +211,6 @@ class _Convolution:
                 f"y = tl.load({addresses(weight, total([*self.walk.plain(ws), term('c', w_c)]), 'b_cols', '')}, "
                 f"mask={and_masks('(t < ' + k + ')[:, None]', w_mask)}, other=0.0)",
             ]  # fmt: skip
-            problem = self._problem(g.n * prod(g.outputs), g.og, g.cg * g.taps, 1, g.groups)
         else:
             setup.append(f"blocks = tl.cdiv({c}, BLOCK_K)")
             count = " * ".join([*names, "blocks"])
@@ -273,10 +232,9 @@ class _Convolution:
                 f"    x = tl.load({x_at}{masked(near, f'(c < {c})[None, :]')})",
                 f"    y = tl.load({y_at}{masked(w_mask, f'(c < {c})[:, None]')})",
             ]  # fmt: skip
-            problem = self._problem(g.n * prod(g.outputs), g.og, g.cg, g.taps, g.groups)
         self._add(
             Frame(
-                f"convolution_{g.rank}d", p, problem, x.dtype, self.result, rows, n, self._batches(1),
+                f"convolution_{g.rank}d", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n, self._batches(1),
                 self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
@@ -299,11 +257,10 @@ class _Convolution:
 
     def input_grad(self) -> None:
         g, y, p = self.g, self.y, self.params
-        w = self._packed()
-        a, weight = p.pointer("a", y.dtype, y.place), p.pointer("b", w.dtype, w.place)
-        phased = [s > 1 and d == 1 for s, d in zip(g.stride, g.dilation)]
-        phases = prod(s for s, yes in zip(g.stride, phased) if yes)
-        counts = [-(-n // s) if yes else n for n, s, yes in zip(g.inputs, g.stride, phased)]
+        w = self.w
+        self._pack()
+        a, weight = self.pointer("a", y), self.pointer("b", w)
+        phased, phases, counts = g.phased, g.phases, g.counts
         rows, n, c = p.number("M", g.n * prod(counts)), p.number("N", g.cg), p.number("C", g.og)
         y_n, y_c, ys = (
             p.stride("y_n", y.outer),
@@ -411,11 +368,9 @@ class _Convolution:
             f"    x = tl.load({x_at}{masked('inside[:, None]', f'(o < {c})[None, :]')})",
             f"    y = tl.load({y_at}{masked(w_mask, f'(o < {c})[:, None]')})",
         ]  # fmt: skip
-        runs = max(1, g.taps // phases)
-        problem = self._problem(g.n * prod(counts), g.cg, g.og, runs, g.groups * phases)
         self._add(
             Frame(
-                f"convolution_{g.rank}d_input_grad", p, problem, y.dtype, self.result, rows, n,
+                f"convolution_{g.rank}d_input_grad", p, problem_of(g, self.tf32), y.dtype, self.result, rows, n,
                 self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
                 " * ".join([*taps, "blocks"]), load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
@@ -434,8 +389,8 @@ class _Convolution:
 
     def weight_grad(self) -> None:
         g, x, y, p = self.g, self.x, self.y, self.params
-        flat = g.cg < _FEW_COLUMNS and g.taps > 1
-        a, act = p.pointer("a", y.dtype, y.place), p.pointer("b", x.dtype, x.place)
+        flat = g.flat
+        a, act = self.pointer("a", y), self.pointer("b", x)
         rows, c = p.number("M", g.og), p.number("C", g.cg)
         many = p.number("K", g.n * prod(g.outputs))
         x_n, x_c, xs = (
@@ -474,7 +429,7 @@ class _Convolution:
         ]  # fmt: skip
         image_x = "image.to(tl.int64)" if x.extent >= WIDE else "image"
         image_y = "image.to(tl.int64)" if y.extent >= WIDE else "image"
-        even = self.rows_of(y)
+        even = g.rows_of(y)
         if even is not None:
             y_at = term("t.to(tl.int64)" if y.extent >= WIDE else "t", p.stride("y_p", even))
         else:
@@ -498,13 +453,10 @@ class _Convolution:
             f"x = tl.load({left}{masked(y_mask, f'(t < {many})[None, :]')})",
             f"y = tl.load({right}{masked(mask, col_mask)})",
         ]
-        width = g.cg * g.taps if flat else g.cg
-        problem = self._problem(
-            g.og, width, g.n * prod(g.outputs), 1, g.groups * (1 if flat else g.taps)
-        )
         frame = Frame(
-            f"convolution_{g.rank}d_weight_grad", p, problem, x.dtype, self.result, rows, n, self._batches(1),
-            self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup, f"tl.cdiv({many}, BLOCK_K)", load,
+            f"convolution_{g.rank}d_weight_grad", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n,
+            self._batches(1), self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup,
+            f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),
             unhinted=frozenset({"K"}),
         )  # fmt: skip
@@ -516,9 +468,3 @@ class _Convolution:
         if g.last:
             return (channel, Axis(g.cg * g.taps, "column", 1))
         return (channel, Axis(g.cg, "c", 1), Axis(g.taps, "tap", 1 if flat else None))
-
-
-def _still(w: Tensor, g: Geometry) -> Tensor:
-    """A weight whose taps don't move along dimensions that have but one: an index that is always 0 would look as if
-    addresses were no multiples of anything."""
-    return replace(w, spatial=tuple(0 if k == 1 else s for k, s in zip(g.kernel, w.spatial)))

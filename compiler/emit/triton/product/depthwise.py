@@ -8,60 +8,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from gflow.dialects.program import TritonConfig
+from gflow.compiler.kernel.selection.choice import Choice
+from gflow.compiler.kernel.selection.gpu.contraction import SUMS, Contraction
+from gflow.compiler.kernel.selection.gpu.convolution import (
+    TAPS,
+    Convolution,
+    depthwise_configs,
+    depthwise_sums,
+)
+from gflow.compiler.kernel.sizes import WIDE, cdiv
+from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType
 
-from ..language.grid import cdiv
-from ..language.parameters import WIDE, Parameters, addresses, indented, term
+from ..language.expressions import triton_type
+from ..language.parameters import Parameters, addresses, indented, term
 from ..language.parameters import total as total_of
 from ..language.signature import add_kernel
 from ..program_builder import Builder
-from .conv_geometry import Geometry, Tensor
 from .conv_text import Walk, and_masks, masked
 from .epilogue import Epilogue
 from .output_tile import Axis, Tile
-from .split_k import SUMS, total
+from .split_k import total
 
 #: with more taps than this the loops over them are loops in the kernel, too
 _UNROLLED = 32
-#: taps whose gradients a program adds up at once
-_TAPS = 9
-
-
-def is_depthwise(g: Geometry) -> bool:
-    return g.groups == g.c == g.o and g.groups > 1
 
 
 def depthwise(
     b: Builder,
-    name: str,
-    g: Geometry,
-    x: Tensor,
-    w: Tensor,
-    y: Tensor,
-    result: TensorType,
+    c: Contraction,
+    g: Convolution,
+    places: Sequence[Place | None],
     after: Epilogue,
+    choice: Choice,
 ) -> None:
-    """Add the launches of a depthwise convolution, or of a gradient, and of what follows it."""
-    if name == "convolution_weight_grad":
-        _weight_grad(b, g, x, y, result, after)
+    """Add the launches of a depthwise convolution, or of a gradient, and of what follows it. places: of its operands
+    and result."""
+    choice.check(len(choice.block) == 2 and choice.warps > 0, "needs a block and warps")
+    first = TritonConfig(dict(zip(("BLOCK_P", "BLOCK_C"), choice.block)), choice.warps, 2)
+    configs = [first, *(way for way in depthwise_configs(g) if way != first)]
+    at = [p for p in places[:2] if p is not None]
+    if c.name == "convolution_weight_grad":
+        _weight_grad(b, g, at, c.result, after, configs, choice.pieces)
     else:
-        _activation(b, g, x if name == "convolution" else y, w, result, after, name)
+        _activation(b, g, at, after, configs)
 
 
 def _activation(
     b: Builder,
-    g: Geometry,
-    source: Tensor,
-    w: Tensor,
-    result: TensorType,
+    g: Convolution,
+    places: Sequence[Place],
     after: Epilogue,
-    name: str,
+    configs: list[TritonConfig],
 ) -> None:
     """Forward, or the gradient of the input."""
+    name = g.name
+    source, w = g.x if name == "convolution" else g.y, g.w
     forward = name == "convolution"
     p = Parameters()
-    a, weight = p.pointer("a", source.dtype, source.place), p.pointer("b", w.dtype, w.place)
+    a, weight = p.pointer("a", source.dtype, places[0]), p.pointer("b", w.dtype, places[1])
     sizes = g.outputs if forward else g.inputs
     rows, c = p.number("M", g.n * prod(sizes)), p.number("C", g.c)
     s_n, s_c = p.stride("a_n", source.outer), p.stride("a_c", source.channel)
@@ -105,7 +110,7 @@ def _activation(
             moved.append(term(f"u{i}", ss[i]))
     lines.append(f"a_rows = {total_of(at)}")
     row = total_of(["a_rows", *moved])
-    acc = SUMS[source.dtype]
+    acc = triton_type(SUMS[source.dtype])
     w_at = total_of([term(f"k{i}", s) for i, s in enumerate(ws)])
     body += [
         f"inside = {and_masks(*near)}",
@@ -122,12 +127,12 @@ def _activation(
     stem = "_".join(["depthwise", *([] if forward else ["input_grad"]), *after.ops])
     add_kernel(
         b, stem, p, ["BLOCK_P", "BLOCK_C", *walk.constants()], lines,
-        _configs(g.c, source.channel == 1), ["cdiv(M, BLOCK_P) * cdiv(C, BLOCK_C)"], walk.constants(), after,
+        configs, ["cdiv(M, BLOCK_P) * cdiv(C, BLOCK_C)"], walk.constants(), after,
         used, frozenset({"M"}),
     )  # fmt: skip
 
 
-def _loops(g: Geometry, body: Sequence[str]) -> list[str]:
+def _loops(g: Convolution, body: Sequence[str]) -> list[str]:
     """The loops over the taps."""
     span = "tl.static_range" if g.taps <= _UNROLLED else "range"
     heads = [f"for k{i} in {span}(K{i}):" for i in range(g.rank)]
@@ -135,7 +140,7 @@ def _loops(g: Geometry, body: Sequence[str]) -> list[str]:
     return [*lines, *indented(body, g.rank)]
 
 
-def _axes(g: Geometry, sizes: Sequence[int], p: Parameters) -> tuple[Axis, ...]:
+def _axes(g: Convolution, sizes: Sequence[int], p: Parameters) -> tuple[Axis, ...]:
     """Those of an activation."""
     if g.last:
         return (Axis(g.n * prod(sizes), "rows", 0), Axis(g.c, "cols", 1))
@@ -149,48 +154,23 @@ def _axes(g: Geometry, sizes: Sequence[int], p: Parameters) -> tuple[Axis, ...]:
     )
 
 
-def _configs(channels: int, last: bool) -> list[TritonConfig]:
-    """Tiles with the contiguous dimension across."""
-    wide = 128 if channels >= 128 else 64 if channels > 32 else 32
-    if last:
-        tiles = [
-            (1024 // wide, wide, 4),
-            (2048 // wide, wide, 4),
-            (512 // wide, wide, 4),
-            (1024 // 32, 32, 4),
-        ]
-    else:
-        tiles = [(256, 1, 4), (512, 1, 4), (128, 4, 4), (1024, 1, 4)]
-    found = []
-    for positions, across, warps in tiles:
-        config = TritonConfig({"BLOCK_P": positions, "BLOCK_C": across}, warps, 2)
-        if config not in found:
-            found.append(config)
-    return found
-
-
 def _weight_grad(
-    b: Builder, g: Geometry, x: Tensor, y: Tensor, result: TensorType, after: Epilogue
+    b: Builder,
+    g: Convolution,
+    places: Sequence[Place],
+    result: TensorType,
+    after: Epilogue,
+    configs: list[TritonConfig],
+    splits: int,
 ) -> None:
-    p = Parameters()
-    a, act = p.pointer("a", y.dtype, y.place), p.pointer("b", x.dtype, x.place)
+    x, y, p = g.x, g.y, Parameters()
+    a, act = p.pointer("a", y.dtype, places[1]), p.pointer("b", x.dtype, places[0])
     positions = g.n * prod(g.outputs)
     rows, c = p.number("M", positions), p.number("C", g.c)
-    acc = SUMS[x.dtype]
-    part = TensorType(result.shape, "f64" if x.dtype == "f64" else "f32")
-    taps = min(g.taps, _TAPS)
+    acc = triton_type(SUMS[x.dtype])
+    part = depthwise_sums(g, result)
+    taps = min(g.taps, TAPS)
     chunks = cdiv(g.taps, taps)
-    configs = _grad_configs(g.c, x.channel == 1)
-    first = configs[0].constants
-    programs = cdiv(g.c, first["BLOCK_C"]) * chunks
-    splits = max(
-        1,
-        min(
-            4 * b.target.device.multiprocessors // programs,
-            cdiv(positions, 4 * first["BLOCK_P"]),
-            512,
-        ),
-    )
     scratch = b.scratch(part.nbytes * splits)
     p.pointer("partial", part.dtype, scratch)
     y_n, y_c, ys = p.stride("y_n", y.outer), p.stride("y_c", y.channel), p.strides("y_", y.spatial)
@@ -245,13 +225,3 @@ def _weight_grad(
         [f"cdiv(C, BLOCK_C) * {chunks}", "splits"], walk.constants(), after, set(), frozenset({"M"}),
     )  # fmt: skip
     total(b, part, scratch, splits, result, after)
-
-
-def _grad_configs(channels: int, last: bool) -> list[TritonConfig]:
-    wide = 64 if channels > 32 else 32
-    tiles = (
-        [(1024 // wide, wide), (512 // wide, wide), (2048 // wide, wide)]
-        if last
-        else [(1024, 1), (512, 1), (2048, 1)]
-    )
-    return [TritonConfig({"BLOCK_P": n, "BLOCK_C": w}, 4, 2) for n, w in tiles]

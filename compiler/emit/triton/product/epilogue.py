@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from gflow.compiler.ir.contractions import root_operands
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Access, Kernel, Node, describe, simplify
-from gflow.dialects import builder as ops
-from gflow.dialects.mlir import ir
-from gflow.dialects.ops import OPS
+from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.kernel.selection.gpu.contraction import Contraction
+from gflow.compiler.kernel.selection.gpu.epilogue import Following
 from gflow.dialects.program import Place
-from gflow.dialects.types import FLOATS, TensorType, row_major_strides
+from gflow.dialects.types import FLOATS, row_major_strides
 
 from ..language import dag
 from ..language.expressions import loaded, triton_type
@@ -36,73 +33,19 @@ _UNTOLD = frozenset(
 )
 
 
-#: an op that costs more has values of its own
-_COSTLY = 4
-#: words of a vector along the columns, for each element of the tile: a thread has few rows
-_VECTOR = 0.25
-#: words of a costly function's values, and of a random number that is made
-_FUNCTION, _RANDOM = 2, 6
-
-
-def _words(dtype: str) -> float:
-    """Registers that an element waits in."""
-    return max(2, TensorType((), dtype).itemsize) / 4
-
-
-def _full(k: Kernel, a: Access) -> bool:
-    """Whether an access has another element for (nearly) each of the tile."""
-    return 2 * prod(n for n, s in zip(k.sizes, a.strides) if s) > k.numel
-
-
-def _single(k: Kernel, a: Access) -> bool:
-    """Whether an access goes element by element, each with an address of its own."""
-    odd = any(s > 1 and s % 8 for s in a.strides)
-    return _full(k, a) and (odd or a.strides[-1:] > (1,))
-
-
 @dataclass
-class Epilogue:
-    """kernels: each reads the result as operand number `operands`, and stores.
+class Epilogue(Following):
+    """What follows, with its places.
 
     loads, stores: places by operand and result number. types: element types of the loads.
     comment: the op, for readers of the source. label: for profiles. ops: names of its ops, for the kernel's name.
     """
 
-    kernels: list[Kernel]
-    operands: int
     loads: list[Place]
     stores: list[Place]
     label: str
     comment: Callable[[], str] | None = None
     ops: tuple[str, ...] = ()
-
-    def live(self) -> float:
-        """Words for each element of a tile that are in registers at once, beside the sum: an estimate."""
-        words = 0.0
-        for k in self.kernels:
-            loads = {a.operand: a for a in k.loads if not is_raw(a, self.operands) and _full(k, a)}
-            words += sum(_words(a.dtype) for a in loads.values())
-            vectors = {a.operand for a in k.loads if a.strides[-1:] > (0,) and not _full(k, a)}
-            words += _VECTOR * len(vectors)
-            words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
-            words += any(n.op == "random" for n in k.nodes) * _RANDOM
-            if any(_single(k, a) for a in (*loads.values(), *k.stores)):
-                words += 1
-        stores = [_words(s.dtype) for k in self.kernels for s in k.stores]
-        return words + sum(stores) - max(stores, default=0.0)
-
-    def costly(self) -> bool:
-        """Whether its text is long for each element that a thread has, and so takes long to compile."""
-        return any(
-            n.op == "random" or (n.op in OPS and OPS[n.op].cost > _COSTLY)
-            for k in self.kernels
-            for n in k.nodes
-        )
-
-    def widest(self) -> int:
-        """Bytes of the largest element that is stored."""
-        stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in k.stores]
-        return max(stores, default=0)
 
     def emit(self, params: Parameters, tile: Tile, acc: str, used: set[str]) -> list[str]:
         """The lines that compute and store.
@@ -212,56 +155,24 @@ def _stored(value: str, target: str) -> str:
     return f"{value}.to({kind})" if value.isidentifier() else f"tl.full([], {value}, {kind})"
 
 
-def plain(b: Builder, o: Op) -> Epilogue:
-    """The result is stored, nothing else."""
-    (r,) = o.results
-    ty = b.body.types[r]
-    return Epilogue(
-        [stored(ty, b.strides(r))], 0, [], [b.place(r)], b.label(o), lambda: readable(o.op)
-    )
+def follow(b: Builder, o: Op, c: Contraction) -> tuple[Op, Epilogue]:
+    """The contraction of an op as an op of its own, and what follows it.
 
-
-def stored(ty: TensorType, strides: tuple[int, ...], operand: int = 0, number: int = 0) -> Kernel:
-    """A kernel that copies a contraction's result (row-major) to result `number`."""
-    dense = row_major_strides(ty.shape)
-    load = Access(operand, ty.dtype, dense)
-    store = Access(number, ty.dtype, strides, 0)
-    return simplify(
-        Kernel(ty.shape, frozenset(), [Node("load", ty.dtype, slot=0)], [load], [], [store])
-    )
-
-
-def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
-    """The contraction of a fused op as an op of its own, and what follows it.
-
-    The contraction's result becomes a new value of the body, without a place.
-
-    Raises:
-        CannotLower: what follows isn't one kernel.
+    Of a fused op, the contraction's result becomes a new value of the body, without a place.
     """
-    operands = [o.operands[n] for n in root_operands(root)]
-    ty = ops.type_of(root.results[0])
+    places = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
+    f, text = c.following, lambda: readable(o.op)
+    if c.op is o.op:
+        return o, Epilogue(f.kernels, f.operands, *places, b.label(o), text)
     value = len(b.body.types)
-    b.body.types.append(ty)
-    b.body.values.append(root.results[0])
+    b.body.types.append(c.result)
+    b.body.values.append(c.op.results[0])
     b.body.producer.append(o.index)
-    b.at.append(Layout(value, 0, row_major_strides(ty.shape)))
-    op = Op(o.index, root, root.name.removeprefix("gflow."), operands, [value])
-    inputs, outputs = [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results]
-    kernels = []
-    k = describe(o.op, inputs, outputs)
-    if k.stores:
-        kernels.append(k)
-    yielded = list(root.block.operations)[-1].operation.operands
-    for n, v in enumerate(yielded):
-        if v == root.results[0]:
-            kernels.append(stored(ty, outputs[n], len(inputs), n))
-    loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
+    b.at.append(Layout(value, 0, row_major_strides(c.result.shape)))
     names = tuple(
         p.operation.name.removeprefix("gflow.")
-        for p in root.block.operations
-        if p.operation.name.removeprefix("gflow.") not in _UNTOLD and p.operation.name != root.name
+        for p in c.op.block.operations
+        if p.operation.name.removeprefix("gflow.") not in _UNTOLD and p.operation.name != c.op.name
     )
-    return op, Epilogue(
-        kernels, len(inputs), loads, stores, b.label(o), lambda: readable(o.op), names
-    )
+    alone = Op(o.index, c.op, c.name, [*c.operands], [value])
+    return alone, Epilogue(f.kernels, f.operands, *places, b.label(o), text, names)

@@ -12,17 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gflow.dialects.mlir import ir
+from gflow.compiler.kernel.selection.choice import Choice
+from gflow.compiler.kernel.selection.gpu.contraction import (
+    SUMS,
+    partial_sums,
+    tile_of,
+    with_following,
+)
+from gflow.compiler.kernel.selection.gpu.epilogue import stored
+from gflow.compiler.kernel.selection.gpu.tiles import Problem, neighbours, whole_terms
+from gflow.compiler.kernel.selection.gpu.tiles import Tile as Chosen
+from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ..language.parameters import WIDE, Parameters, indented
+from ..language.expressions import triton_type
+from ..language.parameters import Parameters, indented
 from ..language.signature import add_kernel
 from ..program_builder import Builder
-from ..scratch_layout import behind
-from .epilogue import Epilogue, stored
+from .epilogue import Epilogue
 from .output_tile import Axis, Tile
-from .split_k import SUMS, total
-from .tile_candidates import Problem, best_splits, ordered, whole_terms
+from .split_k import total
 
 
 @dataclass
@@ -63,56 +72,43 @@ class Frame:
     precision: Literal["ieee", "tf32"] = "ieee"
 
 
-def tf32_allowed(b: Builder, what: str) -> bool:
-    """Whether float32 products of this kind ("matmul", "convolution") may be made with 10 bits of mantissa: the
-    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced."""
-    attributes = b.function.attributes
-    if "gflow.tf32" not in attributes:
-        return False
-    return what in [ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["gflow.tf32"])]
-
-
-def kind_of_product(dtype: str, m: int, n: int, tf32: bool) -> str:
-    """What computes a product: "cores", "single", "double", "sums"."""
-    if dtype not in ("f16", "bf16", "f32", "f64") or min(m, n) == 1:
-        return "sums"
-    if dtype == "f64":
-        return "double"
-    return "cores" if dtype != "f32" or tf32 else "single"
-
-
-def add(
-    b: Builder, f: Frame, epilogue: Epilogue, splits: int | None = None, reserved: int = 0
-) -> None:
-    """Add the launches of a contraction.
-
-    splits: how often the terms are split; the model's choice if None. reserved: bytes of scratch that are taken.
-    """
-    chosen = best_splits(f.problem, b.target) if splits is None else splits
-    if chosen == 1:
-        _launch(b, f, epilogue, 1)
+def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int = 0) -> None:
+    """Add the launches of a contraction. reserved: bytes of scratch that are taken."""
+    tile = tile_of(choice)
+    splits = choice.split_k
+    choice.check(splits >= 1, "splits the terms into none")
+    choice.check(
+        f.problem.kind == "sums" or min(choice.tile) >= 16, "has a tile below 16 x 16 x 16"
+    )
+    choice.check(tile.parts == 1 or 16 * tile.parts <= tile.n, "has parts of fewer than 16 columns")
+    way = f.descriptors or "pointers"
+    choice.check(
+        not tile.descriptors or way != "pointers", "loads by descriptors what these cannot read"
+    )
+    choice.check(
+        not choice.persistent or way == "PERSISTENT",
+        "is persistent where each program has one tile",
+    )
+    if splits == 1:
+        _launch(b, f, epilogue, 1, tile)
         return
-    kind = "f64" if f.dtype == "f64" else "f32" if f.dtype in _FLOATS else "i64"
-    sums = TensorType(f.result.shape, kind)
-    scratch = behind(b, reserved, sums.nbytes * chosen)
+    sums = partial_sums(f.result, f.dtype)
+    scratch = b.scratch(reserved + sums.nbytes * splits)
+    scratch = scratch._replace(offset=scratch.offset + reserved)
     part = stored(sums, row_major_strides(sums.shape))
     to_parts = Epilogue([part], 0, [], [scratch], epilogue.label, epilogue.comment)
-    _launch(b, f, to_parts, chosen)
-    total(b, sums, scratch, chosen, f.result, epilogue)
+    _launch(b, f, to_parts, splits, tile)
+    total(b, sums, scratch, splits, f.result, epilogue)
 
 
-_FLOATS = ("f16", "bf16", "f32")
-
-
-def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
+def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chosen) -> None:
     p = f.problem
     params = Parameters(dict(f.params.types), list(f.params.values))
     used: set[str] = set()
     split = splits > 1
     sums = p.kind == "sums"
-    # a row that begins anywhere is stored element by element, each with an address of its own
-    live = epilogue.live() + (p.n % 8 > 0)
-    whole = sums or not (live or f.descriptors == "PERSISTENT")
+    model = with_following(p, epilogue, splits)
+    whole = sums or not (model.live or f.descriptors == "PERSISTENT")
     after = _after(f, epilogue, params, used, whole)
     span, loop = [], f"for step in range(0, {f.count}):"
     if split:
@@ -128,7 +124,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
             f"last_step = tl.minimum(first_step + share, {f.count})",
         ]
         loop = "for step in range(first_step, last_step):"
-    acc = SUMS[f.dtype]
+    acc = triton_type(SUMS[f.dtype])
     block = "(BLOCK_M, BLOCK_K, BLOCK_N)" if sums else "(BLOCK_M, BLOCK_N)"
     cols_tiles = f.cols_tiles.format(cols=f.cols)
     tile = [
@@ -147,16 +143,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int) -> None:
     lines += (
         _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
     )
-    model = replace(
-        p,
-        live=live,
-        heavy=p.heavy or epilogue.costly(),
-        stored=epilogue.widest(),
-        descriptors=f.descriptors,
-    )
-    used_tiles = b.tiles.setdefault("\n".join([f.stem, *params.types, *lines]), [])
-    tiles = ordered(model, splits, b.target, used_tiles)
-    used_tiles.append(tiles[0])
+    tiles = [chosen, *neighbours(chosen, model, b.target)]
     constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
     configs = []
     for t in tiles:

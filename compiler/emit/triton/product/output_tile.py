@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel
+from gflow.compiler.kernel.sizes import WIDE, extent
 
 from ..language.dag import Fours
-from ..language.parameters import WIDE, Parameters, extent
+from ..language.parameters import Parameters
 
 #: the columns of a matrix product's tile, and a quarter of every fourth of them
 COLUMNS = "tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.registers import register_dtype
+from gflow.compiler.kernel.selection.gpu.contraction import SUMS
+from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType
 
-from ..language.expressions import register_dtype, triton_type
-from ..language.parameters import WIDE, Parameters
+from ..language.expressions import triton_type
+from ..language.parameters import Parameters
 from ..language.signature import add_kernel
 from ..program_builder import Builder
 from .epilogue import Epilogue
 from .output_tile import Axis, Tile
-
-#: element types whose products are made here, and what they are added up in
-SUMS = {
-    "f16": "tl.float32", "bf16": "tl.float32", "f32": "tl.float32", "f64": "tl.float64", "i64": "tl.int64",
-    "i32": "tl.int32", "i16": "tl.int32", "i8": "tl.int32", "ui8": "tl.int32",
-}  # fmt: skip
 
 #: partial sums that are loaded side by side
 _AT_ONCE = 8
@@ -88,12 +85,10 @@ def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
     """Sums without terms: what follows, of zeros."""
     (r,) = o.results
     ty = b.body.types[r]
-    if ty.numel == 0:
-        return
     params = Parameters()
     params.number("numel", ty.numel)
     tile = Tile((Axis(ty.numel, "at", 0),), ("at < numel",))
-    acc = SUMS[ty.dtype]
+    acc = triton_type(SUMS[ty.dtype])
     used: set[str] = set()
     lines = [
         "at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)",
@@ -108,13 +103,13 @@ def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
 
 
 def through_pytorch(
-    b: Builder, o: Op, epilogue: Epilogue | None, call: Callable[[Builder, Op], None]
+    b: Builder, o: Op, epilogue: Epilogue, call: Callable[[Builder, Op], None]
 ) -> None:
-    """An op without a kernel here: PyTorch's, into scratch, and then what follows."""
-    if epilogue is None:
+    """An op without a kernel here: PyTorch's, where something follows it into scratch, and then that."""
+    (r,) = o.results
+    if r in b.places:
         call(b, o)
         return
-    (r,) = o.results
     ty = b.body.types[r]
     b.places[r] = b.scratch(ty.nbytes)
     call(b, o)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.emit.steps import nothing
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.choice import Choice, choice_of
+from gflow.compiler.kernel.selection.gpu.region import launches
+from gflow.compiler.kernel.selection.gpu.split_reductions import Scratch
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
-from gflow.dialects.types import COMPLEX
 
 from ..program_builder import Builder
-from .block_sizes import configs_of
 from .render import render
-from .row_runs import partial_stores, run_of
-from .split_reductions import Scratch, pieces_of, stages
-from .tiling import Tiling, tiling_of
 from .writer import Writer
 
 #: ops that say nothing about what a kernel is for
@@ -26,13 +24,18 @@ _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare", "
 
 def fused(b: Builder, o: Op) -> None:
     """The launches of a `gflow.fused` without a contraction."""
+    if nothing(b, o):
+        return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
-    launch(b, k, loads, stores, b.label(o), lambda: readable(o.op))
+    choice = choice_of(o.op)
+    choice.check(choice.kind == "region", "is not for a region")
+    launch(b, k, loads, stores, b.label(o), lambda: readable(o.op), choice)
 
 
-#: attributes that say where things are, not what they are
+#: attributes that say where things are and how they run, not what they are
 _PLACES = re.compile(
+    r"gflow\.kernel = \{[^{}]*\}(?:, )?|"
     r"(?:gflow\.buffers|gflow\.scratch|kind|operandSegmentSizes|resultSegmentSizes) = "
     r"(?:array<[^>]*>|\[[^\]]*\]|\"(?:pointwise|row|column)\")(?:, )?"
 )
@@ -53,48 +56,19 @@ def launch(
     stores: Sequence[Place],
     label: str,
     comment: Callable[[], str] | None = None,
-    space: Scratch | None = None,
+    choice: Choice | None = None,
 ) -> None:
     """Add the launches of kernel `k`; places by operand and result number.
 
-    comment: the IR that it comes from, for whoever reads the source.
-    space: the op's scratch, if some of it is taken.
+    comment: the IR that it comes from, for whoever reads the source. choice: for the kernel of an op; one that only
+    serves another one (a copy of an operand) runs as the model of the device says.
     """
-    reducing = any(n.op == "reduce" for n in k.nodes)
-    if k.numel == 0 and not reducing:
-        return
-    if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
-        raise CannotLower(f"there are no kernels on complex numbers: {label}")
-    t = tiling_of(k)
-    if t.runs:
-        _one(b, k, t, loads, stores, label, comment, partial_stores(k), run_of(k))
-        return
-    count = pieces_of(k, t, b.target.device) if reducing else 1
-    if count <= 1:
-        _one(b, k, t, loads, stores, label, comment)
-        return
-    space = space or Scratch(b)
-    for s in stages(space, k, t, count, tuple(loads), tuple(stores)):
-        if s.shared:
-            _one(b, s.k, s.shared, s.loads, s.stores, label, comment, s.pieces, s.chunk)
-        else:
-            launch(b, s.k, s.loads, s.stores, label, comment, space)
-
-
-def _one(
-    b: Builder,
-    k: Kernel,
-    t: Tiling,
-    loads: Sequence[Place],
-    stores: Sequence[Place],
-    label: str,
-    comment: Callable[[], str] | None,
-    pieces: frozenset[int] = frozenset(),
-    chunk: int = 0,
-) -> None:
-    writer = Writer(k, t, configs_of(k, t, b.target.device), loads, stores, pieces, chunk)
-    written = render(writer, _stem(k), comment)
-    b.launch(written.source, written.args, label)
+    space = Scratch(b.scratch(0, wanted=False))
+    for m in launches(k, loads, stores, b.target.device, space, choice):
+        writer = Writer(m.k, m.tiling, m.configs, m.loads, m.stores, m.pieces, m.chunk)
+        written = render(writer, _stem(m.k), comment)
+        b.launch(written.source, written.args, label)
+    b.scratch(space.used, space.used > 0)
 
 
 def _stem(k: Kernel) -> str:

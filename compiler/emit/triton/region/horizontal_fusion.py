@@ -19,16 +19,15 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op, fused_kind
 from gflow.compiler.ir.views import IN_PLACE
 from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.gpu.block_sizes import busy
+from gflow.compiler.kernel.selection.gpu.tiling import Tiling, tiling_of
+from gflow.compiler.kernel.sizes import cdiv, extent
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import COMPLEX, TensorType
 
-from ..language.grid import cdiv
-from ..language.parameters import extent
 from ..program_builder import Builder, Source
 from . import fused
-from .block_sizes import busy
 from .render import render
-from .tiling import Tiling, tiling_of
 from .writer import Writer
 
 #: elements of a program, at least and at most; threads of one

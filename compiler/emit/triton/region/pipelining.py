@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from math import prod
 
 from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.kernel.selection.gpu.tiling import Tiling
+from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
-
-from ..language.grid import cdiv
-from .tiling import Tiling
 
 #: bytes that each warp should have on their way: with 32 warps on a multiprocessor more than it needs
 _ON_WAY = 4 << 10

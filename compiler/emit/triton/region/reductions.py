@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gflow.compiler.kernel.description import Kernel, Node
+from gflow.compiler.kernel.registers import HALVES
 from gflow.dialects.types import FLOATS
 
-from ..language.expressions import HALVES, literal, rounded, triton_type
+from ..language.expressions import literal, rounded, triton_type
 from .writer import Writer, register
 
 _BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "ui8": 8, "ui16": 16, "ui32": 32, "ui64": 64}

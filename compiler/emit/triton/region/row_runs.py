@@ -9,21 +9,11 @@ What the runs leave is summed by another kernel, in one order, so results are th
 
 from __future__ import annotations
 
-from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.kernel.selection.gpu.tiling import partial_stores
 
 from ..language.expressions import triton_type
 from .reductions import across, finished, levels, operand, reductions
 from .writer import Writer
-
-
-def partial_stores(k: Kernel) -> frozenset[int]:
-    """The stores of partial sums."""
-    return frozenset(n for n, s in enumerate(k.stores) if k.nodes[s.node].op == "partial_sums")
-
-
-def run_of(k: Kernel) -> int:
-    """How many rows a program takes."""
-    return next(n.attrs["run"] for n in k.nodes if n.op == "partial_sums")
 
 
 def write_runs(w: Writer) -> None:

@@ -15,13 +15,14 @@ from math import prod
 from typing import Any
 
 from gflow.compiler.kernel.description import Access, Kernel, Node
+from gflow.compiler.kernel.registers import register_dtype
+from gflow.compiler.kernel.selection.gpu.tiling import Tiling
 from gflow.dialects.program import Place, TritonConfig
 
 from ..language import dag
-from ..language.expressions import loaded, pointer_type, register_dtype
+from ..language.expressions import loaded, pointer_type
 from ..language.precision import coarse
 from .pipelining import stages
-from .tiling import Tiling
 
 
 @dataclass

@@ -74,6 +74,16 @@ def tiling_of(k: Kernel) -> Tiling:
     return Tiling(kept, cols, (), loop_cols=k.sizes[cols] > MOST_PERSISTENT, wide=wide)
 
 
+def partial_stores(k: Kernel) -> frozenset[int]:
+    """The stores of partial sums, of a kernel over runs of rows."""
+    return frozenset(n for n, s in enumerate(k.stores) if k.nodes[s.node].op == "partial_sums")
+
+
+def run_of(k: Kernel) -> int:
+    """How many rows a program of such a kernel takes."""
+    return next(n.attrs["run"] for n in k.nodes if n.op == "partial_sums")
+
+
 def _reach(k: Kernel) -> int:
     """One more than the largest offset, position or index that the kernel computes."""
     walks = [a.strides for a in (*k.loads, *k.stores)] + list(k.indices)

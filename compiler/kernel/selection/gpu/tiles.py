@@ -14,7 +14,7 @@ from gflow.compiler.targets import Device, Target
 from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.program import TritonConfig
 
-from ..language.grid import cdiv
+from ...sizes import cdiv
 
 #: seconds to make the descriptors of a program, and from one tile of a program to its next
 _MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6
@@ -239,7 +239,7 @@ _RAGGED = 4
 def fastest(p: Problem, target: Target) -> float:
     """Seconds with the model's choices."""
     splits = best_splits(p, target)
-    return seconds(p, ordered(p, splits, target)[0], splits, target)
+    return seconds(p, fastest_tile(p, splits, target), splits, target)
 
 
 def best_splits(p: Problem, target: Target) -> int:
@@ -250,17 +250,15 @@ def best_splits(p: Problem, target: Target) -> int:
     return min(options, key=lambda s: (min(seconds(p, t, s, target) for t in tiles), s))
 
 
-def ordered(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> list[Tile]:
-    """The model's choice, then others worth a try. What follows the choice depends on it alone, so that products of
-    other sizes share the kernel.
+def fastest_tile(p: Problem, splits: int, target: Target, used: Collection[Tile] = ()) -> Tile:
+    """The model's choice.
 
     used: tiles that this kernel is compiled for anyway; one of them is chosen if it takes hardly longer.
     """
     found = [(seconds(p, t, splits, target), n, t) for n, t in enumerate(_every(p, target))]
     best = min(found)
     again = [f for f in found if f[2] in used and f[0] <= _HARDLY * best[0]]
-    choice = min(again)[2] if again else best[2]
-    return [choice, *_neighbours(choice, p, target)]
+    return min(again)[2] if again else best[2]
 
 
 #: how much longer a tile may take to be used again
@@ -269,8 +267,9 @@ _HARDLY = 1.25
 _TRIED = 7
 
 
-def _neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
-    """The choice with its loads made in the other way, then the tiles most like it, in either way."""
+def neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
+    """Tiles worth a try beside a choice: the choice with its loads made in the other way, then the tiles most like it,
+    in either way. They depend on the choice alone, so that products of other sizes share the kernel."""
     large = replace(p, m=1 << 20, n=1 << 20)
     every = _every(large if p.kind != "sums" else p, target)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.compiler.ir.ssa import Op
 from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
@@ -48,8 +48,9 @@ class Geometry:
         return tuple(getattr(self, name) for name in GEOMETRY)
 
 
-def geometry(o: Op, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
-    attrs = read(OPS[o.name], o.op.attributes)
+def geometry(name: str, op: ir.Operation, x: TensorType, w: TensorType, y: TensorType) -> Geometry:
+    """The sizes of a channels-last convolution op of this name."""
+    attrs = read(OPS[name], op.attributes)
 
     def two(values: tuple[int, ...], fill: int) -> tuple[int, int]:
         a, b = (fill,) * (2 - len(values)) + tuple(values)

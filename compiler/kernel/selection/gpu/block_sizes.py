@@ -16,9 +16,8 @@ from gflow.compiler.targets import Device
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
-from ..language.grid import cdiv
-from .row_runs import run_of
-from .tiling import Tiling
+from ...sizes import cdiv, power_of_two
+from .tiling import Tiling, run_of
 
 #: programs for each multiprocessor that keep a device busy
 _EACH = 2
@@ -39,18 +38,20 @@ _CACHED = 128 << 10
 _ROW = 2048
 
 
-def power_of_two(n: int) -> int:
-    """The least power of two that isn't below `n`."""
-    return 1 << max(0, n - 1).bit_length()
-
-
 def busy(device: Device) -> int:
     """Programs that keep a device busy."""
     return _EACH * device.multiprocessors
 
 
-def configs_of(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
-    """Ways to run a kernel, the model's choice first."""
+def configs_of(
+    k: Kernel, t: Tiling, device: Device, chosen: TritonConfig | None = None
+) -> tuple[TritonConfig, ...]:
+    """Ways to run a kernel: the one that was chosen, or else the model's choice, and its neighbours."""
+    found = _ways(k, t, device)
+    return found if chosen is None else (chosen, *(c for c in found if c != chosen))
+
+
+def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
     if t.cols < 0:
         return (TritonConfig({}, 1, 1),)
     if t.runs:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from gflow.compiler.kernel.description import Kernel
 from gflow.dialects.ops import OPS
 
-from .scalars import register_dtype
-
 #: a value that costs less than this (an add is 1) is computed again
 _WORTH = 8
 
 #: rows of more elements than this would not stay in a core's own caches
 _LONGEST = 32768
 
-_TYPES = ("f32", "f64", "i32", "i64")
+#: of values that have 32 or 64 bits in registers
+_TYPES = ("f16", "bf16", "f32", "f64", "i32", "i64", "ui32", "ui64")
 
 
 def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) -> dict[int, int]:
@@ -35,11 +34,7 @@ def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) 
         value, when = k.nodes[i], needed.get(i, set())
         if not when or value.op == "reduce" or vector not in value.dims:
             continue
-        if (
-            len(when) > 1
-            and _cost(k, i, vector) >= _WORTH
-            and register_dtype(value.dtype) in _TYPES
-        ):
+        if len(when) > 1 and _cost(k, i, vector) >= _WORTH and value.dtype in _TYPES:
             found[i] = min(when)
             when = {min(when)}
         for a in value.args:

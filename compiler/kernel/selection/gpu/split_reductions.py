@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.targets import Device
-from gflow.dialects.program import Place
+from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ..language.expressions import register_dtype
-from ..language.grid import cdiv
+from ...registers import register_dtype
+from ...sizes import cdiv
 from .block_sizes import configs_of
 from .tiling import Tiling
-
-if TYPE_CHECKING:
-    from ..program_builder import Builder
 
 #: programs for each multiprocessor that a launch should have
 _WANTED = 8
@@ -79,29 +75,32 @@ def _looped(t: Tiling) -> tuple[int, ...]:
     return t.rows if t.axis == "rows" else (t.cols,)
 
 
-def _chunk(k: Kernel, t: Tiling, pieces: int, device: Device) -> int:
+def _chunk(k: Kernel, t: Tiling, pieces: int, device: Device, chosen: TritonConfig | None) -> int:
     """The length of a piece: whole tiles, whatever the config."""
     length = prod(k.sizes[d] for d in _looped(t))
-    block = _block(k, t, device)
+    block = _block(k, t, device, chosen)
     return cdiv(cdiv(length, pieces), block) * block
 
 
-def _block(k: Kernel, t: Tiling, device: Device) -> int:
+def _block(k: Kernel, t: Tiling, device: Device, chosen: TritonConfig | None = None) -> int:
     """The longest tile along the looped axis, of all configs."""
-    return max(c.constants[t.axis.upper()] for c in configs_of(k, t, device))
+    return max(c.constants[t.axis.upper()] for c in configs_of(k, t, device, chosen))
 
 
 class Scratch:
-    """Regions of an op's scratch, one after the other."""
+    """Regions of an op's scratch, one after the other. start: where it begins. used: bytes so far."""
 
-    def __init__(self, b: Builder) -> None:
-        self.b, self.used = b, 0
+    def __init__(self, start: Place) -> None:
+        self.start, self.used = start, 0
 
     def take(self, dtype: str, count: int) -> Place:
-        begin = self.used
-        self.used += -(-count * TensorType((), dtype).itemsize // 64) * 64
-        space, index, offset = self.b.scratch(self.used)
-        return Place(space, index, offset + begin)
+        """Room for so many elements."""
+        return self.take_bytes(count * TensorType((), dtype).itemsize)
+
+    def take_bytes(self, size: int) -> Place:
+        begin = self.start.offset + self.used
+        self.used += -(-size // 64) * 64
+        return Place(self.start.space, self.start.index, begin)
 
 
 def stages(
@@ -111,8 +110,13 @@ def stages(
     count: int,
     loads: tuple[Place, ...],
     stores: tuple[Place, ...],
+    device: Device,
+    chosen: TritonConfig | None = None,
 ) -> Iterator[Stage]:
-    """The launches of a kernel whose reductions `count` programs share."""
+    """The launches of a kernel whose reductions `count` programs share.
+
+    chosen: how the first of them runs; the model's choice if None.
+    """
     kept = [d for d in range(len(k.sizes)) if d not in k.reduced]
     shape = tuple(k.sizes[d] for d in kept)
     width = prod(shape)
@@ -125,7 +129,7 @@ def stages(
     # partial results, and what needs none
     partial = [Access(len(stores) + m, _cell(k.nodes[r]), dense, r) for m, r in enumerate(first)]
     part = _subset(k, [*partial, *(k.stores[n] for n in early)])
-    chunk = _chunk(part, t, count, space.b.target.device)
+    chunk = _chunk(part, t, count, device, chosen)
     count = cdiv(prod(k.sizes[d] for d in _looped(t)), chunk)
     places = {r: space.take(_cell(k.nodes[r]), count * width) for r in first}
     yield Stage(

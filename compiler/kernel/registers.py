@@ -1,0 +1,10 @@
+"""What values are in registers: halves are float32 there."""
+
+from __future__ import annotations
+
+HALVES = ("f16", "bf16")
+
+
+def register_dtype(dtype: str) -> str:
+    """The element type that holds a `dtype` value in a register of a GPU."""
+    return "f32" if dtype in HALVES else dtype

@@ -1,0 +1,271 @@
+"""The choice for each op on a processor: what computes it, and its scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gflow.dialects.amp import amp_of
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most, longest, varies
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
+
+from ....ir.contractions import CONTRACTIONS, root_of, root_operands
+from ....ir.errors import CannotLower
+from ....ir.ssa import Op
+from ....memory.liveness import Lives
+from ...description import Kernel, describe
+from ..choice import Choice
+from .batches import BLAS_DTYPES, ManyRuns, batch_steps
+from .geometry import geometry
+from .loops import loops_of
+from .patches import ROLES, dense_activations, kind_of_patches, patches_of
+from .rows import MOST_PIECES, Rows, granule_of
+
+HALVES = ("f16", "bf16")
+
+#: bytes of widened rows at a time, and rows at the least: each piece packs the other matrix again
+_PIECE, _LEAST_ROWS = 4 << 20, 128
+
+KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """What chooses for each op of a function.
+
+    lives: what lies where. threads: the most that run a kernel. blas: whether generated code may call BLAS.
+    """
+
+    lives: Lives
+    threads: int
+    blas: bool
+
+    def __call__(self, o: Op) -> Choice:
+        """The choice for an op.
+
+        Raises:
+            CannotLower: it has no code.
+        """
+        root = root_of(o.op) if o.name == "fused" else None
+        if root is not None:
+            return self._contraction(o, root)
+        if o.name == "fused":
+            k = self._describe(o)
+            if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
+                raise CannotLower(
+                    f"there are no kernels on complex numbers: {o.name} {o.op.location}"
+                )
+            return Choice("kernel", self._kernel(k))
+        if o.name in CONTRACTIONS:
+            return self._contraction(o, o.op)
+        if o.name not in _OTHERS:
+            raise CannotLower(f"gflow.{o.name} has no CPU code; run gflow-fuse first")
+        if _OTHERS[o.name] == "call":
+            return Choice("pytorch", self._widened_call(o))
+        return KERNEL if _OTHERS[o.name] == "kernel" else PYTORCH
+
+    # -- kernels
+
+    def _describe(self, o: Op) -> Kernel:
+        at = self.lives.at
+        return describe(
+            o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results]
+        )
+
+    def _kernel(self, k: Kernel) -> int:
+        """Bytes of scratch of a generated kernel: cells of each thread."""
+        if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
+            return 0
+        p = loops_of(k)
+        return _up(8 * p.scratch_rows * p.scratch_width * self.threads) if p.scratch_rows else 0
+
+    # -- contractions
+
+    def _contraction(self, o: Op, root: ir.Operation) -> Choice:
+        lives, name = self.lives, root.name.removeprefix("gflow.")
+        numbers = root_operands(root) if root is not o.op else [0, 1]
+        values = [o.operands[n] for n in numbers]
+        result = type_of(root.results[0])
+        types = [*(lives.body.types[v] for v in values), result]
+        strides = [lives.at[v].strides for v in values]
+        rows, kernel = None, 0
+        if root is not o.op:
+            strides.append(row_major_strides(result.shape))
+            rows, k = self._rows(o, root, result)
+            kernel = self._kernel(k)
+        else:
+            strides.append(lives.at[o.results[0]].strides)
+        wide = result.dtype in HALVES and result.numel > 0
+        if wide and name == "matmul" and self._in_pieces(types):
+            own = _whole(result.nbytes) if rows is not None and rows.floating else 0
+            return Choice("blas", own + _widened_pieces(types) + kernel)
+        if wide:  # all of it at once, and what follows after that
+            saved = _halves(values, types, lives)
+            types = [_float(t) for t in types]
+            strides = [
+                row_major_strides(t.shape) if t.dtype == "f32" else s
+                for t, s in zip(types, strides)
+            ]
+            own = _whole(result.nbytes) if rows is not None and rows.floating else 0
+            inner = self._product(name, root, types, strides, None)
+            return Choice(inner.kind, own + max(saved + inner.scratch, kernel))
+        inner = self._product(name, root, types, strides, rows)
+        return Choice(inner.kind, max(inner.scratch, kernel))
+
+    def _rows(self, o: Op, root: ir.Operation, ty: TensorType) -> tuple[Rows, Kernel]:
+        """The rows of a contraction's result, and the kernel of what follows."""
+        lives, k = self.lives, self._describe(o)
+        yielded = list(root.block.operations)[-1].operation.operands
+        returned = None
+        for r, v in zip(o.results, yielded):
+            if v == root.results[0]:
+                returned = r
+        granule, floating = granule_of(k, ty), False
+        if returned is None:
+            floating = not any(self._borrowable(o, r, ty) for r in o.results)
+        elif not is_row_major(ty.shape, lives.at[returned].strides):
+            granule, floating = 0, True
+        return Rows(ty, floating, granule, self.blas), k
+
+    def _borrowable(self, o: Op, r: int, ty: TensorType) -> bool:
+        """Whether a contraction can write to a result's buffer first: as large, and no operand's."""
+        lives = self.lives
+        own = lives.body.types[r]
+        if own.dtype != ty.dtype or own.numel != ty.numel:
+            return False
+        if not is_row_major(own.shape, lives.at[r].strides):
+            return False
+        return all(self._memory(lives.at[v].base) != self._memory(r) for v in o.operands)
+
+    def _memory(self, value: int) -> tuple[str, int]:
+        """Which memory a value that is no view lies in."""
+        lives = self.lives
+        if value in lives.place:
+            space, _, number = lives.place[value].partition(":")
+            return space, int(number)
+        if value in lives.buffer_of:
+            return "buffer", lives.buffer_of[value]
+        if value < len(lives.body.arguments):
+            return "arg", value
+        return "constant", value
+
+    def _product(
+        self,
+        name: str,
+        root: ir.Operation,
+        types: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...]],
+        rows: Rows | None,
+    ) -> Choice:
+        if name == "matmul":
+            return self._matmul(types, strides, rows)
+        x, w, y = ROLES[name]
+        layout = read(OPS[name], root.attributes)["layout"]
+        result = types[2]
+        given, walks = [types[n] for n in (x, w, y)], [strides[n] for n in (x, w, y)]
+        own = _up(result.nbytes) if rows is not None and rows.floating else 0
+        if layout != "N*C" or given[0].rank > 4:
+            return Choice("pytorch", own)
+        g = geometry(name, root, *given)
+        dense = dense_activations(given, walks)
+        kind = kind_of_patches(name, g, layout, given, dense, self.blas)
+        if kind in ("pytorch", "zero"):
+            return Choice(kind, own)
+        made = patches_of(name, g, given[1], walks[1], result, rows, self.threads)
+        return Choice(kind, made.scratch)
+
+    def _matmul(
+        self,
+        types: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...]],
+        rows: Rows | None,
+    ) -> Choice:
+        x, _, z = types
+        if z.numel == 0:
+            return NONE
+        scratch = 0
+        if rows is not None and rows.floating:
+            batched = z.numel != z.shape[-2] * z.shape[-1]
+            parts = [(0, rows.rows)] if batched else rows.pieces(x.shape[-1])
+            scratch = _up(longest(parts) * rows.width * z.itemsize)
+        if x.shape[-1] == 0 and z.dtype not in COMPLEX:
+            return Choice("zero", scratch)
+        return Choice(self._product_kind(z, strides), scratch)
+
+    def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:
+        if not self.blas or z.dtype not in BLAS_DTYPES:
+            return "pytorch"
+        try:
+            batch_steps(z.shape[:-2], [s[:-2] for s in strides])
+        except ManyRuns:
+            return "pytorch"
+        return "blas"
+
+    # -- halves
+
+    def _in_pieces(self, types: Sequence[TensorType]) -> bool:
+        """Whether a product of halves is made of float32 values some rows at a time."""
+        (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+        return bool(inner) and types[2].numel == rows * columns and self.blas
+
+    def _widened_call(self, o: Op) -> int:
+        """Bytes of float32 values that stand for halves in a call of PyTorch that computes float16 slowly."""
+        types = self.lives.body.types
+        values = (*o.operands, *o.results)
+        if amp_of(o.op).kind != "allow" or not any(types[v].dtype == "f16" for v in values):
+            return 0
+        halves = [v for v in dict.fromkeys(values) if types[v].dtype in HALVES]
+        return sum(_whole(4 * types[v].numel) for v in halves)
+
+
+def rows_at_a_time(rows: int, inner: int, columns: int) -> int:
+    """Rows of a product of halves that are widened at a time."""
+    if varies(rows):
+        return rows
+    cached = _PIECE // (4 * (inner + columns))
+    return min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
+
+
+def widened_shapes(types: Sequence[TensorType]) -> list[TensorType]:
+    """The float32 matrices of a product of halves: rows of the left one, the right one, rows of the result."""
+    (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+    piece = rows_at_a_time(rows, inner, columns)
+    return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
+
+
+def _widened_pieces(types: Sequence[TensorType]) -> int:
+    return sum(_whole(ty.nbytes) for ty in widened_shapes(types))
+
+
+def _halves(values: Sequence[int], types: Sequence[TensorType], lives: Lives) -> int:
+    """Bytes of a contraction's operands and result in float32, those that are halves; an operand that stands twice
+    counts once."""
+    found = dict(zip([*values, -1], types))
+    return sum(_whole(4 * ty.numel) for ty in found.values() if ty.dtype in HALVES)
+
+
+def _float(ty: TensorType) -> TensorType:
+    return TensorType(ty.shape, "f32") if ty.dtype in HALVES else ty
+
+
+def _whole(size: int) -> int:
+    """Bytes that so many take up; of a size that varies, so does the answer."""
+    return -(-size // 64) * 64
+
+
+def _up(size: int) -> int:
+    """Bytes that so many take up at most."""
+    return _whole(at_most(size))
+
+
+#: what ops that are neither fused nor contractions run as
+_OTHERS: Mapping[str, str] = {
+    **dict.fromkeys(("iota", "pad", "concatenate", "reverse", CHECK), "kernel"),
+    **dict.fromkeys(("aten", "attention", "attention_grad"), "call"),
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), "pytorch"),
+    **dict.fromkeys(("reduce", "gather", "take", "index_add"), "pytorch"),
+}

@@ -1,0 +1,158 @@
+"""Convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or depthwise.
+
+forward         rows = patches(x)          y  = rows W'
+input gradient  rows = dy W                dx = patches'(rows)
+weight gradient rows = patches(x)          dW = dy' rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gflow.dialects.extents import Count, at_most, longest, pieces
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides
+
+from .geometry import Geometry
+from .rows import MOST_PIECES, Rows
+
+#: which of a convolution's operands and result are input, weight and output
+ROLES = {
+    "convolution": (0, 1, 2),
+    "convolution_input_grad": (2, 1, 0),
+    "convolution_weight_grad": (0, 2, 1),
+}
+
+#: bytes of patches made at a time
+_PIECE = 4 << 20
+
+
+@dataclass(frozen=True)
+class Patches:
+    """How a convolution is made.
+
+    pieces: output positions at a time. channel_major: whether columns of patches are in the order of PyTorch's
+    weights, OI*. copy: bytes of a copy of the weight, 0 without one; then in scratch those of `patches`, of the
+    result's `rows`, and of `partial` sums.
+    """
+
+    pieces: list[tuple[int, Count]]
+    channel_major: bool = False
+    copy: int = 0
+    patches: int = 0
+    rows: int = 0
+    partial: int = 0
+
+    @property
+    def scratch(self) -> int:
+        sizes = (self.copy, self.patches, self.rows, self.partial)
+        return sum(-(-at_most(size) // 64) * 64 for size in sizes)
+
+
+def kind_of_patches(
+    name: str, g: Geometry, layout: str, types: Sequence[TensorType], dense: bool, blas: bool
+) -> str:
+    """What a convolution runs as. types: of x, w, y. dense: whether x and y are row-major."""
+    x, w, y = types
+    result = {"convolution": y, "convolution_input_grad": x, "convolution_weight_grad": w}[name]
+    if layout != "N*C" or result.dtype != "f32" or result.rank > 4 or not blas:
+        return "pytorch"
+    if 0 in (x.numel, w.numel, y.numel):
+        return "zero"
+    depthwise = is_depthwise(g)
+    if not dense or (g.groups > MOST_PIECES and not depthwise):
+        return "pytorch"
+    if depthwise and name == "convolution_input_grad" and (g.dh, g.dw) != (1, 1):
+        return "pytorch"
+    return "depthwise" if depthwise else "patches"
+
+
+def is_depthwise(g: Geometry) -> bool:
+    """Whether each input channel has one output channel of its own."""
+    return g.groups == g.c == g.o and g.groups > 1
+
+
+def patches_of(
+    name: str,
+    g: Geometry,
+    weight: TensorType,
+    strides: tuple[int, ...],
+    result: TensorType,
+    rows: Rows | None,
+    threads: int,
+) -> Patches:
+    """How a convolution is made. strides: the weight's. rows: of its result, where something follows."""
+    if is_depthwise(g):
+        every = result.numel // max(result.shape[-1], 1)
+        partial = 4 * weight.numel * threads if name == "convolution_weight_grad" else 0
+        return Patches([], False, 4 * weight.numel, 0, _floating(rows, every), partial)
+    positions, cg, og = g.n * g.ho * g.wo, g.c // g.groups, g.o // g.groups
+    k = g.taps * cg
+    if name == "convolution_weight_grad":
+        parts: list[tuple[int, Count]] = [(0, positions)]
+        if not g.direct:
+            parts = _pieces(positions, g.wo, 4 * k, g.groups)
+        every = weight.numel // max(cg, 1)
+        return Patches(parts, False, 0, _patches(g, k, parts), _floating(rows, every))
+    channel_major, copy = _weight(g, weight, strides, positions, cg)
+    terms = k if name == "convolution" else og
+    made: Count | int
+    if g.direct:
+        parts = [(0, positions)] if rows is None else rows.pieces(terms)
+        made = longest(parts)
+    elif name == "convolution":
+        parts = _pieces(positions, _granule(rows, g.wo), 4 * k, g.groups)
+        made = longest(parts)
+    else:
+        images = _granule(rows, g.h * g.w) // (g.h * g.w)
+        parts = _pieces(positions, images * g.ho * g.wo, 4 * k, g.groups)
+        made = round(longest(parts) * (g.h * g.w / (g.ho * g.wo)))
+    return Patches(parts, channel_major, copy, _patches(g, k, parts), _floating(rows, made))
+
+
+def _patches(g: Geometry, k: int, parts: list[tuple[int, Count]]) -> int:
+    return 0 if g.direct else 4 * k * longest(parts)
+
+
+def _floating(rows: Rows | None, most: int) -> int:
+    """Bytes of a result that has no place, of which at most so many rows are made at a time."""
+    if rows is None or not rows.floating:
+        return 0
+    return (most if rows.granule else rows.rows) * rows.type.shape[-1] * rows.type.itemsize
+
+
+def _weight(
+    g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int, cg: int
+) -> tuple[bool, int]:
+    """Whether patches follow the order of PyTorch's weights, and bytes of a copy of the weight as [o, taps · cg].
+
+    PyTorch keeps weights as OI*. With few output positions the patches follow that order; with many it is cheaper to
+    copy the weight.
+    """
+    if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
+        return False, 0
+    taps = (1,) if ty.rank == 3 else (g.kw, 1)
+    if at_most(positions) < g.o and _same_order(ty.shape, strides, (cg * g.taps, *taps, g.taps)):
+        return True, 0
+    return False, 4 * ty.numel
+
+
+def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether strides agree where the size is not 1."""
+    return all(x == y for size, x, y in zip(shape, a, b) if size != 1)
+
+
+def _pieces(positions: int, granule: int, row: int, groups: int) -> list[tuple[int, Count]]:
+    """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes; `row` bytes each."""
+    whole = at_most(positions) * groups // (MOST_PIECES * granule)
+    return pieces(positions, max(1, _PIECE // max(1, row * granule), whole) * granule)
+
+
+def _granule(rows: Rows | None, least: int) -> int:
+    """The least multiple of so many rows of the result that what follows can run on, too."""
+    return least if rows is None or not rows.granule else rows.common(least)
+
+
+def dense_activations(types: Sequence[TensorType], strides: Sequence[tuple[int, ...]]) -> bool:
+    """Whether x and y, of x, w, y, are row-major."""
+    return all(is_row_major(types[n].shape, strides[n]) for n in (0, 2))

@@ -1,0 +1,91 @@
+"""The choice for each op on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gflow.compiler.targets import Target
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.types import COMPLEX
+
+from ....ir.errors import CannotLower
+from ....ir.ssa import Body, Op
+from ....ir.views import Layout
+from ...description import describe
+from ..choice import Choice
+from .contraction import Contraction, Used, contraction_of
+from .convolution import (
+    choose_convolution,
+    choose_depthwise,
+    convolution_of,
+    kind_of_convolution,
+)
+from .matmul import choose_matmul, kind_of_matmul
+from .other_ops import Chooser, aten, attention_grad, index_add, position
+from .other_ops import always as kernel
+from .region import choose_region
+
+
+def tf32_allowed(function: func.FuncOp, what: str) -> bool:
+    """Whether float32 products of this kind ("matmul", "convolution") may be made with 10 bits of mantissa: the
+    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced."""
+    attributes = function.attributes
+    if "gflow.tf32" not in attributes:
+        return False
+    return what in [ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["gflow.tf32"])]
+
+
+def chooser(
+    function: func.FuncOp, body: Body, at: Sequence[Layout], target: Target
+) -> Callable[[Op], Choice]:
+    """What chooses for each op of a function, in order: kernels that are there already are used again.
+
+    Raises (the function that is returned):
+        CannotLower: the op has no code.
+    """
+    used = Used()
+    tf32 = {what: tf32_allowed(function, what) for what in ("matmul", "convolution")}
+
+    def choose(o: Op) -> Choice:
+        c = contraction_of(o, body, at)
+        if c is not None:
+            return _contraction(c, tf32, target, used)
+        if o.name == "fused":
+            return _region(o, body, at, target)
+        if o.name not in _OTHERS:
+            raise CannotLower(f"gflow.{o.name} has no CUDA code; run gflow-fuse first")
+        return _OTHERS[o.name](o, body, at, target)
+
+    return choose
+
+
+def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used: Used) -> Choice:
+    if c.name == "matmul":
+        kind = kind_of_matmul(c)
+        if kind == "product":
+            return choose_matmul(c, tf32["matmul"], target, used)
+    else:
+        g = convolution_of(c)
+        kind = kind_of_convolution(c, g)
+        if kind == "depthwise":
+            return choose_depthwise(c, g, target)
+        if kind == "product":
+            return choose_convolution(c, g, tf32["convolution"], target, used)
+    # PyTorch's result waits for what follows it
+    waits = kind == "pytorch" and c.op.parent is not None and c.op.parent.name == "gflow.fused"
+    return Choice(kind, -(-c.result.nbytes // 64) * 64 if waits else 0)
+
+
+def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    k = describe(o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results])
+    if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
+        raise CannotLower(f"there are no kernels on complex numbers: {o.name} {o.op.location}")
+    return choose_region(k, len(o.operands), len(o.results), target.device)
+
+
+_OTHERS: Mapping[str, Chooser] = {
+    **dict.fromkeys(("iota", "pad", "concatenate", "reverse", CHECK, "attention", "gather", "take"), kernel),
+    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), kernel),
+    "aten": aten, "attention_grad": attention_grad, "index_add": index_add, "reduce": position,
+}  # fmt: skip

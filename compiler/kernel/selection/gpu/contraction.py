@@ -1,0 +1,146 @@
+"""The contraction of an op, alone or in a fused op, and the choice for it as a product on tiles.
+
+%r = "gflow.matmul"(%x, %y)    →    {kind = "product", tile = array<i64: 128, 256, 64>, warps = 8, stages = 3,
+                                     loads = "descriptors", persistent = 132}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gflow.compiler.targets import Target
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import TensorType, row_major_strides, type_of
+
+from ....ir.contractions import CONTRACTIONS, root_of, root_operands
+from ....ir.ssa import Body, Op
+from ....ir.views import Layout
+from ..choice import Choice
+from .epilogue import Following, kernels_after, stored
+from .operands import VECTOR
+from .tiles import Problem, Tile, best_splits, fastest_tile
+
+#: element types whose products are made here, and what they are added up in
+SUMS = {
+    "f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
+    "ui8": "i32",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A contraction, and what follows it.
+
+    op: the contraction itself, which may be the root of a fused op. operands: value numbers.
+    types, strides, even: of both operands and the result, in that order; whether each begins at a multiple of a
+        vector. A result that no one stores as it is is row-major.
+    """
+
+    name: str
+    op: ir.Operation
+    operands: tuple[int, int]
+    types: tuple[TensorType, TensorType, TensorType]
+    strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    even: tuple[bool, bool, bool]
+    following: Following
+
+    @property
+    def result(self) -> TensorType:
+        return self.types[2]
+
+
+def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | None:
+    """The contraction of an op; None where it has none."""
+    fused = o.name == "fused"
+    root = root_of(o.op) if fused else o.op if o.name in CONTRACTIONS else None
+    if root is None:
+        return None
+    numbers = root_operands(root) if fused else [0, 1]
+    x, y = (o.operands[n] for n in numbers)
+    ty = type_of(root.results[0])
+    outputs = [at[v].strides for v in o.results]
+    if fused:
+        kernels = kernels_after(o.op, root, ty, [at[v].strides for v in o.operands], outputs)
+        following, own = Following(kernels, len(o.operands)), row_major_strides(ty.shape)
+    else:
+        following, own = Following([stored(ty, outputs[0])], 0), outputs[0]
+    types = (body.types[x], body.types[y], ty)
+    strides = (at[x].strides, at[y].strides, own)
+    even = (_even(body, at, x), _even(body, at, y), True)
+    return Contraction(
+        root.name.removeprefix("gflow."), root, (x, y), types, strides, even, following
+    )
+
+
+def _even(body: Body, at: Sequence[Layout], v: int) -> bool:
+    return at[v].offset * body.types[v].itemsize % VECTOR == 0
+
+
+@dataclass
+class Used:
+    """Tiles that kernels of a function are compiled for, by what their code follows from."""
+
+    tiles: dict[Hashable, list[Tile]] = field(default_factory=dict)
+
+
+def choose_product(
+    problem: Problem,
+    following: Following,
+    result: TensorType,
+    dtype: str,
+    target: Target,
+    used: Used,
+    structure: Hashable,
+    reserved: int = 0,
+    **more: Any,
+) -> Choice:
+    """The choice for a product.
+
+    reserved: bytes of scratch that copies of operands take. structure: what the text follows from, besides what
+    follows the product. more: fields of the choice that are known.
+    """
+    splits = best_splits(problem, target)
+    scratch = reserved
+    if splits > 1:
+        sums = partial_sums(result, dtype)
+        scratch = -(-(reserved + sums.nbytes * splits) // 64) * 64
+        following = Following([stored(sums, row_major_strides(sums.shape))], 0)
+    model = with_following(problem, following, splits)
+    known = (structure, model.descriptors, splits > 1, model.live > 0, following.structure())
+    tiles = used.tiles.setdefault(known, [])
+    tile = fastest_tile(model, splits, target, tiles)
+    tiles.append(tile)
+    return Choice(
+        "product", scratch, tile=(tile.m, tile.n, tile.k), warps=tile.warps, stages=tile.stages, parts=tile.parts,
+        loads="descriptors" if tile.descriptors else "pointers",
+        persistent=tile.descriptors if tile.descriptors and model.descriptors == "PERSISTENT" else 0,
+        split_k=splits, **more,
+    )  # fmt: skip
+
+
+def partial_sums(result: TensorType, dtype: str) -> TensorType:
+    """What a part of a product's terms adds up to. dtype: of the operands."""
+    kind = SUMS[dtype]
+    return TensorType(result.shape, kind if kind in ("f32", "f64") else "i64")
+
+
+def with_following(p: Problem, following: Following, splits: int) -> Problem:
+    """The problem with what follows on the tile, partial sums of it where it is split."""
+    # a row that begins anywhere is stored element by element, each with an address of its own
+    live = following.live() + (p.n % 8 > 0)
+    return replace(
+        p,
+        live=live,
+        heavy=p.heavy or following.costly(),
+        stored=following.widest(),
+        descriptors="DESCRIPTORS" if p.descriptors and splits > 1 else p.descriptors,
+    )
+
+
+def tile_of(choice: Choice) -> Tile:
+    """The tile of a product's choice."""
+    m, n, k = choice.tile
+    by = choice.persistent or int(choice.loads == "descriptors")
+    return Tile(m, n, k, choice.warps, choice.stages, choice.parts, by)

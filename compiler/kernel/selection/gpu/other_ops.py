@@ -1,0 +1,145 @@
+"""The choices for ops that are neither fused nor contractions, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+
+from gflow.compiler.targets import Device, Target
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType
+
+from ....ir.ssa import Body, Op
+from ....ir.views import Layout
+from ...sizes import WIDE, cdiv, power_of_two
+from ..choice import Choice
+from .block_sizes import busy
+from .calls import given_of, has_kernel
+
+Chooser = Callable[[Op, Body, Sequence[Layout], Target], Choice]
+
+KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
+
+
+def always(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """A kernel that runs in one way, if there is something to do."""
+    return KERNEL if any(body.types[r].numel for r in o.results) or not o.results else NONE
+
+
+# -- attention
+
+
+def attention_grad(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """Sums of dy times y, one for each query, wait in scratch."""
+    return Choice("kernel", -(-4 * body.types[o.operands[5]].numel // 64) * 64)
+
+
+# -- sums that go back to where an index says
+
+#: up to so many indices are ranked by comparing each with each, which takes less time than to begin a sort
+COMPARED = 32768
+
+
+def index_add(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """Indices are put in order first, in scratch, with the places where they stood."""
+    if body.types[o.results[0]].numel == 0:
+        return NONE
+    if not index_add_fits(o, body, at):
+        return PYTORCH
+    keys, places = ordered_indices(body.types[o.operands[1]])
+    return Choice("kernel", -(-(keys.nbytes + places.nbytes + 64) // 64) * 64)
+
+
+def index_add_fits(o: Op, body: Body, at: Sequence[Layout]) -> bool:
+    """Whether the dimensions before and behind the one that is added to are walked as one, and types and sizes fit."""
+    x, index, _ = o.operands
+    ty, walk = body.types[x], at[x].strides
+    dim = read(OPS["index_add"], o.op.attributes)["dim"]
+    simple = _one_walk(ty.shape[:dim], walk[:dim]) and _one_walk(
+        ty.shape[dim + 1 :], walk[dim + 1 :]
+    )
+    small = max(body.types[index].numel, ty.shape[dim]) < WIDE
+    return simple and small and ty.dtype not in ("i1", "f64")
+
+
+def ordered_indices(index: TensorType) -> tuple[TensorType, TensorType]:
+    """The indices in order, and where each of them stood."""
+    few = index.numel <= COMPARED
+    kind = "i32" if few else "i64"
+    return TensorType((index.numel,), kind if few else index.dtype), TensorType(
+        (index.numel,), kind
+    )
+
+
+def _one_walk(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether dimensions are walked as one."""
+    real = [(n, s) for n, s in zip(shape, strides) if n != 1]
+    return all(s == n * inner for (_, s), (n, inner) in pairwise(real))
+
+
+# -- positions
+
+#: elements of a tile
+TILE = 1024
+#: elements of a row that a program takes at least
+SHARE = 4096
+#: programs that share a row at most
+_PIECES = 1024
+
+#: the element type in registers; of others (64 bits without a sign) PyTorch finds none either
+POSITION_REGISTERS = {
+    "f64": "f64", "f32": "f32", "f16": "f32", "bf16": "f32", "i64": "i64", "ui32": "i64", "i32": "i32", "i16": "i32",
+    "i8": "i32", "ui16": "i32", "ui8": "i32", "i1": "i32",
+}  # fmt: skip
+
+
+def position(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """argmax and argmin: programs share rows where these are few."""
+    (x,), (r,) = o.operands, o.results
+    ty = body.types[x]
+    (dim,) = read(OPS["reduce"], o.op.attributes)["dims"]
+    if body.types[r].numel == 0:
+        return NONE
+    if ty.dtype not in POSITION_REGISTERS:
+        return PYTORCH
+    length, rows = ty.shape[dim], prod((*ty.shape[:dim], *ty.shape[dim + 1 :]))
+    block = _block(rows, length, at[x].strides[dim] == 1)
+    pieces = _pieces(rows, length, block, target.device)
+    scratch = 0
+    if pieces > 1:
+        values, places = position_sums(ty, dim, pieces)
+        scratch = -(-(values.nbytes + places.nbytes + 64) // 64) * 64
+    warps = max(1, min(4, block[0] * block[1] // 128))
+    return Choice("argmax", scratch, block=block, warps=warps, pieces=pieces)
+
+
+def position_sums(ty: TensorType, dim: int, pieces: int) -> tuple[TensorType, TensorType]:
+    """The best of each piece of each row, and where it stands."""
+    count = ty.numel // ty.shape[dim] * pieces
+    place = "i32" if ty.shape[dim] < WIDE // 2 else "i64"
+    return TensorType((count,), POSITION_REGISTERS[ty.dtype]), TensorType((count,), place)
+
+
+def _block(rows: int, length: int, contiguous: bool) -> tuple[int, int]:
+    height, width = power_of_two(rows), max(2, power_of_two(length))
+    if contiguous:
+        cols = min(width, TILE)
+        return min(height, max(1, TILE // cols)), cols
+    # lanes side by side in memory are of neighbouring rows
+    high = min(height, 128)
+    return high, min(width, max(2, TILE // high))
+
+
+def _pieces(rows: int, length: int, block: tuple[int, int], device: Device) -> int:
+    programs, enough = cdiv(rows, block[0]), busy(device)
+    if programs >= enough:
+        return 1
+    return min(cdiv(length, max(SHARE, block[1])), cdiv(2 * enough, programs), _PIECES)
+
+
+def aten(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """A kernel where a call has one, or else the call."""
+    given = given_of(o, body)
+    return KERNEL if given is not None and has_kernel(given) else PYTORCH

@@ -1,0 +1,75 @@
+"""Choose the kernel that each op runs as, and how it runs.
+
+Before:
+
+    func.func @f(%x: tensor<256x65536xbf16>, %w: tensor<65536x320xbf16>) -> tensor<256xf32> {
+      %0 = "gflow.matmul"(%x, %w) : (tensor<256x65536xbf16>, tensor<65536x320xbf16>) -> tensor<256x320xbf16>
+      %1 = "gflow.fused"(%0) ({…}) {kind = "row"} : (tensor<256x320xbf16>) -> tensor<256xf32>
+      return %1 : tensor<256xf32>
+    }
+
+After `gflow-select-kernels{target=cuda:90}`:
+
+    func.func @f(…) -> tensor<256xf32> attributes {gflow.target = "cuda:90"} {
+      %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", loads = "descriptors", parts = 4 : i64,
+          scratch = 7864320 : i64, split_k = 24 : i64, stages = 3 : i64, tile = array<i64: 128, 256, 64>,
+          warps = 8 : i64}} : …
+      %1 = "gflow.fused"(%0) ({…}) {gflow.kernel = {block = array<i64: 2, 512>, kind = "region",
+          warps = 4 : i64}, kind = "row"} : …
+      return %1 : tensor<256xf32>
+    }
+
+`gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
+them. Choices can be edited: one that code cannot follow is an error at the op. What a field means:
+
+%FIELDS%
+
+The choices follow a model of the device. Where there is one, autotuning measures the choice beside its neighbours,
+which code generation derives from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.kernel.selection.select import choices
+from gflow.compiler.memory.liveness import lives_of
+from gflow.compiler.targets import KINDS
+from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
+from gflow.dialects.mlir import func, ir
+
+from ...ir.errors import PassError
+from ..base import Pass, target_of
+
+
+@dataclass(frozen=True)
+class SelectKernelsOptions:
+    """What kernels are for."""
+
+    target: str = field(default="cpu", metadata={"doc": f"{', '.join(KINDS)}, or as cuda:90"})
+    threads: int = field(
+        default=0, metadata={"doc": "of a processor: the most that run a kernel; all cores if 0"}
+    )
+    blas: bool = field(
+        default=True, metadata={"doc": "of a processor: whether the BLAS in PyTorch may be called"}
+    )
+
+
+def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
+    target = target_of(options.target)
+    if target is None:
+        raise PassError(f"target must be one of {', '.join(KINDS)}, or as cuda:90")
+    lives = lives_of(function)
+    for i, choice in choices(function, lives, target, options.threads, options.blas).items():
+        lives.body.ops[i].op.attributes[KERNEL] = choice.attribute()
+    function.operation.attributes[TARGET] = ir.StringAttr.get(str(target))
+
+
+PASS = Pass(
+    "gflow-select-kernels",
+    run,
+    SelectKernelsOptions,
+    (__doc__ or "").replace(
+        "%FIELDS%", "\n".join(f"- `{n}`: {f.doc}" for n, f in KERNEL_FIELDS.items())
+    ),
+)

@@ -1,0 +1,41 @@
+// RUN: not %gflow-opt %s --split-input-file 2>&1 | FileCheck %s
+
+// Choices of kernels that nobody made.
+
+// CHECK: kernels.mlir:[[#@LINE+2]]:{{[0-9]+}}: error: {{.*}}'gflow.kernel' tile must be powers of two, found array<i64: 100, 64, 64>
+func.func @odd_tile(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "product", stages = 2 : i64, tile = array<i64: 100, 64, 64>, warps = 4 : i64}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+// CHECK: 'gflow.kernel' needs stages
+func.func @no_stages(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "product", tile = array<i64: 16, 16, 16>, warps = 4 : i64}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+// CHECK: 'gflow.kernel' has no field 'speed'; there are kind, scratch, tile
+func.func @unknown(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "blas", speed = 7 : i64}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+// CHECK: 'gflow.kernel' kind must be one of none, region, product
+func.func @unknown_kind(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "magic"}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
+
+// -----
+
+// CHECK: 'gflow.kernel' scratch must not be negative, found -64 : i64
+func.func @negative(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "blas", scratch = -64 : i64}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}
