@@ -37,6 +37,7 @@ class Parameters:
         function = build.__func__ if isinstance(build, MethodType) else build
         self.function = function if isinstance(function, FunctionType) else None
         self.code: CodeType | None = None
+        self.defaults: tuple[Any, ...] | None = None
         if self.function is None:
             return
         code = self.code = self.function.__code__
@@ -47,12 +48,21 @@ class Parameters:
         self.only_keyword = code.co_varnames[count : count + code.co_kwonlyargcount]
         self.more_positional = bool(code.co_flags & inspect.CO_VARARGS)
         self.more_keywords = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        defaults = self.defaults = self.function.__defaults__
+        # by the number of arguments: the defaults of all others, where these can be filled in as they are
+        self.tails: dict[int, tuple[Any, ...]] = {self.count: ()}
+        for n in range(1, len(defaults or ()) + 1):
+            if defaults and not self.only_keyword and all(map(_is_plain, defaults[-n:])):
+                self.tails[self.count - n] = defaults[-n:]
 
     def are_of(self, build: Callable[..., Any]) -> bool:
         """Whether they still are those of a function."""
         function: Any = getattr(build, "__func__", build)
-        code = getattr(function, "__code__", None)
-        return function is self.function and code is self.code
+        if function is not self.function:
+            return False
+        return self.code is None or (
+            function.__code__ is self.code and function.__defaults__ is self.defaults
+        )
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -62,11 +72,13 @@ class Parameters:
         it does not fit."""
         if self.function is None:
             return args, kwargs
-        if len(args) == self.count and not kwargs and not self.only_keyword:
-            return args, kwargs
+        if not kwargs and not self.only_keyword:
+            tail = self.tails.get(len(args))
+            if tail is not None:
+                return args + tail, kwargs
         if len(args) > self.count and not self.more_positional:
             return None
-        defaults = self.function.__defaults__ or ()
+        defaults = self.defaults or ()
         required = self.count - len(defaults)
         left, values = dict(kwargs), [*args]
         if not left.keys().isdisjoint(self.positional[self.only_positional : len(args)]):
