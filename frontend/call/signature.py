@@ -57,12 +57,10 @@ class Parameters:
 
     def are_of(self, build: Callable[..., Any]) -> bool:
         """Whether they still are those of a function."""
-        function: Any = getattr(build, "__func__", build)
-        if function is not self.function:
+        function, own = getattr(build, "__func__", build), self.function
+        if own is None or function is not own:
             return False
-        return self.code is None or (
-            function.__code__ is self.code and function.__defaults__ is self.defaults
-        )
+        return own.__code__ is self.code and own.__defaults__ is self.defaults
 
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
