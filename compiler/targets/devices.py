@@ -33,12 +33,16 @@ TMA = "tma"
 MMA_SHARED = "mma-shared"
 #: products of matrices of bfloat16 and of tf32; float16 alone without
 MMA_BF16, MMA_TF32 = "mma-bf16", "mma-tf32"
+#: products of matrices of float64 by `tl.dot`; Triton 3.7 ends with an assertion (`MFMA.cpp`, "Unsupported data type")
+#: where they are for CDNA, so that products there are added up element by element
+DOT_F64 = "dot-f64"
 #: products of float32 as three of tf32, which are as exact: Triton's `input_precision="tf32x3"`
 TF32X3 = "tf32x3"
 #: attention by kernels that PyTorch brings along; cuDNN's, too, where there is `TMA`
 FLASH_ATTENTION = "flash-attention"
 
-_AMPERE = frozenset({MMA_BF16, MMA_TF32, TF32X3, FLASH_ATTENTION})
+_TURING = frozenset({DOT_F64})
+_AMPERE = _TURING | {MMA_BF16, MMA_TF32, TF32X3, FLASH_ATTENTION}
 _HOPPER = _AMPERE | {TMA, MMA_SHARED}
 #: consumer Blackwell has bulk copies, and the products of Ampere
 _CONSUMER = _AMPERE | {TMA}
@@ -129,7 +133,7 @@ def _gpu(
 _DEVICES = (
     Device("cpu", "cpu", 0, 12e9, 40e9, {"f32": 120e9, "f64": 60e9}, 2e-6),
     #                                  SMs  GB/s  (half, tf32, float32, float64)  KiB warps blocks L2
-    _gpu("t4", 75, frozenset(),         40,  320, (65, 0, 8.1, 0.25),              64, 32, 16, 25),
+    _gpu("t4", 75, _TURING,             40,  320, (65, 0, 8.1, 0.25),              64, 32, 16, 25),
     _gpu("a100", 80, _AMPERE,          108, 1555, (312, 156, 19.5, 19.5),         163, 64, 32, 36),
     _gpu("a6000", 86, _AMPERE,          84,  768, (155, 77.4, 38.7, 0.60),         99, 48, 16, 30),
     _gpu("orin", 87, _AMPERE,           16,  205, (42.5, 21, 5.3, 0.08),          163, 48, 16, 30),

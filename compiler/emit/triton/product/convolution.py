@@ -114,7 +114,7 @@ class _Convolution:
             axes = self._activation(g.outputs if forward else g.inputs, "rows", "N")
         places = [self.places[t.number] for t in (left, right)]
         product(
-            self.b, direct_product(g, self.tf32), [p for p in places if p is not None], self.result, self.after,
+            self.b, direct_product(g, self.tf32, self.b.target), [p for p in places if p is not None], self.result, self.after,
             self.choice, tf32=self.tf32, axes=axes,
         )  # fmt: skip
 
@@ -234,7 +234,7 @@ class _Convolution:
             ]  # fmt: skip
         self._add(
             Frame(
-                f"convolution_{g.rank}d", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n, self._batches(1),
+                f"convolution_{g.rank}d", p, problem_of(g, self.tf32, self.b.target), x.dtype, self.result, rows, n, self._batches(1),
                 self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
@@ -370,7 +370,7 @@ class _Convolution:
         ]  # fmt: skip
         self._add(
             Frame(
-                f"convolution_{g.rank}d_input_grad", p, problem_of(g, self.tf32), y.dtype, self.result, rows, n,
+                f"convolution_{g.rank}d_input_grad", p, problem_of(g, self.tf32, self.b.target), y.dtype, self.result, rows, n,
                 self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
                 " * ".join([*taps, "blocks"]), load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
@@ -454,7 +454,7 @@ class _Convolution:
             f"y = tl.load({right}{masked(mask, col_mask)})",
         ]
         frame = Frame(
-            f"convolution_{g.rank}d_weight_grad", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n,
+            f"convolution_{g.rank}d_weight_grad", p, problem_of(g, self.tf32, self.b.target), x.dtype, self.result, rows, n,
             self._batches(1), self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup,
             f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),

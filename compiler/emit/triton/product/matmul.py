@@ -35,7 +35,7 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
     else:
         tf32 = tf32_allowed(b.function, "matmul")
         places = [b.place(v) for v in c.operands]
-        product(b, product_of_matmul(c, tf32), places, c.result, after, choice, tf32=tf32)
+        product(b, product_of_matmul(c, tf32, b.target), places, c.result, after, choice, tf32=tf32)
 
 
 def _pytorch(b: Builder, o: Op) -> None:
