@@ -18,10 +18,12 @@ import test_triton_positions as positions
 import torch
 from codegen_harness import FLOATS, INTEGERS, PIPELINE, Arg, b, make
 from test_triton_contraction_compile import no_data  # noqa: F401 - a fixture
+from test_triton_matmul import product
 
 import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+from gflow.compiler.emit.triton.toolchain.machine_code import check_amd_entry
 from gflow.compiler.targets import parse_target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
@@ -172,12 +174,34 @@ def test_a_training_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         torch.testing.assert_close(loaded(x), graph(x), rtol=1e-4, atol=1e-5)
 
 
-def test_unknown_architectures() -> None:
-    with pytest.raises(
-        ValueError, match="after 'hip:' stands an architecture of AMD's, one of gfx942"
-    ):
-        parse_target("hip:gfx9")
-    assert str(parse_target("hip")) == TARGET
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_products_of_floats(dtype: str) -> None:
+    """Of tf32 by matrix instructions where PyTorch's switches let them; of float64 element by element."""
+    case = product(64, 64, 64, dtype)
+    for operation in case.module.body.operations:
+        with case.module.context:
+            kinds = ir.ArrayAttr.get([ir.StringAttr.get("matmul")])
+        operation.operation.attributes["gflow.tf32"] = kinds
+    ((kernel, code),) = machine_code(compile_module(case.module, OPTIONS)).values()
+    assert [i.endswith("xf32") for i in code.instructions] == [True] * (dtype == "f32")
+    assert ("tl.dot(" in kernel.source) == (dtype == "f32")
+
+
+def test_what_launches_give_is_what_the_entry_takes() -> None:
+    text = """.amdgpu_metadata
+      .args:
+      - .size:           8
+      - .size:           4
+      - .size:           8
+      - .size:           8
+      .group_segment_fixed_size: 0
+      .max_flat_workgroup_size: 128
+"""
+    check_amd_entry(text, {"x": "*fp32", "n": "i32"}, 128)
+    with pytest.raises(ValueError, match="wants 128 threads a block; 256 expected"):
+        check_amd_entry(text, {"x": "*fp32", "n": "i32"}, 256)
+    with pytest.raises(ValueError, match=r"\[64, 32, 64, 64\] bits; \[64, 64, 64, 64\] expected"):
+        check_amd_entry(text, {"x": "*fp32", "n": "i64"}, 128)
 
 
 @pytest.mark.sweep

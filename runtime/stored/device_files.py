@@ -38,9 +38,7 @@ def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
             for name, k in triton.items()
         },
         "device_code": {
-            key: replace(
-                _of(DeviceCode, value), cubin=packed(files[_image(key, values["target"])])
-            )
+            key: replace(_of(DeviceCode, value), cubin=packed(files[_image(key, values["target"])]))
             for key, value in code.items()
         },
     }

@@ -78,6 +78,8 @@ class Builder(Placement):
     def _with_warps(self, config: TritonConfig) -> TritonConfig:
         """As many threads, in warps of the device's size."""
         warp = self.target.device.warp
+        if warp == WARP:
+            return config
         return replace(config, num_warps=max(1, config.num_warps * WARP // warp))
 
     def _named(self, source: Source, multiples: tuple[str, ...]) -> TritonKernel:
