@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn, Protocol
 
@@ -31,7 +32,7 @@ class Table(Protocol):
         """A space's value `index` lies at `address` from now on."""
 
 
-class BoundProgram:
+class BoundProgram(ABC):
     """A program, its memory, and addresses. Calls are serialized by the arena's lock.
 
     done: whether the latest call has taken place.
@@ -72,14 +73,22 @@ class BoundProgram:
         """The device is PyTorch's current one in here."""
         return nullcontext()
 
-    def _block_moved(self) -> None:
+    def _block_moved(self) -> None:  # noqa: B027 - the CPU makes nothing of it
         """The arena's block is another one, or gone: what was made of its address is to be dropped."""
 
+    @abstractmethod
+    def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run once; returns the results in order, of aliased ones their argument."""
+
+    @abstractmethod
     def timed(
         self, args: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
         """Run once, step by step; returns the results, and when each step began and ended, in seconds."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        """Each step with a function that begins it, for the arguments that are bound."""
 
     # -- memory
 
