@@ -16,9 +16,10 @@ import test_triton_fused_compile as regions
 import test_triton_pooling as pooling
 import test_triton_positions as positions
 import torch
-from codegen_harness import FLOATS, INTEGERS, PIPELINE, Arg, b, make
+from codegen_harness import FLOATS, INTEGERS, Arg, b, make
 from test_triton_contraction_compile import no_data  # noqa: F401 - a fixture
 from test_triton_matmul import product
+from triton_harness import pipeline_of
 
 import gflow as flow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
@@ -36,10 +37,7 @@ pytest.importorskip("triton")
 
 TARGET = "hip:gfx942"
 DEVICE = parse_target(TARGET).device
-OPTIONS = CompileOptions(
-    target=TARGET,
-    pipeline=PIPELINE.replace("gflow-plan-memory", f"gflow-plan-memory{{scratch={TARGET}}}"),
-)
+OPTIONS = CompileOptions(target=TARGET, pipeline=pipeline_of(TARGET))
 ROOT = Path(__file__).resolve().parent
 #: files whose tests compile kernels of every kind, and interpret them
 SUITE = (

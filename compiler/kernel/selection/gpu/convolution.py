@@ -226,7 +226,9 @@ def choose_convolution(
     """The choice for a convolution that is made as a product."""
     if g.direct:
         structure = ("matmul", tf32) if g.groups == 1 and g.rows_alone else (c.name, g.axes, tf32)
-        return choose(direct_product(g, tf32, target), c.following, c.result, target, used, structure)
+        return choose(
+            direct_product(g, tf32, target), c.following, c.result, target, used, structure
+        )
     w = packed_weight(g)
     walks = (g.x.strides, g.y.strides, w.strides, g.stride, g.padding, g.dilation)
     known = (

@@ -134,7 +134,9 @@ def kind_of_matmul(c: Contraction) -> str:
 
 
 def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Choice:
-    return choose(product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32))
+    return choose(
+        product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32)
+    )
 
 
 def choose(
