@@ -1,11 +1,11 @@
 """What the kernels of whole training steps need of a GPU, without one: each is compiled to machine code.
 
-    python -m benchmarks cubins [--models gpt2,llama] [--arch 80,90] [--json FILE] [--kernels]
+    python -m benchmarks cubins [--models gpt2,llama] [--targets cuda:80,hip:gfx942] [--json FILE] [--kernels]
 
-For each kernel: registers, bytes that spill, shared memory, warps, tensor-core instructions; and how it moves memory:
-the width of its accesses (bytes of a thread), the share of bytes that move 16 at a time, what a multiprocessor's
-threads have asked for when they first wait, accesses of shared memory. For each model
-and architecture: how many kernels, and the seconds of a first call's phases, with empty caches (cold)
+For each kernel: registers, bytes that spill, shared memory, warps, matrix instructions; and, of NVIDIA's, how it moves
+memory: the width of its accesses (bytes of a thread), the share of bytes that move 16 at a time, what a
+multiprocessor's threads have asked for when they first wait, accesses of shared memory. For each model
+and target: how many kernels, and the seconds of a first call's phases, with empty caches (cold)
 and with full ones (warm). Kernels are compiled by as many processes as there are cores.
 """
 
@@ -25,11 +25,11 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.cuda_models import MODELS, Model, trace_of
-from benchmarks.machine_code import threads, traffic_of
+from benchmarks.machine_code import Traffic, threads, traffic_of
 from benchmarks.measure import note
 from benchmarks.report import number, table
 
-ARCHITECTURES = (80, 90)
+TARGETS = ("cuda:80", "cuda:90")
 
 #: kernels that may spill, by their names without the last part, and why (from their machine code)
 SPILLS = {"attention_key_grad": "8 bytes around the inner loop of 8.0, not in it"}
@@ -54,10 +54,8 @@ def _cache() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def programs(
-    model: Model, architectures: tuple[int, ...]
-) -> Iterator[tuple[Any, dict[str, float]]]:
-    """The program of a training step with machine code, for each architecture, and its seconds by phase."""
+def programs(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[Any, dict[str, float]]]:
+    """The program of a training step with machine code, for each target, and its seconds by phase."""
     from gflow.execution.device import add_code
     from gflow.execution.executor import program_of
 
@@ -65,12 +63,12 @@ def programs(
     start = time.perf_counter()
     trace = trace_of(graph, inputs)
     traced = time.perf_counter() - start
-    for arch in architectures:
+    for target in targets:
         seconds = {"trace": traced}
         with _cache():
             for state in ("cold", "warm"):
                 timing: dict[str, float] = {}
-                options = replace(graph.config.resolved(), target=f"cuda:{arch}", timing=timing)
+                options = replace(graph.config.resolved(), target=target, timing=timing)
                 start = time.perf_counter()
                 program = program_of(trace, options)
                 planned = time.perf_counter()
@@ -95,7 +93,7 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
     for (name, config), count in counts.items():
         kernel, code = program.triton[name], program.device_code[f"{name}/{config}"]
         halves = any(kind in _HALVES for kind in kernel.parameters.values())
-        traffic = traffic_of(code)
+        traffic = traffic_of(code) if program.target.startswith("cuda") else None
         rows.append(
             {
                 "kernel": name,
@@ -106,10 +104,11 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
                 "shared": code.shared,
                 "warps": code.warps,
                 "instructions": list(code.instructions),
-                "access": traffic.access,
-                "full": round(traffic.full, 2),
-                "on way": traffic.on_way * threads(code),
-                "on chip": traffic.on_chip,
+                **(
+                    {"scalar spills": code.scalar_spills}
+                    if traffic is None
+                    else _moves(code, traffic)
+                ),
                 "halves": halves and "tl.dot(" in kernel.source,
                 "of": labels[name, config],
             }
@@ -117,8 +116,18 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _moves(code: Any, traffic: Traffic) -> dict[str, Any]:
+    """How a kernel moves memory."""
+    return {
+        "access": traffic.access,
+        "full": round(traffic.full, 2),
+        "on way": traffic.on_way * threads(code),
+        "on chip": traffic.on_chip,
+    }
+
+
 def problems(rows: list[dict[str, Any]]) -> list[str]:
-    """Kernels that spill without a reason, and products of halves without tensor cores."""
+    """Kernels that spill without a reason, and products of halves without matrix instructions."""
     found = []
     for row in rows:
         if row["spills"] and row["kernel"].rpartition("_")[0] not in SPILLS:
@@ -128,12 +137,12 @@ def problems(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def measure(model: Model, architectures: tuple[int, ...]) -> list[dict[str, Any]]:
+def measure(model: Model, targets: tuple[str, ...]) -> list[dict[str, Any]]:
     """What `programs` gives, as plain data."""
     from gflow.dialects.program import AtenStep
 
     results = []
-    for program, seconds in programs(model, architectures):
+    for program, seconds in programs(model, targets):
         rows = rows_of(program)
         results.append(
             {
@@ -197,13 +206,11 @@ def kernels(result: dict[str, Any]) -> str:
         (
             row["kernel"],
             " ".join(str(n) for n in row["config"].values()),
-            *(
-                str(row[name])
-                for name in ("launches", "warps", "registers", "spills", "shared", "access")
-            ),
-            number(100 * row["full"], 0),
-            number(row["on way"] / 1024, 0),
-            str(row["on chip"]),
+            *(str(row[name]) for name in ("launches", "warps", "registers", "spills", "shared")),
+            str(row.get("access", "")),
+            number(100 * row["full"], 0) if "full" in row else "",
+            number(row["on way"] / 1024, 0) if "on way" in row else "",
+            str(row.get("on chip", "")),
             " ".join(row["instructions"][:2]),
         )
         for row in result["kernels"]
@@ -215,7 +222,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks cubins")
     add = parser.add_argument
     add("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
-    add("--arch", default=",".join(map(str, ARCHITECTURES)), help="compute capabilities")
+    add("--targets", default=",".join(TARGETS), help="cuda:80, hip:gfx942, …")
     add("--json", type=Path)
     add("--kernels", action="store_true", help="print each kernel")
     args = parser.parse_args(argv)
@@ -223,11 +230,11 @@ def main(argv: list[str]) -> int:
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         parser.error(f"no model {unknown[0]!r}; there are {', '.join(MODELS)}")
-    architectures = tuple(int(arch) for arch in args.arch.split(","))
+    targets = tuple(args.targets.split(","))
     result: dict[str, Any] = {"machine": machine.describe(), "models": []}
     for name in names:
         note(f"  cubins: {MODELS[name].description}")
-        result["models"] += measure(MODELS[name], architectures)
+        result["models"] += measure(MODELS[name], targets)
         if args.json:  # after every model: a long run that is stopped keeps what it has
             args.json.write_text(text_of(result))
     if args.kernels:

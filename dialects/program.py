@@ -135,9 +135,10 @@ class LaunchStep:
 class DeviceCode:
     """A Triton kernel compiled with one config for one architecture.
 
-    cubin: base64 of the zlib-compressed image. entry: its function. shared: bytes of shared memory a block.
-    warps: of 32 threads, a block. scratch: bytes of global scratch a block needs.
-    registers, spills: of a thread; spills in bytes. instructions: tensor-core instructions used, sorted.
+    cubin: base64 of the zlib-compressed image: NVIDIA's cubin, or AMD's code object (hsaco). entry: its function.
+    shared: bytes of shared memory a block. warps: of the device's size, a block. scratch: bytes of global scratch a
+    block needs. registers, spills: of a thread; spills in bytes. scalar_spills: of AMD, bytes of scalar registers
+    that are kept in lanes of vector registers. instructions: matrix instructions used, sorted.
     """
 
     cubin: str
@@ -148,6 +149,7 @@ class DeviceCode:
     registers: int = 0
     spills: int = 0
     instructions: tuple[str, ...] = ()
+    scalar_spills: int = 0
 
 
 @dataclass(frozen=True)

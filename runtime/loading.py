@@ -37,7 +37,8 @@ def load_program(
     # start-up: a program for the CPU needs no CUDA
     from .cuda import CudaExecutable
 
-    return CudaExecutable(program, cuda_device(where), arena, kept_results=kept_results)
+    device = gpu_for(program.target, where)
+    return CudaExecutable(program, device, arena, kept_results=kept_results)
 
 
 def interpreted() -> bool:
@@ -45,8 +46,8 @@ def interpreted() -> bool:
     return os.environ.get(DEVICE, "") == "interpreter"
 
 
-def cuda_device(where: torch.device | None = None) -> Any:
-    """What programs for CUDA run on: a GPU, or what `$GFLOW_CUDA_DEVICE` puts in its place.
+def gpu_for(target: str, where: torch.device | None = None) -> Any:
+    """What programs for a kind of GPU run on: a GPU, or what `$GFLOW_CUDA_DEVICE` puts in its place.
 
     Raises:
         DeviceError: there is none.
@@ -62,6 +63,11 @@ def cuda_device(where: torch.device | None = None) -> Any:
         return InterpreterDevice()
     if stand_in:
         raise DeviceError(f"{DEVICE}={stand_in}: 'interpreter' is the one that is known")
+    if not target.startswith("cuda"):
+        raise DeviceError(
+            f"gflow compiles for {target}, and runs nothing on AMD's GPUs so far; {DEVICE}=interpreter "
+            "runs it on the CPU, to look at"
+        )
     # start-up: a program for the CPU needs no CUDA
     from .cuda.gpu import gpu
 

@@ -19,9 +19,9 @@ from gflow.runtime.cuda.fake import dry_run
 pytest.importorskip("triton")
 
 
-def planned(name: str, arch: int) -> Program:
+def planned(name: str, target: str) -> Program:
     graph = MODELS[name].graph()
-    options = replace(graph.config.resolved(), target=f"cuda:{arch}", timing={})
+    options = replace(graph.config.resolved(), target=target, timing={})
     program: Program = program_of(trace_of(graph, MODELS[name].inputs()), options)
     return program
 
@@ -40,17 +40,17 @@ def checked(program: Program, every: bool) -> None:
 
 
 def test_mobilenet() -> None:
-    program = planned("mobilenet_v2_32", 90)
+    program = planned("mobilenet_v2_32", "cuda:90")
     assert not [s for s in program.steps if isinstance(s, AtenStep)]
     assert len(program.triton) < 140
     checked(program, every=False)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("arch", cubins.ARCHITECTURES)
+@pytest.mark.parametrize("target", [*cubins.TARGETS, "hip:gfx942"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kernel(name: str, arch: int) -> None:
-    checked(planned(name, arch), every=True)
+def test_every_kernel(name: str, target: str) -> None:
+    checked(planned(name, target), every=True)
 
 
 def test_what_is_wrong_is_found() -> None:

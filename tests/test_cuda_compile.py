@@ -13,8 +13,8 @@ from gflow.compiler.emit.triton.toolchain.device_code import (
     add_device_code,
     avoid_spills,
 )
+from gflow.compiler.emit.triton.toolchain.machine_code import check_ptx_entry
 from gflow.compiler.emit.triton.toolchain.process_pool import shared_pool
-from gflow.compiler.emit.triton.toolchain.worker import _check_entry
 from gflow.dialects.program import DeviceCode, LaunchStep, Program, Race, TritonConfig, TritonKernel
 
 pytest.importorskip("triton")
@@ -72,7 +72,7 @@ def test_errors_name_the_kernel_the_op_and_the_line():
     with pytest.raises(KernelError) as caught:
         compile_kernels([(broken, 0), (kernel(), 1)], 80, labels={"add": "fused net.py:3"})
     text = str(caught.value)
-    assert "kernel add does not compile for compute capability 8.0" in text
+    assert "kernel add does not compile for cuda:80" in text
     assert "it is of fused net.py:3" in text
     assert "line 8: tl.store(y + i, tl.expo(" in text
     assert "no attribute 'expo'" in text
@@ -101,11 +101,11 @@ def test_what_launches_give_is_what_the_entry_takes():
     with pytest.raises(
         ValueError, match=r"takes parameters of \[64, 32\] bits; \[64, 32, 64, 64\]"
     ):
-        _check_entry(ptx, {"x": "*fp32", "n": "i32"}, 64)
+        check_ptx_entry(ptx, {"x": "*fp32", "n": "i32"}, 64)
     whole = ptx.replace("p1", "p1,\n.param .u64 s0,\n.param .u64 s1")
-    _check_entry(whole, {"x": "*fp32", "n": "i32"}, 64)
+    check_ptx_entry(whole, {"x": "*fp32", "n": "i32"}, 64)
     with pytest.raises(ValueError, match="wants 64 threads a block; 128 expected"):
-        _check_entry(whole, {"x": "*fp32", "n": "i32"}, 128)
+        check_ptx_entry(whole, {"x": "*fp32", "n": "i32"}, 128)
 
 
 def test_a_kernel_that_takes_too_long_is_an_error_and_others_go_on():

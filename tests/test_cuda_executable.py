@@ -275,7 +275,7 @@ def test_errors_name_the_step(monkeypatch):
         run([torch.randn(100)])
     cpu = make(ONCE)
     cpu.target = "cpu"
-    with pytest.raises(DeviceError, match="compiled for cpu, not for CUDA"):
+    with pytest.raises(DeviceError, match="compiled for cpu, not for a GPU"):
         CudaExecutable(cpu, InterpreterDevice())
 
 

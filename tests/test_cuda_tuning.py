@@ -247,7 +247,7 @@ def test_explain_says_what_spills():
 
 def test_a_graph_is_tuned_where_it_is_compiled(monkeypatch):
     device = InterpreterDevice()
-    monkeypatch.setattr("gflow.runtime.loading.cuda_device", lambda where: device)
+    monkeypatch.setattr("gflow.execution.device.gpu_for", lambda target, where: device)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda where: "a GPU")
 
     class Scale(gflow.nn.Graph):

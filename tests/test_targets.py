@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gflow.compiler.targets import CUDA_ARCHS, DEVICES, Target, parse_target
+from gflow.compiler.driver.pipelines import pipeline_for
+from gflow.compiler.emit.triton.toolchain.machine_code import FAMILIES
+from gflow.compiler.targets import (
+    CUDA_ARCHS,
+    DEFAULT_ARCHS,
+    DEVICES,
+    Target,
+    parse_target,
+    target_of_arch,
+)
 from gflow.compiler.targets.devices import MMA_SHARED, MMA_TF32, TMA
 
 COMPILER = Path(__file__).resolve().parent.parent / "compiler"
@@ -19,7 +28,7 @@ def test_devices_are_complete(device) -> None:
     assert device.vector > 0
     assert device.launch > 0
     assert {"f32", "f64"} <= device.matmul.keys()
-    if device.kind == "cuda":
+    if device.warp:
         assert device.multiprocessors > 0
         assert device.l2_bandwidth > 0
         assert device.shared_memory >= 64 << 10
@@ -39,11 +48,30 @@ def test_targets_have_devices() -> None:
     assert not parse_target("cuda:120").has(MMA_SHARED)
     with pytest.raises(ValueError, match="one of 75, 80"):
         parse_target("cuda:91")
+    assert parse_target("hip") == Target("hip", "gfx942") == target_of_arch("gfx942")
+    assert str(target_of_arch(90)) == "cuda:90"
+    with pytest.raises(
+        ValueError, match="after 'hip:' stands an architecture of AMD's, one of gfx942"
+    ):
+        parse_target("hip:gfx9")
+    with pytest.raises(ValueError, match="'cpu' is the machine at hand"):
+        parse_target("cpu:avx2")
+    assert {d.kind for d in DEVICES.values()} == {*DEFAULT_ARCHS} == {*FAMILIES, "cpu"}
+
+
+@pytest.mark.parametrize("name", ["cuda:90", "hip:gfx942"])
+def test_a_gpu_is_asked_for_by_what_it_has(name: str) -> None:
+    assert parse_target(name).gpu
+    assert "gflow-join-reductions" in pipeline_for(name)
+    assert not parse_target("cpu").gpu
 
 
 def test_no_code_asks_for_an_architecture() -> None:
-    """What a device can do is a feature or a size of the table, not a comparison of numbers."""
-    compared = re.compile(r"\barch\w*\s*(?:[<>]=?|==|!=|in)\s*[(\d]|\.arch\s*(?:[<>]=?|==|!=)")
+    """What a device can do is a feature or a size of the table, not a comparison of numbers or of names of kinds."""
+    compared = re.compile(
+        r"\barch\w*\s*(?:[<>]=?|==|!=|in)\s*[(\d]|\.arch\s*(?:[<>]=?|==|!=)"
+        r"|\.kind\s*(?:==|!=|in)\s*\(?\"(?:cpu|cuda|hip)\"|startswith\(\"(?:cuda|hip)\"|kind == \"cuda\""
+    )
     for path in COMPILER.rglob("*.py"):
         if path.parent.name != "targets":
             found = compared.search(path.read_text())

@@ -34,8 +34,8 @@ VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
 
 @dataclass
 class CompileOptions:
-    """target: "cpu", "cuda:90". passes: switches that shape the target's pipeline. pipeline: the passes to run,
-    as text, instead of the target's.
+    """target: "cpu", "cuda:90", "hip:gfx942". passes: switches that shape the target's pipeline. pipeline: the
+    passes to run, as text, instead of the target's.
 
     threads: the most threads that kernels may use; all cores if 0.
     blas: whether generated code may call the BLAS that PyTorch carries; looked up if None.
@@ -77,7 +77,7 @@ def resolve(options: CompileOptions) -> Resolved:
     threads = options.threads or os.cpu_count() or 1
     blas = host_blas() if options.blas is None else options.blas
     host = ""
-    if target.kind == "cpu":
+    if not target.gpu:
         host += f" threads={options.threads}" if options.threads else ""
         host += "" if blas else " blas=false"
     pipeline = options.pipeline or build_pipeline(options.passes, target, host)
@@ -103,7 +103,7 @@ def compile_module(
     if twin is None or other is None:
         raise CompileError(f"the module has a size, {symbol}, so it is compiled with a twin")
     options = options or CompileOptions()
-    if parse_target(options.target).kind != "cpu":
+    if parse_target(options.target).gpu:
         raise CompileError(
             f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
             "static so far"
@@ -152,7 +152,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
 def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     """The target's code for a planned function."""
     target = parse_target(resolved.target)
-    if target.kind == "cuda":
+    if target.gpu:
         # start-up: one generator of code is loaded
         from ..emit.triton import build as triton
 

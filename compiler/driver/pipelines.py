@@ -39,7 +39,6 @@ class PipelineOptions:
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
     """The passes for a target. host: more options of `gflow-select-kernels`, each after a space."""
-    kind = target.kind
     passes = ["gflow-checkpoint"]
     passes += ["gflow-simplify", "cse"]
     if options.amp:
@@ -47,11 +46,11 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if options.fold_batch_norm:
         passes.append("gflow-fold-batch-norm")
     passes.append("gflow-assign-layout")
-    if kind == "cuda":
+    if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
-    passes += [_fuse(options, kind)]
-    if kind == "cuda":
+    passes += [_fuse(options, target)]
+    if target.gpu:
         programs = _RUNS * target.device.multiprocessors
         passes.append(f"gflow-join-reductions{{programs={programs}}}")
     passes += [_schedule(options, target)]
@@ -65,21 +64,21 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append("gflow-repeat-copies")
     if options.multi_tensor_update:
         passes.append("gflow-merge-updates")
-    if kind == "cuda":
+    if target.gpu:
         passes += ["gflow-hoist", "gflow-write-in-place"]
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
 #: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory
-_CUDA_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
+_GPU_FUSION = {"recompute-cost": "80", "recompute-normalized": "true", "split-reductions": "true"}
 
 
 #: runs of rows for each multiprocessor, whose sums of columns are kept in registers
 _RUNS = 4
 
 
-def _fuse(options: PipelineOptions, kind: str) -> str:
+def _fuse(options: PipelineOptions, target: Target) -> str:
     return _with_options(
         "gflow-fuse",
         {
@@ -89,7 +88,7 @@ def _fuse(options: PipelineOptions, kind: str) -> str:
             "update-in-contraction": options.fuse_model_update_ops
             and not options.multi_tensor_update,
         },
-        _CUDA_FUSION if kind == "cuda" else {},
+        _GPU_FUSION if target.gpu else {},
     )
 
 
@@ -104,7 +103,7 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 
 def _times(target: Target) -> str:
     """The option that says whose times a pass reads, where these aren't the CPU's."""
-    return "" if target.kind == "cpu" else f" device={target.device.name}"
+    return f" device={target.device.name}" if target.gpu else ""
 
 
 def _plan_memory(options: PipelineOptions) -> str:
@@ -123,7 +122,7 @@ def _with_options(name: str, switches: dict[str, bool], more: dict[str, str]) ->
 
 
 def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
-    """The passes for a target by its name: `cpu`, `cuda:90`; what runs when nothing is switched by default.
+    """The passes for a target by its name: `cpu`, `cuda:90`, `hip:gfx942`; what runs by default.
 
     Raises:
         ValueError: the target is unknown.
@@ -131,5 +130,5 @@ def pipeline_for(target: str, options: PipelineOptions | None = None) -> str:
     return build_pipeline(options or PipelineOptions(), parse_target(target))
 
 
-#: by kind of target what runs when nothing is switched; of `cuda` for the architecture that a target without one has
+#: by kind of target what runs when nothing is switched; of GPUs for the architecture that a target without one has
 DEFAULT_PIPELINES = {kind: pipeline_for(kind) for kind in KINDS}

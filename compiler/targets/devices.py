@@ -10,6 +10,15 @@ Sources, by field of the GPUs:
 - `l2_bandwidth`: an estimate for each multiprocessor; it decides between tiles only.
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
 
+Those of the MI300X:
+
+- `multiprocessors` (compute units), `bandwidth`, `vector`, `matmul`: AMD Instinct MI300X data sheet, dense.
+- `warp`, `shared_memory` (LDS), `registers` (4 SIMDs of 64 lanes of 512 VGPRs), `thread_registers` (256 of them
+  accumulators): "AMD Instinct MI300" Instruction Set Architecture reference guide.
+- `warps`, `blocks` (8 waves a SIMD; 16 workgroups of several waves): LLVM's AMDGPU backend, `AMDGPUBaseInfo.cpp`.
+- `l2_bandwidth`: half of the 2 KB a cycle of 2.1 GHz that 38 compute units share, by the CDNA 3 white paper.
+- `register_stages`: Triton's AMD backend, which loads the next tile into registers and stores it to LDS later.
+
 The processor's figures are of two AVX-512 cores, measured by a copy and a product of matrices.
 """
 
@@ -24,11 +33,21 @@ TMA = "tma"
 MMA_SHARED = "mma-shared"
 #: products of matrices of bfloat16 and of tf32; float16 alone without
 MMA_BF16, MMA_TF32 = "mma-bf16", "mma-tf32"
+#: products of matrices of float64 by `tl.dot`; Triton 3.7 ends with an assertion (`MFMA.cpp`, "Unsupported data type")
+#: where they are for CDNA, so that products there are added up element by element
+DOT_F64 = "dot-f64"
+#: products of float32 as three of tf32, which are as exact: Triton's `input_precision="tf32x3"`
+TF32X3 = "tf32x3"
+#: attention by kernels that PyTorch brings along; cuDNN's, too, where there is `TMA`
+FLASH_ATTENTION = "flash-attention"
 
-_AMPERE = frozenset({MMA_BF16, MMA_TF32})
-_HOPPER = frozenset({MMA_BF16, MMA_TF32, TMA, MMA_SHARED})
+_TURING = frozenset({DOT_F64})
+_AMPERE = _TURING | {MMA_BF16, MMA_TF32, TF32X3, FLASH_ATTENTION}
+_HOPPER = _AMPERE | {TMA, MMA_SHARED}
 #: consumer Blackwell has bulk copies, and the products of Ampere
-_CONSUMER = frozenset({MMA_BF16, MMA_TF32, TMA})
+_CONSUMER = _AMPERE | {TMA}
+#: its products of tf32 are called xf32 there, and those of float32 are by matrix instructions, too
+_CDNA3 = frozenset({MMA_BF16, MMA_TF32})
 
 
 @dataclass(frozen=True)
@@ -37,16 +56,19 @@ class Device:
 
     Attributes:
         name: how options and reports call it.
-        kind: `cpu` or `cuda`.
-        arch: CUDA's compute capability without its dot, 90 for 9.0; 0 for a processor.
+        kind: `cpu`, `cuda` or `hip`; Triton's name for the backend that compiles kernels of a GPU.
+        arch: CUDA's compute capability without its dot, 90 for 9.0; AMD's name, "gfx942"; 0 for a processor.
         bandwidth: bytes a second of memory.
         vector: floating-point operations a second outside of products of matrices.
         matmul: the same in products of matrices, by element type; `tf32` for products of float32 that may be
             rounded so. A type without an entry runs at `vector`.
         launch: seconds between two kernels.
         features: what its code may use, of the constants above.
-        multiprocessors: streaming multiprocessors, or cores.
+        multiprocessors: streaming multiprocessors, compute units, or cores.
+        warp: threads of a warp (a wavefront); 0 for a processor, which launches no kernels.
         shared_memory: bytes of shared memory that one block may have.
+        register_stages: of a loop whose loads are so many stages ahead, the stages that wait in registers;
+            the others are in shared memory.
         registers: 32-bit registers of a multiprocessor.
         thread_registers: the most that one thread may have.
         warps, blocks: the most that a multiprocessor holds at once.
@@ -56,14 +78,16 @@ class Device:
 
     name: str
     kind: str
-    arch: int
+    arch: int | str
     bandwidth: float
     vector: float
     matmul: Mapping[str, float]
     launch: float
     features: frozenset[str] = frozenset()
     multiprocessors: int = 0
+    warp: int = 0
     shared_memory: int = 0
+    register_stages: int = 0
     registers: int = 1 << 16
     thread_registers: int = 255
     warps: int = 0
@@ -98,6 +122,7 @@ def _gpu(
         2e-6,
         features,
         multiprocessors,
+        32,
         shared_memory << 10,
         warps=warps,
         blocks=blocks,
@@ -108,7 +133,7 @@ def _gpu(
 _DEVICES = (
     Device("cpu", "cpu", 0, 12e9, 40e9, {"f32": 120e9, "f64": 60e9}, 2e-6),
     #                                  SMs  GB/s  (half, tf32, float32, float64)  KiB warps blocks L2
-    _gpu("t4", 75, frozenset(),         40,  320, (65, 0, 8.1, 0.25),              64, 32, 16, 25),
+    _gpu("t4", 75, _TURING,             40,  320, (65, 0, 8.1, 0.25),              64, 32, 16, 25),
     _gpu("a100", 80, _AMPERE,          108, 1555, (312, 156, 19.5, 19.5),         163, 64, 32, 36),
     _gpu("a6000", 86, _AMPERE,          84,  768, (155, 77.4, 38.7, 0.60),         99, 48, 16, 30),
     _gpu("orin", 87, _AMPERE,           16,  205, (42.5, 21, 5.3, 0.08),          163, 48, 16, 30),
@@ -120,6 +145,9 @@ _DEVICES = (
     _gpu("thor", 110, _HOPPER,          20,  273, (258, 129, 8.1, 0.13),          227, 48, 24, 45),
     _gpu("rtx5090", 120, _CONSUMER,    170, 1792, (210, 105, 105, 1.64),           99, 48, 24, 30),
     _gpu("gb10", 121, _CONSUMER,        48,  273, (62, 31, 31, 0.48),              99, 48, 24, 30),
+    Device("mi300x", "hip", "gfx942", 5300e9, 163.4e12,
+           {"f16": 1307.4e12, "bf16": 1307.4e12, "tf32": 653.7e12, "f32": 163.4e12, "f64": 163.4e12}, 2e-6, _CDNA3,
+           304, 64, 64 << 10, 1, 1 << 17, 512, warps=32, blocks=16, l2_bandwidth=56e9),
 )  # fmt: skip
 
 #: by name

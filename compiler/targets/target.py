@@ -1,4 +1,4 @@
-"""Targets by name, `cpu` or `cuda:90`, and the device that stands for each."""
+"""Targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 from .devices import DEVICES, Device
 
-KINDS = ("cpu", "cuda")
-
 #: the first device of each architecture of the table stands for it
-_BY_ARCH: dict[int, Device] = {d.arch: d for d in reversed(DEVICES.values()) if d.kind == "cuda"}
+_BY_ARCH: dict[int | str, Device] = {d.arch: d for d in reversed(DEVICES.values())}
+#: kinds of target
+KINDS = tuple(dict.fromkeys(d.kind for d in DEVICES.values()))
 #: compute capabilities that there is code for, without the dot
-CUDA_ARCHS = tuple(sorted(_BY_ARCH))
-#: of a CUDA target that names none
-DEFAULT_ARCH = 80
+CUDA_ARCHS = tuple(sorted(d.arch for d in _BY_ARCH.values() if isinstance(d.arch, int) and d.arch))
+#: of a target that names none, by kind
+DEFAULT_ARCHS: dict[str, int | str] = {"cpu": 0, "cuda": 80, "hip": "gfx942"}
+#: what a kind's architectures are called in errors
+_CALLED = {"cuda": "a compute capability without its dot", "hip": "an architecture of AMD's"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """kind: one of `KINDS`. arch: of CUDA the compute capability, 90 for 9.0; one of `CUDA_ARCHS`."""
+    """kind: one of `KINDS`. arch: as a device of the table has it: 90 of CUDA for compute capability 9.0, "gfx942"."""
 
     kind: str
-    arch: int = 0
+    arch: int | str = 0
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.arch}" if self.arch else self.kind
@@ -29,31 +31,42 @@ class Target:
     @property
     def device(self) -> Device:
         """The device whose sizes and speeds stand for the target's."""
-        return _BY_ARCH[self.arch] if self.kind == "cuda" else DEVICES["cpu"]
+        return _BY_ARCH[self.arch]
+
+    @property
+    def gpu(self) -> bool:
+        """Whether its code is Triton kernels that are launched, rather than functions for the processor at hand."""
+        return self.device.warp > 0
 
     def has(self, feature: str) -> bool:
         """Whether code for the target may use a feature of `devices`."""
         return feature in self.device.features
 
 
+def target_of_arch(arch: int | str) -> Target:
+    """The target of an architecture, as the table has it: `cuda:90` of 90."""
+    return Target(_BY_ARCH[arch].kind, arch)
+
+
 def parse_target(text: str) -> Target:
-    """A target by its name: `cpu`, `cuda:90`; `cuda` is `cuda:80`.
+    """A target by its name: `cpu`, `cuda:90`, `hip:gfx942`; `cuda` is `cuda:80`, `hip` is `hip:gfx942`.
 
     Raises:
         ValueError: it is unknown.
     """
-    kind, colon, arch = text.partition(":")
+    kind, colon, name = text.partition(":")
     if kind not in KINDS:
         raise ValueError(f"unknown target {text!r}; known: {', '.join(map(repr, KINDS))}")
-    if kind == "cpu":
-        if colon:
-            raise ValueError(f"unknown target {text!r}: 'cpu' is the machine at hand")
-        return Target(kind)
     if not colon:
-        return Target(kind, DEFAULT_ARCH)
-    if not arch.isdigit() or int(arch) not in CUDA_ARCHS:
+        return Target(kind, DEFAULT_ARCHS[kind])
+    if kind not in _CALLED:
+        raise ValueError(f"unknown target {text!r}: {kind!r} is the machine at hand")
+    known = {
+        str(arch): arch for arch, device in sorted(_BY_ARCH.items(), key=str) if device.kind == kind
+    }
+    if name not in known:
+        listed = ", ".join(sorted(known, key=lambda n: (len(n), n)))
         raise ValueError(
-            f"unknown target {text!r}: after 'cuda:' stands a compute capability without its dot, one of "
-            f"{', '.join(map(str, CUDA_ARCHS))}"
+            f"unknown target {text!r}: after '{kind}:' stands {_CALLED[kind]}, one of {listed}"
         )
-    return Target(kind, int(arch))
+    return Target(kind, known[name])

@@ -159,11 +159,9 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
 
 
 def _gpu(options: EmitOptions, found: list[func.FuncOp]) -> Target:
-    """The GPU that is asked for, or else the one that kernels were selected for."""
-    if options.target.startswith("cuda"):
-        return parse_target(options.target)
-    selected = (selected_for(f) for f in found)
-    return parse_target(next((s for s in selected if s.startswith("cuda")), "cuda"))
+    """The GPU that is asked for, or else the one that kernels were selected for, or CUDA's default one."""
+    names = [options.target, *filter(None, map(selected_for, found)), "cuda"]
+    return next(target for target in map(parse_target, names) if target.gpu)
 
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:

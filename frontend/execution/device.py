@@ -11,7 +11,7 @@ import torch
 
 from gflow.dialects.program import LaunchStep, Program
 from gflow.dialects.program_form import seal
-from gflow.runtime.loading import DEVICE, cuda_device
+from gflow.runtime.loading import DEVICE, gpu_for
 from gflow.runtime.stored import cache
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.trace import Trace
@@ -99,7 +99,7 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
         contenders(program), arch, store=store, tell=tell, failed=lambda kernel, config, why: None
     )
     complete = replace(program, device_code={**every, **program.device_code})
-    timer = StepTimer(complete, cuda_device(gpu))
+    timer = StepTimer(complete, gpu_for(program.target, gpu))
     name = torch.cuda.get_device_name(gpu)
     found = tune(complete, timer, name, calls=library_calls(program), store=store, tell=tell)
     used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from gflow.dialects.program import KERNEL_LOWERING
 
 from ..stored import cache as disk
@@ -50,9 +52,6 @@ def _torch_library() -> ctypes.CDLL:
     Raises:
         RuntimeError: it isn't there.
     """
-    # start-up: machine code that is at hand is loaded without LLVM
-    import torch
-
     folder = Path(torch.__file__).parent / "lib"
     for path in sorted(folder.glob("libtorch_cpu.*")):
         return ctypes.CDLL(str(path))

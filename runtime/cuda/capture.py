@@ -11,19 +11,42 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
-from gflow.dialects.program import AtenStep
+from gflow.dialects.program import AtenStep, Program
 
-if TYPE_CHECKING:
-    from .executable import CudaExecutable
+from .binding import Binding
+from .device import Device
 
 _log = logging.getLogger("gflow")
 
 #: captures, other than for inputs that turn out to move, after which no more are made
 _MOST = 16
+
+
+class Steps(Protocol):
+    """An executable, as far as a graph is made of it."""
+
+    program: Program
+    device: Device
+    binding: Binding
+
+    def bind(self, args: Sequence[torch.Tensor], copied: Sequence[int] = ()) -> list[torch.Tensor]:
+        """The arguments as kernels get them. copied: those that may not be used where they lie."""
+
+    def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same for arguments that lie where they did at the last `bind`, but for copied ones."""
+
+    def take_results(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Memory for the results; of aliased ones their argument's."""
+
+    def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Put the addresses of arguments and results into all steps."""
+
+    def run_steps(self) -> None:
+        """Begin all steps."""
 
 
 class Graphs:
@@ -32,7 +55,7 @@ class Graphs:
     problem: why there will be none; "" if there is no reason.
     """
 
-    def __init__(self, executable: CudaExecutable, wanted: bool) -> None:
+    def __init__(self, executable: Steps, wanted: bool) -> None:
         self.executable = executable
         self.problem = "" if wanted else "it is switched off"
         if wanted and not executable.device.captures:

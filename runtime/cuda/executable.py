@@ -11,17 +11,18 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
 
-from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Step, TensorRef
+from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, Step
 
 from ..arena import Arena
 from ..aten_step import AtenCall
+from ..bound_program import BoundProgram
 from ..interrupts import HalfDone, held
-from ..results import ResultPool
-from ..tensors import DTYPES, extent, view_bytes, view_tensor
+from ..tensors import extent
 from .binding import Binding
 from .capture import Graphs
 from .checks import CheckReport
@@ -32,12 +33,14 @@ _log = logging.getLogger("gflow")
 _CTRL_C = (signal.SIGINT,)
 
 
-class CudaExecutable:
+class CudaExecutable(BoundProgram):
     """A program that is ready to run on a device. Calls are serialized by a lock.
 
     With `GFLOW_CUDA_SYNC=1` in the environment each step is waited for, and an error of the device names
     the step that it is of; else it surfaces at some later one.
     """
+
+    _table: LaunchTable
 
     def __init__(
         self,
@@ -58,58 +61,29 @@ class CudaExecutable:
             DeviceError: the program is not for this device, or code is missing.
         """
         device.check(program)
-        self.program, self.device = program, device
-        self._arena = (arena or Arena()).on(device.where)
-        self._memory: torch.Tensor | None = None
+        self.device = device
         with device.current():
-            self.constants = [_constant(c, device.where) for c in program.constants]
+            super().__init__(program, device.where, arena, kept_results)
             self._checks = CheckReport(program, device)
             self._table = LaunchTable(program, device, self._fixed_address)
-        self._pools = [
-            None
-            if r.alias is not None
-            else ResultPool(r.type.shape, DTYPES[r.type.dtype], kept_results, device.where)
-            for r in program.results
-        ]
         self.binding = Binding(program, device)
-        self._addresses = [-1] * len(program.arguments)
-        self._result_addresses = [-1] * len(program.results)
-        self._args: Sequence[torch.Tensor] = ()
-        self._results: Sequence[torch.Tensor] = ()
         self._plan = list(self._items())
-        self._calls = [item for item in self._plan if isinstance(item, AtenCall)]
-        self._moving = [c for c in self._calls if _moves(c)]
         self._sync = os.environ.get("GFLOW_CUDA_SYNC", "0") not in ("", "0")
-        self.done = False  # whether the latest call has taken place
         self._graphs = Graphs(self, graphs and not self._sync)
         self._arena.join(self)
 
     # -- set-up
 
-    @property
-    def arena_bytes(self) -> int:
-        """What the program needs of an arena."""
-        return self.program.arena_bytes
+    def _current(self) -> AbstractContextManager[object]:
+        return self.device.current()
 
-    @property
-    def arena(self) -> torch.Tensor:
-        """The memory that values have between steps."""
-        with self._arena.lock, self.device.current():
-            return self._settle()
+    def _block_moved(self) -> None:
+        self._graphs.drop()
 
     @property
     def no_graph(self) -> str:
         """Why calls don't run as one CUDA graph; "" if they do, or will once they have run."""
         return self._graphs.problem
-
-    def use_arena(self, arena: Arena) -> None:
-        """Run in `arena`, or its sibling on the device, from now on."""
-        arena = arena.on(self.device.where)
-        if arena is not self._arena:
-            with self._arena.lock:
-                self._arena.leave(self)
-                self._arena = arena
-                arena.join(self)
 
     def synchronize(self) -> None:
         """Wait for all calls.
@@ -122,39 +96,10 @@ class CudaExecutable:
             self.device.synchronize()
             self._checks.look()
 
-    def close(self) -> None:
-        """Give back the arena, until the next call."""
-        self._arena.leave(self)
-
-    def let_go(self) -> None:
-        """Drop what refers to the arena's block; the next call finds the new one."""
-        self._memory = None
-        self._graphs.drop()
-        for call in self._calls:
-            call.unbind()
-        self._addresses = [-1] * len(self._addresses)
-
-    def _settle(self) -> torch.Tensor:
-        """The arena's block, with all addresses in it."""
-        if self._memory is None:
-            self._arena.join(self)
-        memory = self._arena.memory()
-        if memory is not self._memory:
-            self._memory = memory
-            self._table.patch("arena", 0, memory.data_ptr())
-            self._addresses = [-1] * len(self._addresses)
-            self._graphs.drop()
-            for call in self._calls:
-                if not _moves(call):
-                    call.bind(self._locate)
-        return memory
-
     def _fixed_address(self, place: Place) -> int | None:
-        if place.space == "constant":
-            return self.constants[place.index].data_ptr() + place.offset
         if place.space == "status":
             return self._checks.address(place)
-        return None
+        return super()._fixed_address(place)
 
     def _items(self) -> Iterator[Launch | AtenCall]:
         launches = iter(self._table.launches)
@@ -162,20 +107,11 @@ class CudaExecutable:
             if isinstance(step, LaunchStep):
                 yield next(launches)
             elif isinstance(step, AtenStep):
-                yield AtenCall(step)
+                yield self._aten_call(step)
             else:
                 raise DeviceError(
                     f"{self.program.name} has a step for another device: {step.label}"
                 )
-
-    def _locate(self, ref: TensorRef) -> torch.Tensor:
-        space, index, _ = ref.place
-        if space == "arena":
-            assert self._memory is not None
-            return view_bytes(self._memory, ref)
-        if space == "constant":
-            return view_bytes(self.constants[index], ref)
-        return view_tensor(self._args[index] if space == "arg" else self._results[index], ref)
 
     # -- calls
 
@@ -226,11 +162,6 @@ class CudaExecutable:
             self._checks.look()
             return self._finished(args, results), list(itertools.pairwise(at))
 
-    def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
-        """Run once, step by step; returns each step and its seconds."""
-        _, times = self.timed(args)
-        return [(step, end - start) for step, (start, end) in zip(self.program.steps, times)]
-
     def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Each step with a function that begins it, for the arguments that are bound."""
         for step, item in zip(self.program.steps, self._plan):
@@ -238,10 +169,7 @@ class CudaExecutable:
 
     def _enter(self, args: Sequence[torch.Tensor]) -> None:
         if len(args) != len(self.program.arguments):
-            raise ValueError(
-                f"'{self.program.name}' takes {len(self.program.arguments)} arguments, "
-                f"{len(args)} were given"
-            )
+            self._wrong_count(len(args))
         self._checks.look()
         self._settle()
         stream = self.device.stream()
@@ -271,24 +199,10 @@ class CudaExecutable:
         """The same for arguments that lie where they did at the last `bind`, but for copied ones."""
         return self.binding.bind_again(args)
 
-    def take_results(self, bound: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Memory for the results; of aliased ones their argument's."""
-        return [
-            pool.take() if pool is not None else bound[r.alias or 0]
-            for r, pool in zip(self.program.results, self._pools)
-        ]
-
-    def place(self, bound: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-        """Put the addresses of arguments and results into the launches and ATen calls."""
-        moved = self._move("arg", bound, self._addresses)
-        moved |= self._move("result", results, self._result_addresses)
-        if moved:
-            self._args, self._results = bound, results
-            for call in self._moving:
-                call.bind(self._locate)
-            self._args, self._results = (), ()
+    def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        super().place(args, results)
         if self.device.checks:
-            self.device.placed(self._spans(bound, results))
+            self.device.placed(self._spans(args, results))
 
     def _spans(self, bound: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[Span]:
         """All memory that steps may touch."""
@@ -341,25 +255,5 @@ class CudaExecutable:
             "GFLOW_CUDA_SYNC=1 in the environment waits for each step, and finds it"
         )
 
-    def _move(self, space: str, tensors: Sequence[torch.Tensor], addresses: list[int]) -> bool:
-        """Write the addresses of tensors that moved; returns whether any did."""
-        moved = False
-        for i, tensor in enumerate(tensors):
-            address = tensor.data_ptr()
-            if address != addresses[i]:
-                moved = True
-                addresses[i] = address
-                self._table.patch(space, i, address)
-        return moved
-
     def __repr__(self) -> str:
         return f"CudaExecutable({self.program.name}, {self.program.target}, {self.device.where})"
-
-
-def _moves(call: AtenCall) -> bool:
-    """Whether it is on tensors that may move between runs."""
-    return any(r.place.space in ("arg", "result") for r in call.refs())
-
-
-def _constant(data: bytes, where: torch.device) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8).to(where)

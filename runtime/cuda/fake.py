@@ -28,8 +28,9 @@ from gflow.dialects.program import (
 )
 
 from ..aten_step import AtenCall
-from ..tensors import extent
+from ..tensors import DTYPES, extent
 from .device import DeviceError, Launch, Span
+from .executable import CudaExecutable
 from .recording import Recorder
 
 #: what addresses and numbers are multiples of, where that is promised
@@ -318,9 +319,6 @@ def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
     Raises:
         DeviceError: a step breaks a rule; it says which.
     """
-    # the executable is loaded by who runs one
-    from .executable import CudaExecutable
-
     device = FakeDevice(accesses)
     run = CudaExecutable(program, device)
     args = [_blank(a.type, a.strides) for a in program.arguments]
@@ -330,7 +328,4 @@ def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
 
 
 def _blank(ty: Any, strides: tuple[int, ...]) -> torch.Tensor:
-    # the executable is loaded by who runs one
-    from ..tensors import DTYPES
-
     return torch.empty_strided(ty.shape, strides, dtype=DTYPES[ty.dtype])

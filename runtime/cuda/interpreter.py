@@ -38,8 +38,8 @@ class InterpreterDevice(Recorder):
     captures = checks = True
 
     def check(self, program: Program) -> None:
-        if not program.target.startswith("cuda"):
-            raise DeviceError(f"{program.name} is compiled for {program.target}, not for CUDA")
+        if program.target == "cpu":
+            raise DeviceError(f"{program.name} is compiled for {program.target}, not for a GPU")
 
     def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
         return _load(kernel)
@@ -181,7 +181,8 @@ def _functions() -> list[tuple[ModuleType, str, Any]]:
     if not _library:
         # Triton need not be installed where nothing is interpreted
         import triton.language as tl
-        from triton.language.extra.cuda import libdevice
+        from triton.language.extra import libdevice
+        from triton.language.extra.cuda import libdevice as interpreted
         from triton.runtime.interpreter import interpreter_semantic
         from triton.runtime.jit import JITFunction
 
@@ -192,7 +193,7 @@ def _functions() -> list[tuple[ModuleType, str, Any]]:
                 if isinstance(value, JITFunction):
                     known.setdefault(id(value), _Callable(value))
                     _library.append((module, name, known[id(value)]))
-        for name, value in vars(libdevice).items():
+        for name, value in vars(interpreted).items():
             if tl.core.is_builtin(value):
                 bound = partial(value, _semantic=interpreter_semantic)
                 _library.append((libdevice, name, bound))

@@ -35,7 +35,7 @@ from ..calls import bind, decode_results, encode_call, result_names
 from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
 from ..interrupts import held
-from ..loading import cuda_device, interpreted, load_program
+from ..loading import gpu_for, interpreted, load_program
 from ..micro_batches import MicroBatches, Ready, Split
 from ..numbers import holds
 from ..schedulers import restore
@@ -617,7 +617,7 @@ def _device(target: str) -> torch.device:
     from ..cuda import DeviceError
 
     try:
-        return cuda_device().where
+        return gpu_for(target).where
     except DeviceError as error:
         raise ArtifactError(f"it was saved for {target}: {error}") from None
 

@@ -1,7 +1,7 @@
-"""What a program for CUDA adds to an artifact: the source of each Triton kernel, and machine code.
+"""What a program for a GPU adds to an artifact: the source of each Triton kernel, and machine code.
 
 kernels/NAME.py          the source, to be read; not used
-kernels/NAME.0.cubin     the machine code of its config 0
+kernels/NAME.0.cubin     the machine code of its config 0; for AMD's GPUs kernels/NAME.0.hsaco
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
     files = {f"kernels/{name}.py": k.source.encode() for name, k in program.triton.items()}
     code = {}
     for key, value in program.device_code.items():
-        files[_cubin(key)] = unpacked(value.cubin)
+        files[_image(key, program.target)] = unpacked(value.cubin)
         code[key] = encode(replace(value, cubin=""))
     kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
     return {"triton": kernels, "device_code": code}, files
@@ -38,7 +38,7 @@ def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
             for name, k in triton.items()
         },
         "device_code": {
-            key: replace(_of(DeviceCode, value), cubin=packed(files[_cubin(key)]))
+            key: replace(_of(DeviceCode, value), cubin=packed(files[_image(key, values["target"])]))
             for key, value in code.items()
         },
     }
@@ -51,5 +51,6 @@ def _of(kind: Any, value: Any) -> Any:
     return found
 
 
-def _cubin(key: str) -> str:
-    return f"kernels/{key.replace('/', '.')}.cubin"
+def _image(key: str, target: str) -> str:
+    suffix = "hsaco" if target.startswith("hip") else "cubin"
+    return f"kernels/{key.replace('/', '.')}.{suffix}"

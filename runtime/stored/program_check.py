@@ -38,7 +38,7 @@ _MOST_BYTES = 1 << 47
 _MOST_THREADS = 1 << 16
 _MOST_GRID = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 _NAME = re.compile(r"[A-Za-z_][\w.$]*")
-_TARGET = re.compile(r"cpu|cuda:\d{2,3}")
+_TARGET = re.compile(r"cpu|cuda:\d{2,3}|hip:gfx[0-9a-f]{3,4}")
 #: how kernels' text reads word n, and what it takes it for
 _FIRST = re.compile(r"%\w+ = llvm\.load %w : !llvm\.ptr -> (\S+)")
 _WORD = re.compile(

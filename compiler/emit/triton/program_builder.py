@@ -17,6 +17,8 @@ from .language.grid import grid_of
 
 #: stands for the kernel's name in a source
 NAME = "KERNEL"
+#: threads of a warp, as generators count them in their configs; `Builder` writes those of the device
+WARP = 32
 #: what Triton may assume of a parameter: it is a multiple of this many bytes, or of this number
 ALIGNMENT = 16
 
@@ -26,6 +28,7 @@ class Source:
     """A kernel before it has a name: as `TritonKernel`, with `KERNEL` for the name in `text`.
 
     stem: how the name starts; readable.
+    configs: with warps of `WARP` threads.
     hints: the parameters that get a kernel of their own where they are multiples of 16; all if None.
     comment: what the kernel comes from, for readers; of the first launch.
     """
@@ -72,11 +75,18 @@ class Builder(Placement):
         if 0 not in grid:
             self.steps.append(LaunchStep(kernel.name, tuple(args), 0, grid, label))
 
+    def _with_warps(self, config: TritonConfig) -> TritonConfig:
+        """As many threads, in warps of the device's size."""
+        warp = self.target.device.warp
+        if warp == WARP:
+            return config
+        return replace(config, num_warps=max(1, config.num_warps * WARP // warp))
+
     def _named(self, source: Source, multiples: tuple[str, ...]) -> TritonKernel:
         """The kernel of a source; launches that may assume the same of its parameters share it."""
         kernel = TritonKernel(
             source.stem, source.text, source.parameters, source.constants, multiples,
-            source.configs, source.grid,
+            tuple(self._with_warps(c) for c in source.configs), source.grid,
         )  # fmt: skip
         digest = hashlib.sha256(repr(kernel).encode()).hexdigest()[:12]
         name = f"{source.stem}_{digest}"

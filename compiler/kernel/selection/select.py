@@ -28,7 +28,7 @@ def choices(
         PassError: an op has no code.
     """
     choose: Callable[[Op], Choice]
-    if target.kind == "cpu":
+    if not target.gpu:
         choose = Chooser(lives, threads or os.cpu_count() or 1, blas)
     else:
         choose = chooser(function, lives.body, lives.at, target)

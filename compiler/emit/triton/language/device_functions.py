@@ -8,7 +8,7 @@ from collections.abc import Iterable
 HEADER = """\
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import libdevice
+from triton.language.extra import libdevice
 """
 
 _FUNCTIONS: dict[str, str] = {

@@ -176,7 +176,7 @@ class _Call:
     def launch(self, stem: str, text: str, grid: str) -> None:
         b, dropout = self.b, bool(self.attrs["dropout"])
         products = "tf32"
-        if not tf32_allowed(b.function, "matmul"):
+        if not tf32_allowed(b.function, "matmul", b.target):
             products = precision(stem, self.constants, b.target)
         found = configs(stem, self.q.dtype, self.constants, b.target, products)
         constants = dict(self.constants)

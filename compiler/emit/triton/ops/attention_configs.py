@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gflow.compiler.targets import Target
-from gflow.compiler.targets.devices import MMA_SHARED, MMA_TF32
+from gflow.compiler.targets import Device, Target
+from gflow.compiler.targets.devices import MMA_SHARED, TF32X3
 from gflow.dialects.program import TritonConfig
 
 
@@ -110,7 +110,7 @@ def precision(stem: str, sizes: Mapping[str, int], target: Target) -> str:
     """How products of float32 are made where one of tf32 will not do: as three of them, which is as exact (and
     what PyTorch's kernel does), where that many registers are there."""
     channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
-    return "tf32x3" if target.has(MMA_TF32) and max(64, channels) in _TF32[stem] else "ieee"
+    return "tf32x3" if target.has(TF32X3) and max(64, channels) in _TF32[stem] else "ieee"
 
 
 def configs(
@@ -128,15 +128,18 @@ def configs(
     ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]
-    most = target.device.shared_memory
-    fitting = [w for w in ways if _shared(stem, w, sizes, item) <= most] or [_Way(16, 16, 4, 1)]
+    d = target.device
+    fitting = [w for w in ways if _shared(stem, w, sizes, item, d) <= d.shared_memory] or [
+        _Way(16, 16, 4, 1)
+    ]
     return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
 
 
-def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int) -> int:
+def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, device: Device) -> int:
     """Bytes of shared memory: the blocks that stay, those under way, and weights between two products."""
     d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
     stays, passes = (way.n, way.m) if stem == "attention_key_grad" else (way.m, way.n)
     kept = stays * d if stem == "attention" else stays * (d + dv)
     weights = 0 if stem == "attention" else way.m * way.n
-    return item * (kept + way.stages * passes * (d + dv) + weights)
+    stages = max(1, way.stages - device.register_stages)
+    return item * (kept + stages * passes * (d + dv) + weights)

@@ -9,7 +9,7 @@ import json
 
 from gflow.compiler.emit.aten_ops import swapped
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.targets.devices import MMA_BF16, TMA
+from gflow.compiler.targets.devices import FLASH_ATTENTION, TMA
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
@@ -43,7 +43,7 @@ def calls(b: Builder, o: Op) -> dict[str, AtenStep]:
         or not halves
         or not square
         or empty
-        or not b.target.has(MMA_BF16)
+        or not b.target.has(FLASH_ATTENTION)
     ):
         return {}
     known = {"FlashAttention": _backward(b, o, _FLASH) if first else _forward(b, o, _FLASH)}

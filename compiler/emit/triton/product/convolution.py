@@ -30,6 +30,7 @@ from gflow.compiler.kernel.selection.gpu.convolution import (
     problem_of,
     still,
 )
+from gflow.compiler.kernel.selection.gpu.tiles import Problem
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
 from gflow.dialects.types import row_major_strides
@@ -89,7 +90,7 @@ class _Convolution:
         self.places, self.choice = places, choice
         self.result, self.after = c.result, after
         self.label = after.label
-        self.tf32 = tf32_allowed(b.function, "convolution")
+        self.tf32 = tf32_allowed(b.function, "convolution", b.target)
         self.params = Parameters()
         self.walk = Walk(g, self.params)
         self.reserved = 0
@@ -114,7 +115,8 @@ class _Convolution:
             axes = self._activation(g.outputs if forward else g.inputs, "rows", "N")
         places = [self.places[t.number] for t in (left, right)]
         product(
-            self.b, direct_product(g, self.tf32), [p for p in places if p is not None], self.result, self.after,
+            self.b, direct_product(g, self.tf32, self.b.target),
+            [p for p in places if p is not None], self.result, self.after,
             self.choice, tf32=self.tf32, axes=axes,
         )  # fmt: skip
 
@@ -159,6 +161,9 @@ class _Convolution:
         assert old is not None
         source = (w.outer, *w.spatial, w.channel)
         copy(self.b, ty, old, source, place, row_major_strides(ty.shape), self.label)
+
+    def _problem(self) -> Problem:
+        return problem_of(self.g, self.tf32, self.b.target)
 
     def _add(self, frame: Frame) -> None:
         add(self.b, frame, self.after, self.choice, self.reserved)
@@ -234,7 +239,7 @@ class _Convolution:
             ]  # fmt: skip
         self._add(
             Frame(
-                f"convolution_{g.rank}d", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n, self._batches(1),
+                f"convolution_{g.rank}d", p, self._problem(), x.dtype, self.result, rows, n, self._batches(1),
                 self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
             )
@@ -370,7 +375,7 @@ class _Convolution:
         ]  # fmt: skip
         self._add(
             Frame(
-                f"convolution_{g.rank}d_input_grad", p, problem_of(g, self.tf32), y.dtype, self.result, rows, n,
+                f"convolution_{g.rank}d_input_grad", p, self._problem(), y.dtype, self.result, rows, n,
                 self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
                 " * ".join([*taps, "blocks"]), load,
                 constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
@@ -454,7 +459,7 @@ class _Convolution:
             f"y = tl.load({right}{masked(mask, col_mask)})",
         ]
         frame = Frame(
-            f"convolution_{g.rank}d_weight_grad", p, problem_of(g, self.tf32), x.dtype, self.result, rows, n,
+            f"convolution_{g.rank}d_weight_grad", p, self._problem(), x.dtype, self.result, rows, n,
             self._batches(1), self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup,
             f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),

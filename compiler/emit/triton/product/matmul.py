@@ -33,9 +33,9 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
     elif kind == "zero":
         zero(b, o, after)
     else:
-        tf32 = tf32_allowed(b.function, "matmul")
+        tf32 = tf32_allowed(b.function, "matmul", b.target)
         places = [b.place(v) for v in c.operands]
-        product(b, product_of_matmul(c, tf32), places, c.result, after, choice, tf32=tf32)
+        product(b, product_of_matmul(c, tf32, b.target), places, c.result, after, choice, tf32=tf32)
 
 
 def _pytorch(b: Builder, o: Op) -> None:

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from gflow.compiler.ir.errors import CompileError
+from gflow.compiler.targets import target_of_arch
 from gflow.dialects.program import DeviceCode, TritonKernel
 
 from .process_pool import PATIENCE, Answer, shared_pool
@@ -37,7 +38,7 @@ def key_of(kernel: str, config: int) -> str:
 
 def compile_kernels(
     jobs: Iterable[Job],
-    arch: int,
+    arch: int | str,
     *,
     store: Store | None = None,
     tell: Callable[[str, str], None] = lambda name, detail: None,
@@ -48,7 +49,7 @@ def compile_kernels(
     """Code of kernels with configs, by `key_of`.
 
     Args:
-        arch: compute capability, 90 for 9.0.
+        arch: as in the table of devices: 90 for compute capability 9.0, "gfx942".
         labels: what each kernel was made from, for errors.
         failed: called with a kernel that does not compile, its config and why, instead of an error.
         patience: seconds that one kernel may take.
@@ -87,7 +88,7 @@ def compile_kernels(
 
     if todo and not triton_version():
         raise KernelError(
-            "kernels for CUDA are compiled by Triton, which is not installed: install gflow[gpu]"
+            "kernels for GPUs are compiled by Triton, which is not installed: install gflow[gpu]"
         )
     if todo:
         requests = [_request(*job, arch) for job, _ in todo]
@@ -98,8 +99,8 @@ def compile_kernels(
     return found
 
 
-def _request(kernel: TritonKernel, config: int, arch: int) -> dict[str, Any]:
-    chosen = kernel.configs[config]
+def _request(kernel: TritonKernel, config: int, arch: int | str) -> dict[str, Any]:
+    chosen, device = kernel.configs[config], target_of_arch(arch).device
     return {
         "name": kernel.name,
         "source": kernel.source,
@@ -108,11 +109,11 @@ def _request(kernel: TritonKernel, config: int, arch: int) -> dict[str, Any]:
         "multiples": kernel.multiples,
         "num_warps": chosen.num_warps,
         "num_stages": chosen.num_stages,
-        "arch": arch,
+        "target": [device.kind, arch, device.warp],
     }
 
 
-def _digest(kernel: TritonKernel, config: int, arch: int) -> str:
+def _digest(kernel: TritonKernel, config: int, arch: int | str) -> str:
     """All that a kernel's code depends on."""
     parts = [_VERSION, triton_version(), _request(kernel, config, arch)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -139,10 +140,10 @@ def triton_version() -> str:
         return ""
 
 
-def _message(kernel: TritonKernel, config: int, arch: int, answer: Answer, label: str) -> str:
+def _message(kernel: TritonKernel, config: int, arch: int | str, answer: Answer, label: str) -> str:
     chosen = kernel.configs[config]
     lines = [
-        f"the Triton kernel {kernel.name} does not compile for compute capability {arch // 10}.{arch % 10}, "
+        f"the Triton kernel {kernel.name} does not compile for {target_of_arch(arch)}, "
         f"with {chosen.constants}, {chosen.num_warps} warps, {chosen.num_stages} stages"
     ]
     if label:

@@ -33,7 +33,7 @@ def add_device_code(
     tell: Callable[[str, str], None] = lambda name, detail: None,
     timing: dict[str, float] | None = None,
 ) -> None:
-    """Compile what the launches of a program for CUDA need, for its target's architecture; launches of a kernel that
+    """Compile what the launches of a program for a GPU need, for its target's architecture; launches of a kernel that
     spills get another of its configs, but for those that were measured.
 
     Args:

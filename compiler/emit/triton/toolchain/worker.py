@@ -12,7 +12,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -21,11 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .machine_code import FAMILIES
 from .source_module import load_text
-
-_INSTRUCTION = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|mma\.sp|tcgen05\.mma)[\w.:]*")
-_REGISTERS = re.compile(r"Used (\d+) registers")
-_SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
 def main() -> None:
@@ -61,7 +57,7 @@ def _prepare() -> None:
 def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
     """The fields of a `DeviceCode`.
 
-    request: name, source, parameters, constants, multiples, num_warps, num_stages, arch.
+    request: name, source, parameters, constants, multiples, num_warps, num_stages, target (what `GPUTarget` takes).
     """
     # Triton need not be installed to emit its source
     import triton
@@ -88,59 +84,25 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            found = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=options)  # fmt: skip
+            found = triton.compile(source, target=GPUTarget(*request["target"]), options=options)  # fmt: skip
     except Exception as error:
         if hasattr(error, "add_note"):  # Python 3.11
             error.add_note(printed.getvalue())
         raise
     finally:
         _empty(Path(os.environ["TRITON_CACHE_DIR"]))
-    metadata = found.metadata
-    _check_entry(found.asm["ptx"], parameters, 32 * metadata.num_warps)
-    log = printed.getvalue()
+    metadata, family = found.metadata, FAMILIES[request["target"][0]]
+    family.check_entry(
+        found.asm[family.assembly], parameters, metadata.warp_size * metadata.num_warps
+    )
     return {
-        "cubin": base64.b64encode(zlib.compress(found.asm["cubin"], 6)).decode(),
+        "cubin": base64.b64encode(zlib.compress(found.asm[family.image], 6)).decode(),
         "entry": metadata.name,
         "shared": metadata.shared,
         "warps": metadata.num_warps,
-        "scratch": metadata.global_scratch_size,
-        "registers": _first(_REGISTERS, log),
-        "spills": _first(_SPILLS, log),
-        "instructions": instructions(found.asm["ptx"]),
+        "scratch": getattr(metadata, "global_scratch_size", 0),
+        **family.resources(found.asm[family.assembly], printed.getvalue()),
     }
-
-
-def instructions(ptx: str) -> list[str]:
-    """The tensor-core instructions of a kernel, without what all of them have in common."""
-    found = set(_INSTRUCTION.findall(ptx))
-    return sorted(re.sub(r"\.(?:sync|aligned|row|col)\b", "", name) for name in found)
-
-
-def _check_entry(ptx: str, parameters: dict[str, str], threads: int) -> None:
-    """The entry takes what launches give: the parameters, then two addresses of scratch.
-
-    Raises:
-        ValueError: it doesn't; another version of Triton, perhaps.
-    """
-    head = ptx[ptx.index(".entry") :]
-    given = [int(bits) for bits in re.findall(r"\.param \.[a-z](\d+)", head[: head.index(")")])]
-    bits = {"i1": 8, "u1": 8}
-    wanted = [
-        64 if k.startswith("*") else bits.get(k) or int(k.strip("iufpb"))
-        for k in parameters.values()
-    ]
-    if given != [*wanted, 64, 64]:
-        raise ValueError(
-            f"the kernel takes parameters of {given} bits; {[*wanted, 64, 64]} expected"
-        )
-    found = re.search(r"\.reqntid (\d+)", head)
-    if found and int(found[1]) != threads:
-        raise ValueError(f"the kernel wants {found[1]} threads a block; {threads} expected")
-
-
-def _first(pattern: re.Pattern[str], text: str) -> int:
-    found = pattern.search(text)
-    return int(found[1]) if found else 0
 
 
 def _reason(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gflow.compiler.targets import Target
+from gflow.compiler.targets.devices import MMA_TF32
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.types import COMPLEX
@@ -27,11 +28,11 @@ from .other_ops import always as kernel
 from .region import choose_region
 
 
-def tf32_allowed(function: func.FuncOp, what: str) -> bool:
+def tf32_allowed(function: func.FuncOp, what: str, target: Target) -> bool:
     """Whether float32 products of this kind ("matmul", "convolution") may be made with 10 bits of mantissa: the
-    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced."""
+    function lists them in `gflow.tf32`, as PyTorch's switches were when it was traced, and the target can."""
     attributes = function.attributes
-    if "gflow.tf32" not in attributes:
+    if "gflow.tf32" not in attributes or not target.has(MMA_TF32):
         return False
     return what in [ir.StringAttr(a).value for a in ir.ArrayAttr(attributes["gflow.tf32"])]
 
@@ -45,7 +46,7 @@ def chooser(
         CannotLower: the op has no code.
     """
     used = Used()
-    tf32 = {what: tf32_allowed(function, what) for what in ("matmul", "convolution")}
+    tf32 = {what: tf32_allowed(function, what, target) for what in ("matmul", "convolution")}
 
     def choose(o: Op) -> Choice:
         c = contraction_of(o, body, at)

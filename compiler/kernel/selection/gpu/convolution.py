@@ -226,22 +226,24 @@ def choose_convolution(
     """The choice for a convolution that is made as a product."""
     if g.direct:
         structure = ("matmul", tf32) if g.groups == 1 and g.rows_alone else (c.name, g.axes, tf32)
-        return choose(direct_product(g, tf32), c.following, c.result, target, used, structure)
+        return choose(
+            direct_product(g, tf32, target), c.following, c.result, target, used, structure
+        )
     w = packed_weight(g)
     walks = (g.x.strides, g.y.strides, w.strides, g.stride, g.padding, g.dilation)
     known = (
         c.name, g.axes, g.groups > 1, g.flat, tf32, c.types[0].dtype, *map(stride_class, walks), g.x.extent >= WIDE,
         g.y.extent >= WIDE, g.phased, g.phases > 1, tuple(n > 1 for n in g.inputs), g.rows_of(g.y) is None, g.rank,
-        problem_of(g, tf32).kind,
+        problem_of(g, tf32, target).kind,
     )  # fmt: skip
     reserved = 0 if g.packed is None else -(-g.packed.nbytes // 64) * 64
     copies = () if g.packed is None else ("b",)
     return choose_product(
-        problem_of(g, tf32), c.following, c.result, g.x.dtype, target, used, known, reserved, copies=copies
+        problem_of(g, tf32, target), c.following, c.result, g.x.dtype, target, used, known, reserved, copies=copies
     )  # fmt: skip
 
 
-def direct_product(g: Convolution, tf32: bool) -> Product:
+def direct_product(g: Convolution, tf32: bool, target: Target) -> Product:
     """The plain product that a direct convolution is."""
     x, w, y = g.x, still(g.w, g.kernel), g.y
     positions = g.n * prod(g.inputs)
@@ -263,10 +265,10 @@ def direct_product(g: Convolution, tf32: bool) -> Product:
         left = operand(y, g.og * y.channel, y.channel, py)
         right = operand(x, g.cg * x.channel, px, x.channel)
         sizes = (g.og, g.cg, positions)
-    return product_of(left, right, groups, sizes, tf32, rows=False)
+    return product_of(left, right, groups, sizes, tf32, target, rows=False)
 
 
-def problem_of(g: Convolution, tf32: bool) -> Problem:
+def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
     """The product that a convolution is, where its operands are found by index arithmetic."""
     match g.name:
         case "convolution":
@@ -280,7 +282,7 @@ def problem_of(g: Convolution, tf32: bool) -> Problem:
             run, runs, batch = g.n * prod(g.outputs), 1, g.groups * (1 if g.flat else g.taps)
     item = TensorType((), g.x.dtype).itemsize
     moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
-    kind = kind_of_product(g.x.dtype, m, n, tf32)
+    kind = kind_of_product(g.x.dtype, m, n, tf32, target)
     # whether channels of the activations are loaded several at a time
     channels = (g.cg, g.og) if g.groups > 1 else (g.cg,)
     whole = all(size * item % 16 == 0 for size in channels) and all(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gflow.compiler.targets import Target
-from gflow.compiler.targets.devices import TMA
+from gflow.compiler.targets.devices import DOT_F64, TMA
 from gflow.dialects.types import TensorType
 
 from ...dimensions import merged
@@ -89,18 +89,18 @@ class Product:
         )
 
 
-def kind_of_product(dtype: str, m: int, n: int, tf32: bool) -> str:
+def kind_of_product(dtype: str, m: int, n: int, tf32: bool, target: Target) -> str:
     """What computes a product: "cores", "single", "double", "sums"."""
     if dtype not in ("f16", "bf16", "f32", "f64") or min(m, n) == 1:
         return "sums"
     if dtype == "f64":
-        return "double"
+        return "double" if target.has(DOT_F64) else "sums"
     return "cores" if dtype != "f32" or tf32 else "single"
 
 
 def product_of(
     x: Operand, y: Operand, batch: Sequence[int], sizes: tuple[int, int, int], tf32: bool,
-    rows: bool = True,
+    target: Target, rows: bool = True,
 ) -> Product:  # fmt: skip
     """The product of operands of a batch. rows: whether batch dimensions that go on with x's rows may become rows."""
     m, n, k = sizes
@@ -110,18 +110,18 @@ def product_of(
     count = 1
     for d in dims:
         count *= d
-    kind = kind_of_product(x.dtype, m, n, tf32)
+    kind = kind_of_product(x.dtype, m, n, tf32, target)
     moved = x.itemsize * count * (m * k + k * n + m * n)
     problem = Problem(m, n, k, count, x.itemsize, kind, moved)
     return Product(replace(x, batch=xs), replace(y, batch=ys), dims, m, n, k, problem)
 
 
-def product_of_matmul(c: Contraction, tf32: bool) -> Product:
+def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
     """The product that a `gflow.matmul` is."""
     (tx, ty, tz), (sx, sy, _) = c.types, c.strides
     x = Operand(tx.dtype, sx[:-2], sx[-2], sx[-1], c.even[0])
     y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1])
-    return product_of(x, y, tz.shape[:-2], (tx.shape[-2], ty.shape[-1], tx.shape[-1]), tf32)
+    return product_of(x, y, tz.shape[:-2], (tx.shape[-2], ty.shape[-1], tx.shape[-1]), tf32, target)
 
 
 def kind_of_matmul(c: Contraction) -> str:
@@ -134,7 +134,9 @@ def kind_of_matmul(c: Contraction) -> str:
 
 
 def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Choice:
-    return choose(product_of_matmul(c, tf32), c.following, c.result, target, used, ("matmul", tf32))
+    return choose(
+        product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32)
+    )
 
 
 def choose(

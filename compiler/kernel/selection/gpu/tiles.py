@@ -115,10 +115,10 @@ def candidates(p: Problem, target: Target) -> list[Tile]:
             continue
         t = replace(t, k=k)
         t = replace(t, parts=_parts(p, t, target))
-        if _shared(t, p.item) > d.shared_memory:
+        if _shared(t, p.item, d) > d.shared_memory:
             t = replace(t, stages=2)
         fits = (
-            _shared(t, p.item) <= d.shared_memory
+            _shared(t, p.item, d) <= d.shared_memory
             and registers(p, t, target) <= target.device.thread_registers
         )
         too_large = (t.m >= 2 * p.m and t.m > 16) or (t.n >= 2 * p.n and t.n > 16)
@@ -180,7 +180,7 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
     for stages in range(t.stages, 1, -1):
         for parts in (n for n in _pieces(t) if n >= least):
             # the next tile's loads are under way while a piece goes through shared memory to be stored
-            shared = _shared(t, p.item) * stages // t.stages + t.m * t.n * p.stored // parts
+            shared = _shared(t, p.item, d) * stages // t.stages + t.m * t.n * p.stored // parts
             if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
                 at_once = min(
                     d.shared_memory // shared,
@@ -195,14 +195,20 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
 _DESCRIPTOR_BYTES = 1024
 
 
-def _shared(t: Tile, item: int) -> int:
-    return t.stages * (t.m + t.n) * t.k * item
+def _shared(t: Tile, item: int, d: Device) -> int:
+    """Bytes of shared memory."""
+    return max(1, t.stages - d.register_stages) * (t.m + t.n) * t.k * item
 
 
 def _rates(d: Device, item: int) -> dict[str, float]:
     """Operations a second of one multiprocessor, by what computes the product."""
     halves = d.matmul["f16"] if item == 2 else d.matmul.get("tf32", d.matmul["f32"])
-    rates = {"cores": halves, "single": d.vector, "double": d.matmul["f64"], "sums": d.vector}
+    rates = {
+        "cores": halves,
+        "single": d.matmul["f32"],
+        "double": d.matmul["f64"],
+        "sums": d.vector,
+    }
     return {kind: rate / d.multiprocessors for kind, rate in rates.items()}
 
 
@@ -219,7 +225,7 @@ def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     loads = (t.m + t.n) * terms * p.item / d.l2_bandwidth
     if p.ragged and not t.descriptors:
         loads *= _RAGGED
-    at_once = max(1, min(d.shared_memory // max(_shared(t, p.item), 1), 48 // t.warps, 4))
+    at_once = max(1, min(d.shared_memory // max(_shared(t, p.item, d), 1), 48 // t.warps, 4))
     each = cdiv(tiles, d.multiprocessors)
     took = each * max(arithmetic, loads)
     if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
