@@ -67,7 +67,7 @@ def test_tf32_where_it_is_allowed() -> None:
 def test_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "f.mlir"
     path.write_text(TEXT)
-    assert main([str(path), "--pipeline-for=cuda", "--emit=launches", "--target=cuda:90"]) == 0
+    assert main([str(path), "--pipeline-for=cuda:90", "--emit=launches"]) == 0
     out = capsys.readouterr().out
     assert "@f on h100" in out
     for words in ("matmul", "copy", "total", "lower bound", "concatenate"):

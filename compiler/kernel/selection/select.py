@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import func
@@ -27,18 +28,8 @@ def choices(
     Raises:
         PassError: an op has no code.
     """
-    choose: Callable[[Op], Choice]
-    if not target.gpu:
-        choose = Chooser(lives, threads or os.cpu_count() or 1, blas)
-    else:
-        choose = chooser(function, lives.body, lives.at, target)
     found = {}
-    for o in lives.body.ops:
-        if is_view(o, lives.at) or o.name == "constant":
-            continue
-        if IN_PLACE in o.op.attributes:
-            found[o.index] = Choice("none")
-            continue
+    for o, choose in _running(function, lives, target, threads, blas):
         try:
             found[o.index] = choose(o)
         except CannotLower as error:
@@ -47,5 +38,29 @@ def choices(
 
 
 def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int, int]:
-    """The scratch of each op that needs some, as its kernel would be chosen now."""
-    return {i: c.scratch for i, c in choices(function, lives, target).items() if c.scratch}
+    """The scratch of each op that needs some, as its kernel would be chosen now. Ops that have no code yet, as reshapes
+    that `gflow-materialize` will make copies of, need none."""
+    found = {}
+    for o, choose in _running(function, lives, target, 0, True):
+        with suppress(CannotLower):
+            found[o.index] = choose(o).scratch
+    return {i: size for i, size in found.items() if size}
+
+
+def _running(
+    function: func.FuncOp, lives: Lives, target: Target, threads: int, blas: bool
+) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
+    """The ops that run, in order, and what chooses for each."""
+    choose: Callable[[Op], Choice]
+    if not target.gpu:
+        choose = Chooser(lives, threads or os.cpu_count() or 1, blas)
+    else:
+        choose = chooser(function, lives.body, lives.at, target)
+    for o in lives.body.ops:
+        if not is_view(o, lives.at) and o.name != "constant":
+            yield o, _nothing if IN_PLACE in o.op.attributes else choose
+
+
+def _nothing(o: Op) -> Choice:
+    """For an op whose result is written by what makes its operands."""
+    return Choice("none")
