@@ -78,11 +78,6 @@ class Placement:
                     self.first_write = len(self.steps)
                 self.places[r] = Place(place.space, place.number, 0)
 
-    def assign_if_planned(self, o: Op) -> None:
-        """As `assign`, of an op that may be a view."""
-        if "gflow.buffers" in o.op.attributes:
-            self.assign(o)
-
     def label(self, o: Op) -> str:
         return f"{o.name} {o.op.location}"
 

@@ -70,13 +70,6 @@ def _place(lives: Lives, value: int, offsets: Sequence[int]) -> str:
     return lives.place[value] + ("" if dense else str([*strides]))
 
 
-def erase_places(function: func.FuncOp, lives: Lives) -> None:
-    """Take them away again."""
-    del function.operation.attributes["gflow.arena_size"]
-    for o in lives.making:
-        del o.op.attributes["gflow.buffers"]
-
-
 def set_number(function: func.FuncOp, name: str, value: int) -> None:
     """Set the function's attribute `gflow.<name>`."""
     i64 = ir.IntegerType.get_signless(64)

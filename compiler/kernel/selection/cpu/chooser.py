@@ -102,7 +102,9 @@ class Chooser:
         wide = result.dtype in HALVES and result.numel > 0
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            return Choice("blas", own + _widened_pieces(types) + kernel)
+            return Choice(
+                "blas", own + kernel + sum(_whole(w.nbytes) for w in widened_shapes(types))
+            )
         if wide:  # all of it at once, and what follows after that
             saved = _halves(values, types, lives)
             types = [_float(t) for t in types]
@@ -235,10 +237,6 @@ def widened_shapes(types: Sequence[TensorType]) -> list[TensorType]:
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
     piece = rows_at_a_time(rows, inner, columns)
     return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
-
-
-def _widened_pieces(types: Sequence[TensorType]) -> int:
-    return sum(_whole(ty.nbytes) for ty in widened_shapes(types))
 
 
 def _halves(values: Sequence[int], types: Sequence[TensorType], lives: Lives) -> int:
