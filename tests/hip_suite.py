@@ -9,13 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.emit.triton import build
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
 from gflow.compiler.targets import Target, parse_target
-from gflow.dialects.mlir import func
+from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program, TritonKernel
 
 TARGET = parse_target("hip:gfx942")
+SELECT = f"builtin.module(func.func(gflow-select-kernels{{target={TARGET}}},gflow-plan-memory))"
 _known: set[str] = set()
 
 
@@ -25,8 +27,13 @@ def compile_for_amd(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     build_for = build.build_program
 
     def both(function: func.FuncOp, target: Target) -> Program:
-        kernels.update(build_for(function, TARGET).triton)
-        return build_for(function, target)
+        found = build_for(function, target)
+        with function.operation.context:
+            module = ir.Module.parse(str(function.operation.parent))
+            run_pipeline(module, SELECT)
+            for again in module.body.operations:
+                kernels.update(build_for(again, TARGET).triton)
+        return found
 
     monkeypatch.setattr(build, "build_program", both)
     yield
