@@ -1,4 +1,17 @@
-"""Passes, pipelines, code generators and `gflow-opt`: IR in, IR or a program out."""
+"""Passes, pipelines, code generators and `gflow-opt`: IR in, IR or a program out.
+
+driver/   runs pipelines: from a module in the dialect to a program, with reproducers where a pass fails
+emit/     from a planned function to a `Program`: steps in order, and kernels as text in a language for each
+          kind of target
+ir/       what passes and emitters know of the IR: values, views, layouts, places, costs, locations, errors
+kernel/   kernels as data, before any language: index space, loads, expression DAG, reductions, stores
+memory/   the parts of the memory passes: who may write where, and how an arena is laid out
+passes/   the passes of the `gflow` dialect, in folders by subject: a pass a file, beside the parts that it is
+          made of
+reports/  what the compiler says about a program: costs, launches, drawings
+targets/  the targets that programs are compiled for, and the devices behind them
+tools/    the command lines: the parts of `gflow-opt`, and `gflow-reduce`
+"""
 
 from __future__ import annotations
 

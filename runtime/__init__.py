@@ -1,6 +1,27 @@
 """Executables: the arena, the table of steps, calls into PyTorch.
 
 Needs PyTorch and the dialect, nothing of the frontend or the compiler.
+
+    arena          the memory of executables: one block for all that never run at the same time
+    aten_step      running an ATen overload on tensors that live in the arena, in arguments and in results
+    bound_program  what the executables of all devices share: a program with its memory, and what a call binds to it
+    calls          what a call of a graph is given and gives back, as plain data
+    failures       errors that a run finds in values: an index beyond a dimension, a matrix that has no inverse
+    interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
+    loading        a program ready to run, on the device that it is for
+    lr_scheduler   OneFlow's learning rate schedulers that PyTorch does not have, as schedulers of PyTorch
+    micro_batches  runs a training step in several micro-batches
+    numbers        conditions on host numbers under which a program holds, as data
+    results        output tensors that are used again once the caller has dropped them
+    schedulers     PyTorch's learning rate schedulers as data: by their class's name and state, without pickle
+    seeds          where a program's random ops get their seed: PyTorch's default generator, which each call draws
+                   from
+    sizes          programs whose sizes vary: the numbers that a call's size makes
+    tensors        PyTorch tensors over memory that the program places
+    cpu/           programs for the CPU: kernels by LLVM's JIT, and the table of steps that runs them
+    cuda/          programs for CUDA devices: kernels as machine code, launched through the driver
+    stored/        programs, checkpoints and artifacts as files: written whole, checked whole, trusted only where
+                   signed
 """
 
 from __future__ import annotations

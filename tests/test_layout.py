@@ -19,6 +19,8 @@ FOLDERS = {
     "gflow.compiler": ROOT / "compiler",
     "gflow.runtime": ROOT / "runtime",
 }
+#: what authors see of these is PyTorch's and gflow's names; their docstrings are for them
+UNMAPPED = {ROOT / "frontend", ROOT / "frontend/nn", ROOT / "frontend/optim", ROOT / "frontend/amp"}
 MAY_IMPORT = {
     "gflow": {"gflow", "gflow.compiler", "gflow.runtime", "gflow.dialects"},
     "gflow.dialects": {"gflow.dialects"},
@@ -269,3 +271,18 @@ def test_every_folder_with_code_is_a_package() -> None:
     }
     bare = [str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").exists()]
     assert not bare, f"add an __init__.py to {bare}"
+
+
+def test_the_docstring_of_a_package_is_its_map() -> None:
+    missing = []
+    for folder in FOLDERS.values():
+        for path in sorted(folder.rglob("__init__.py")):
+            package = path.parent
+            inside = [p.stem for p in package.glob("*.py") if p.name != "__init__.py"]
+            inside += [f"{p.parent.name}/" for p in package.glob("*/__init__.py")]
+            if len(inside) < 3 or package in UNMAPPED:
+                continue
+            text = ast.get_docstring(ast.parse(path.read_text())) or ""
+            named = {line.strip().split("  ")[0] for line in text.splitlines()}
+            missing += [f"{path.relative_to(ROOT)}: {n}" for n in inside if n not in named]
+    assert not missing, "say in the package's docstring what these are:\n" + "\n".join(missing)

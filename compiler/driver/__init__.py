@@ -1,1 +1,13 @@
-"""Runs pipelines: from a module in the dialect to a program, with reproducers where a pass fails."""
+"""Runs pipelines: from a module in the dialect to a program, with reproducers where a pass fails.
+
+compile          from a module in the dialect to a program that the runtime can run
+inputs           reading files, and MLIR text of any kind into a module or diagnostics
+internal         unexpected exceptions as diagnostics: what broke, at which op, and what to do
+pass_manager     runs textual pass pipelines that mix upstream passes and ours
+pipeline_text    the textual form of pass pipelines: `builtin.module(func.func(cse,gflow-fuse{max-ops=64}))`
+pipelines        the pass pipelines that the compile path runs, by target, and the switches that shape them
+reproducer       reproducers: a module and the pipeline that fails on it, in one file, in MLIR's own form
+stack            room for recursion: MLIR parses, prints and verifies nested constructs by it
+stages           the IR of a program between two passes, by name: `graph.ir("fused")`
+upstream_passes  names of upstream passes, for `gflow-opt --list-passes` and for "did you mean"
+"""

@@ -1,0 +1,12 @@
+"""The passes of the `gflow` dialect, in folders by subject: a pass a file, beside the parts that it is made of.
+
+base            what a pass is: a name, a function over one `func.func`, and its options as a dataclass
+amp/            mixed precision: the pass, and its rules of what runs in halves and where values are rounded
+fusion/         which ops share a kernel: the passes that decide it, and their parts
+layout/         passes that choose how tensors lie in memory, and move the ops that only change that
+memory/         passes that give values their memory: copies, places, scratch, and the check of the plan
+recomputation/  values that are computed again rather than kept: marked modules, and what a memory budget asks
+                for
+schedule/       the order in which ops run: what must come before what, and orders for one aim each
+simplify/       algebra that keeps results exact: the sweep over a function, and its rules by subject
+"""

@@ -1,1 +1,6 @@
-"""What the compiler says about a program: costs, launches, drawings."""
+"""What the compiler says about a program: costs, launches, drawings.
+
+costs     what a program costs, before and after the passes: kernels, bytes moved, operations, time on a device
+launches  what the launches of a program for CUDA move and compute, from its IR: `gflow-opt --emit=launches`
+visual/   drawings of programs: pages and pictures that are one file and need no network
+"""

@@ -3,6 +3,10 @@
 - `devices.py`: the table: every number of a device that a pass, a cost model or a code generator reads
 - `target.py`: targets by name (`cpu`, `cuda:90`, `hip:gfx942`), and the device that stands for each
 - `host.py`: what the machine at hand has
+
+    devices  the table of devices
+    host     the machine at hand
+    target   targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
 """
 
 from .devices import DEVICES, Device

@@ -1,4 +1,12 @@
-"""The table of all ops of the dialect; a file for each family."""
+"""The table of all ops of the dialect; a file for each family.
+
+attention    scaled dot product attention and its gradients
+compute      reductions, contractions, convolutions and random numbers
+elementwise  elementwise ops: every operand and the result have one shape
+pooling      maxima and means over windows, and their gradients
+shape        shape and layout ops, constants and indexing
+structure    regions and the escape hatch
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""`torch.compile(model, backend="gflow")`: the programs of TorchDynamo and AOTAutograd, compiled by gflow."""
+"""`torch.compile(model, backend="gflow")`: the programs of TorchDynamo and AOTAutograd, compiled by gflow.
+
+backend     the backend that `torch.compile(model, backend="gflow")` finds
+overlaps    writes to parts of expanded tensors in graphs of TorchDynamo's: as `tracing/overlaps.py` has them
+            for `build()`
+program     one compiled FX graph: a function of a list of tensors
+specialize  graphs with symbolic sizes: one program for each set of sizes that comes
+trace_fx    an FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,9 @@
-"""`gflow.compile` of modules and functions, with and without gradients."""
+"""`gflow.compile` of modules and functions, with and without gradients.
+
+captured        what a function reads besides its arguments, as far as it can be seen from outside
+compiled        `gflow.compile`: one line for a module or a function
+differentiable  calls of a compiled module or function that need gradients: one program for the call and one for
+                its backward, both from one trace
+joint           a trace of a function with its gradients, divided in two: what a call runs, and what its
+                backward runs
+"""

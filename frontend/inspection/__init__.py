@@ -1,4 +1,16 @@
-"""What a graph shows of itself: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`."""
+"""What a graph shows of itself: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`.
+
+against_eager  a step beside eager: `graph.config.check_against_eager(every=N)`
+explain        `graph.explain()`: what the compiler did with a graph, and why
+kernels        `graph.kernels()`: the generated functions, and what they are for
+memory         `graph.memory()`: what memory a compiled graph takes
+noise          eager with the rounding errors of every op made anew: how far may results be apart that are both
+               right?
+profile        `graph.profile()`: where the time of a call goes, by kernel, module and phase
+spills         kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice
+               or at all
+stage          a graph's IR between two passes: what the pipeline makes of its trace up to there
+"""
 
 from __future__ import annotations
 

@@ -3,4 +3,9 @@
 - `choice.py`: what is chosen for an op, and how it stands in the IR (`gflow.kernel`)
 - `select.py`: the choice for each op of a function
 - `gpu/`, `cpu/`: the choices of a kind of target
+
+    choice  what is chosen for an op, and how it stands in the IR
+    select  the choice for each op of a function
+    cpu/    choices for a processor
+    gpu/    choices for GPUs
 """

@@ -1,1 +1,1 @@
-"""Mixed precision: what is kept in halves."""
+"""Mixed precision: the pass, and its rules of what runs in halves and where values are rounded."""

@@ -1,1 +1,9 @@
-"""Passes that choose how tensors lie in memory, and move the ops that only change that."""
+"""Passes that choose how tensors lie in memory, and move the ops that only change that.
+
+assign_layout        convolutions, and all that stands between them, from channels first to channels last
+narrow_positions     positions of maxima that only their gradient reads count from the window, in a byte, rather
+                     than from the plane
+sink_concatenations  concatenations move behind the elementwise ops that follow: these compute the parts
+sink_reshapes        reshapes that split dimensions move behind the ops that follow, until they meet one that
+                     undoes them
+"""

@@ -1,1 +1,13 @@
-"""The parts of the passes that compute values again: which, from what, and how their ops are copied."""
+"""Values that are computed again rather than kept: marked modules, and what a memory budget asks for.
+
+checkpoint     compute the values of marked module calls again in the backward, rather than keep them
+choose         which values not to keep, so that a program stays under a number of live bytes at the least cost
+problem        a scheduled function as numbers, for deciding what to compute again: who makes and reads what,
+               bytes, and what a second run of an op would read and cost
+rematerialize  compute values again where they are needed, rather than keep them, until memory fits a budget
+replay         what a program does if some values are not kept: which ops run again and when, and the bytes live
+               at each op
+rewrite        writing a choice into the IR: second runs of ops, and readers that read what these make
+scopes         the marks that `gflow-checkpoint` reads: which call of which module an op belongs to, and when it
+               runs
+"""

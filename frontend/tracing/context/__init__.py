@@ -1,1 +1,14 @@
-"""What is known while a graph is traced: the thread, who watches, module scopes, source locations, ranks."""
+"""What is known while a graph is traced: the thread, who watches, module scopes, source locations, ranks.
+
+collector             python's cyclic garbage collector, out of the way of compilation
+debug_settings        what is printed while a graph is built, as data
+deprecated_spellings  spellings of OneFlow's earlier documents: they work, and each warns once
+location              source locations of recorded ops: user frame, module path, and the forward op that a
+                      backward op comes from (by the autograd node's sequence number)
+ranks                 how many processes work together
+scopes                calls of modules whose activations are computed again, while a graph is traced
+threads               names of other libraries that mean something else in one thread for a while
+watch                 what happens while a graph is built, for whoever wants to know of it: `Watcher`
+wrappers              modules and tensors that work across processes by hooks of autograd or by a tensor class:
+                      a graph would lose what they do, so in a group of more than one rank they are refused
+"""

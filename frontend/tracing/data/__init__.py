@@ -1,1 +1,11 @@
-"""A trace as plain data: ops, values, numbers, places, sizes."""
+"""A trace as plain data: ops, values, numbers, places, sizes.
+
+bound_call  one call of a graph, its arguments bound to the parameters of `build()`
+guards      conditions on numbers: a trace holds only while they do
+places      where in an optimizer Python keeps what a traced step reads: its dicts, and the values in them
+pytrees     nested arguments and results: what PyTorch's pytrees know, dataclasses, and objects as results
+sizes       sizes that vary from call to call, in a trace
+trace       the trace: `build()`, its backward and the optimizers' updates as one list of ATen ops
+updates     which updates in place a program can make
+values      what a trace is made of: tensor values, ops with their locations, inputs and outputs
+"""

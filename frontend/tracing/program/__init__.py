@@ -1,1 +1,11 @@
-"""What a traced program consists of besides its ops: modules, shared memory, collectives, seeds."""
+"""What a traced program consists of besides its ops: modules, shared memory, collectives, seeds.
+
+collectives    collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses
+interpreter    run a trace op by op with PyTorch
+module_config  what graphs do with one module of a model: `BlockConfig`, and how authors reach it
+modules        the modules of a graph: their dotted names, parameters and buffers
+seeding        seeds of PyTorch's generator in `build()`: they would act once, while the graph is traced, so
+               they are refused
+shared         different tensors in one memory, where a program updates one of them
+unwrapped      what views of a graph's modules stand for
+"""

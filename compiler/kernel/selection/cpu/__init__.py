@@ -4,4 +4,15 @@
 - `loops.py`, `row_values.py`: how a generated kernel walks its index space, and what of a row it keeps
 - `rows.py`: a contraction's rows in pieces, each with what follows it; `batches.py`: batches of products in BLAS calls
 - `patches.py`: convolutions by patches and matrix products
+
+    batches     the batches of a product of matrices in calls of a BLAS function, each with a loop over some of them
+    chooser     the choice for each op on a processor: what computes it, and its scratch
+    geometry    sizes of a convolution, and how its kernels get them
+    loops       how a generated kernel walks its index space on a processor: the vectors' dimension, what threads
+                share, and what of a row is kept between passes, in scratch
+    patches     convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or
+                depthwise
+    row_values  which values of a row are worth keeping between the passes over it
+    rows        the rows of a contraction's result in pieces, each made and then followed by what comes after the
+                contraction
 """

@@ -5,6 +5,17 @@
 float32 is expanded into `arith` and `math` operations that are one instruction each, because
 LLVM does not vectorize calls of libm; float64 calls libm for each lane. A kernel's module needs
 `declarations(e.externals)` besides its functions. Accuracy: `docs/vector-math.md`.
+
+    arith           arithmetic on one scalar or vector type: short names over `Emitter` for long formulas
+    basic           roots, rounding, signs and the remainders: what is exact or a few instructions
+    coefficients    polynomial coefficients, lowest degree first
+    double          float64: the C library's functions lane by lane, and what C lacks composed from them
+    error_function  erf in float32, without branch or division
+    exponential     exp and its family in float32: exp, exp2, expm1, sigmoid, sinh, cosh, tanh
+    libm            calls of the C library's math functions, lane by lane
+    logarithm       log, log2, log10, log1p in float32
+    trigonometric   sin, cos, tan and their inverses in float32
+    wide            float32 functions that are computed in float64: rarely hot, and short this way
 """
 
 from __future__ import annotations
