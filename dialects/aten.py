@@ -20,12 +20,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from .extents import evaluate
 
-_NAMED = ("dtype", "device", "layout", "memory_format")
+#: what PyTorch calls the values of these types
+_NAMES = {
+    "dtype": re.compile(
+        r"bool|q?u?int\d+(x\d+)?|bfloat16|float(16|32|64)|float[48]_e\w+|complex(32|64|128)|bits\d+(x\d+)?"
+    ),
+    "device": re.compile(r"[a-z]+(:\d+)?"),
+    "layout": re.compile(r"strided|jagged|_mkldnn|sparse_(coo|cs[rc]|bs[rc])"),
+    "memory_format": re.compile(r"contiguous_format|preserve_format|channels_last(_3d)?"),
+}
+_NAMED = tuple(_NAMES)
 
 
 class AtenError(ValueError):
@@ -124,12 +134,18 @@ def decode_call(
 
 
 def check_call(text: str, operand_count: int) -> None:
-    """Check the text, without PyTorch: the names of data types and devices are not looked at.
+    """Check the text, without PyTorch.
 
     Raises:
         AtenError: as `decode_call`.
     """
-    decode_call(text, [None] * operand_count, lambda _: 0, named=lambda kind, name: name)
+    decode_call(text, [None] * operand_count, lambda _: 0, named=_known)
+
+
+def _known(tag: str, content: str) -> str:
+    if not _NAMES[tag].fullmatch(content):
+        raise AtenError(f"torch has no {tag} named {content!r}")
+    return content
 
 
 def _named(tag: str, content: str) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from gflow.lowering import registry
 Tensor = torch.Tensor
 
 
+#: a number in a file: nothing that a signature can hold
+SCALE = Path(tempfile.mkdtemp()) / "scale.txt"
+SCALE.write_text("1")
+
+
 class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +31,7 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.seen += 1
         hidden = torch.tanh(self.norm(self.first(x)))  # the line of tanh
-        return self.last(hidden * float(os.environ.get("SCALE", "1")))  # the line of the scale
+        return self.last(hidden * float(SCALE.read_text()))  # the line of the scale
 
 
 class Training(nn.Graph):
@@ -101,17 +107,20 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "'model'" in text
 
 
-def test_a_value_of_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_of_python_is_named() -> None:
     """Also after the first step; the step itself is made, and later ones are not disturbed."""
     graph = Training(Network())
     graph.config.check_against_eager(every=2, on_difference="warn")
     data = batches(5)
     for batch in data[:3]:
         graph(*batch)
-    monkeypatch.setenv("SCALE", "2")  # nothing that a signature can hold
-    graph(*data[3])  # not a checked one
-    with pytest.warns(UserWarning, match="no part of the signature") as told:
-        graph(*data[4])
+    SCALE.write_text("2")
+    try:
+        graph(*data[3])  # not a checked one
+        with pytest.warns(UserWarning, match="no part of the signature") as told:
+            graph(*data[4])
+    finally:
+        SCALE.write_text("1")
     text = str(told[0].message)
     assert line("the line of the scale") in text
     assert "2.0) now" in text

@@ -127,11 +127,11 @@ def test_convolutions_and_batch_statistics() -> None:
 
 def test_convolutions_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of patches, and of what follows a product, that are empty for small sizes."""
-    from gflow.compiler.emit.cpu.product import convolution, epilogue
+    from gflow.compiler.kernel.selection.cpu import patches, rows
 
-    monkeypatch.setattr(convolution, "_PIECE", 1 << 14)
+    monkeypatch.setattr(patches, "_PIECE", 1 << 14)
     for name, value in (("_PIECE", 1 << 12), ("_LARGE", 0), ("_SCRATCH", 1 << 12)):
-        monkeypatch.setattr(epilogue, name, value)
+        monkeypatch.setattr(rows, name, value)
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, stride=2),
         nn.GELU(), nn.Conv2d(16, 32, 1), nn.ReLU(), nn.Flatten(1), nn.Linear(32 * 16, 5),

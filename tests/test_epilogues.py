@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflow as flow
-from gflow.compiler.emit.cpu.product import convolution, epilogue
+from gflow.compiler.kernel.selection.cpu import patches, rows
 
 
 @pytest.fixture(params=["as is", "small pieces"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice that large sizes make, for small ones, too."""
     if request.param == "small pieces":
-        monkeypatch.setattr(epilogue, "_LARGE", 0)
-        monkeypatch.setattr(epilogue, "_FEW_TERMS", 1 << 30)
-        monkeypatch.setattr(epilogue, "_PIECE", 700)
-        monkeypatch.setattr(epilogue, "_SCRATCH", 900)
-        monkeypatch.setattr(convolution, "_PIECE", 2000)
+        monkeypatch.setattr(rows, "_LARGE", 0)
+        monkeypatch.setattr(rows, "_FEW_TERMS", 1 << 30)
+        monkeypatch.setattr(rows, "_PIECE", 700)
+        monkeypatch.setattr(rows, "_SCRATCH", 900)
+        monkeypatch.setattr(patches, "_PIECE", 2000)
 
 
 class Step(flow.nn.Graph):

@@ -312,10 +312,10 @@ def test_unknown_overloads(name: str) -> None:
     "view",
     [
         lambda x: x.as_strided((4, 3), (1, 4)),
-        lambda x: (x * 1).as_strided((2, 3), (1, 2), 3),
+        lambda x: x.as_strided((2, 3), (1, 2), 3),
         lambda x: x.t().clone().as_strided((3, 4), (4, 1)),
         lambda x: x.reshape(3, 4, 1, 1).clone().as_strided_((3, 4, 1, 1), (4, 1, 4, 4)) * 2,
-        lambda x: torch.as_strided_scatter(x * 1, torch.ones(2, 3), (2, 3), (1, 2), 3),
+        lambda x: torch.as_strided_scatter(x, torch.ones(2, 3), (2, 3), (1, 2), 3),
         lambda x: torch.as_strided_scatter(x, torch.ones(4, 3), (4, 3), (1, 4)),
     ],
 )

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.errors import GraphInputError, GraphTraceError
 
 Function = Callable[[Tensor], list[Tensor]]
 INF = float("inf")
@@ -200,3 +201,15 @@ def test_random_views(seed: int) -> None:
         assert "one in memory" in text or "no base" in text
         return
     same(found, wanted)
+
+
+def test_an_offset_counts_from_where_an_input_begins() -> None:
+    """`as_strided` with a storage_offset: as eager where an input begins with its memory, else an error."""
+    parts = graph(lambda x: x.as_strided((2, 3), (1, 2), 3) * 1)
+    x, longer = torch.randn(12), torch.randn(20)
+    assert torch.equal(parts(x), x.as_strided((2, 3), (1, 2), 3))
+    with pytest.raises(GraphInputError, match=r"begins 5 elements behind that; pass a copy"):
+        parts(longer[5:17])
+    assert torch.equal(parts(longer[:12]), longer.as_strided((2, 3), (1, 2), 3))
+    with pytest.raises(GraphTraceError, match="knows nothing of what lies before"):
+        graph(lambda x: x.as_strided((2, 3), (1, 2), 3) * 1)(longer[5:17])

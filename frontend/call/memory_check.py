@@ -1,4 +1,4 @@
-"""Inputs of a call that lie in the memory of what the program updates."""
+"""Inputs of a call that lie in the memory of what the program updates, or not where it looks for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class MemoryCheck:
                 after_build = last.get(out.value) == "optimizer"
                 entry = (out.alias, after_build)
                 self._storages.setdefault(storage_of(tensor), []).append(entry)
-        self.needed = bool(self._inputs or self._storages)
+        self._from_start = [position for position, _ in slots if trace.inputs[position].from_start]
+        self.needed = bool(self._inputs or self._storages or self._from_start)
 
     def apply(self, given: list[torch.Tensor]) -> None:
         """Exchange inputs for copies where only optimizers update their memory, after all that reads them.
@@ -45,8 +46,16 @@ class MemoryCheck:
             given: the arguments of the program.
 
         Raises:
-            GraphInputError: `build()` updates one of two tensors in one memory.
+            GraphInputError: `build()` updates one of two tensors in one memory, or counts from where the memory of
+                an input begins, and the input doesn't begin there.
         """
+        for position in self._from_start:
+            if given[position].storage_offset():
+                raise GraphInputError(
+                    f"{here()}: build() calls as_strided with a storage_offset, which counts from where the memory "
+                    f"of input {self.trace.inputs[position].name!r} begins, and the tensor of this call begins "
+                    f"{given[position].storage_offset()} elements behind that; pass a copy (.clone()) of it."
+                )
         for position, _ in self.slots:
             tensor = given[position]
             for other, after_build in self._storages.get(storage_of(tensor), ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,10 +15,11 @@ from gflow.tracing.data.values import TraceOp
 
 class FrameRecorder(Watcher):
     """Keeps the code of all functions on the stack of each op and each call of a module, with their
-    globals. outside: the function that calls `build()`. Optimizers are left out: they have guards of their own.
+    globals. outside: the functions that call `build()` and optimizers. Optimizers are left out: they have guards of
+    their own.
     """
 
-    def __init__(self, outside: CodeType) -> None:
+    def __init__(self, outside: Collection[CodeType]) -> None:
         self.outside = outside
         self.codes: dict[CodeType, dict[str, Any]] = {}
         self._seen: list[FrameType] = []
@@ -31,7 +33,7 @@ class FrameRecorder(Watcher):
 
     def _look(self) -> None:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code is not self.outside:
+        while frame is not None and frame.f_code not in self.outside:
             code = frame.f_code
             if code not in self.codes:
                 self.codes[code] = frame.f_globals

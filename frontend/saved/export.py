@@ -171,6 +171,11 @@ class _Saved:
                 f"{trace.name} cannot be saved: it has a dimension marked with dynamic_dim(), which artifacts "
                 "do not carry yet; save a graph that was called without marks"
             )
+        if any(entry.from_start for entry in trace.inputs):
+            raise GraphError(
+                f"{trace.name} cannot be saved: it calls as_strided with a storage_offset on an input, which counts "
+                "from where the input's memory begins; leave storage_offset out, or call .clone() first"
+            )
         if call.problem:
             raise GraphError(f"{trace.name} cannot be saved: {call.problem}")
         arguments: list[list[Any]] = []

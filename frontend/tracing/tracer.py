@@ -165,6 +165,7 @@ class Tracing:
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()
+        self._check_begins()
         trace = self.trace
         trace.out_leaves, trace.out_spec = flatten_result(result)
         self.outputs = self._results(trace)
@@ -302,6 +303,18 @@ class Tracing:
         self.views[index] = self.rewrites.stand_ins[id(first)].index
         with contextlib.nullcontext() if self.recorder.active else self._active():
             return view_in(wrapper, first, tensor)
+
+    def _check_begins(self) -> None:
+        """
+        Raises:
+            GraphTraceError: the program counts from where an input's memory begins, and runs for parts of it.
+        """
+        found = next((i for i in self.recorder.inputs if i.from_start), None)
+        if found is not None and self.micro_batches > 1:
+            raise GraphTraceError(
+                f"build() calls as_strided with a storage_offset on input {found.name!r}, of which each micro-batch "
+                "is a part that begins elsewhere. Leave storage_offset out, or call .clone() first."
+            )
 
     def _check_memory(self) -> None:
         """No tensor that is updated lies in the memory of another.
@@ -679,6 +692,6 @@ def _is_unusable(tensor: torch.Tensor) -> bool:
     return lazy or tensor.layout != torch.strided or tensor.is_quantized
 
 
-#: the function that calls `build()`
-OUTSIDE = Tracing.run_build.__code__
+#: the functions that call `build()`, and optimizers
+OUTSIDE = (Tracing.run_build.__code__, Tracing.finish.__code__)
 _PARTS = ("ops", "outputs")

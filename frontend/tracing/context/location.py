@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from weakref import WeakKeyDictionary
@@ -81,11 +81,11 @@ def optimizer_added(optimizer: torch.optim.Optimizer) -> None:
 class Locator:
     """Answers "where does the op being dispatched come from?" while a trace is recorded.
 
-    outside: the function that calls `build()` and optimizers; lines of Python around it are not where
+    outside: the functions that call `build()` and optimizers; lines of Python around them are not where
         an op comes from. Ops that no user code runs inside of it come from `home`.
     """
 
-    def __init__(self, module_names: Mapping[int, str], outside: CodeType | None = None) -> None:
+    def __init__(self, module_names: Mapping[int, str], outside: Collection[CodeType] = ()) -> None:
         self.module_names, self.outside = module_names, outside
         self.home = ("<unknown>", 0)
         self.stack: list[str] = [""]
@@ -115,7 +115,7 @@ class Locator:
 
     def _user_line(self) -> tuple[str, int]:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code is not self.outside:
+        while frame is not None and frame.f_code not in self.outside:
             if is_user_code(frame.f_code):
                 return frame.f_code.co_filename, frame.f_lineno
             frame = frame.f_back

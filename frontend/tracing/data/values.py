@@ -67,12 +67,14 @@ class TraceOp:
 @dataclass(eq=False, slots=True)
 class TraceInput:
     """An argument of the traced function. `tensor` is the real tensor whose storage is
-    read and updated (None for a graph input)."""
+    read and updated (None for a graph input). `from_start`: the program counts from where the
+    input's memory begins, so the input must begin there."""
 
     value: TraceValue
     role: str
     name: str
     tensor: torch.Tensor | None
+    from_start: bool = False
 
 
 @dataclass(eq=False, slots=True)

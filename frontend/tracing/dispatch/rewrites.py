@@ -218,7 +218,7 @@ def unwrap(wrapper: Tensor) -> Tensor:
 # handlers
 
 
-def _handled(handler: Any, mode: Rewrites, func: Any, *args: Any, **kwargs: Any) -> Any:
+def _handled(handler: Any, mode: Rewrites, func: Any, /, *args: Any, **kwargs: Any) -> Any:
     return handler(mode, func, args, kwargs)
 
 
@@ -540,12 +540,13 @@ def _strided(place: int) -> Callable[..., Any]:
         known = mode.argument_of(args[0]) if given and args else None
         if known is not None:
             entry = mode.recorder.inputs[known.index]
-            if entry.role == "input" or known.real.storage_offset():
+            if known.real.storage_offset():
                 raise GraphTraceError(
                     f"{where}: {func.__name__}() with storage_offset counts from where the memory begins that "
-                    f"{entry.role} {entry.name!r} lies in, which may be another place in each call. Leave "
-                    "storage_offset out, which starts at the tensor, or call .clone() first."
+                    f"{entry.role} {entry.name!r} lies in, and a graph knows nothing of what lies before the tensor. "
+                    "Leave storage_offset out, which starts at the tensor, or call .clone() first."
                 )
+            entry.from_start = entry.role == "input"
         return func(*args, **kwargs)
 
     return handler
