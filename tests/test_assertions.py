@@ -31,7 +31,10 @@ BODIES = {
     "raise": ("if (x < 0).any():\n        raise ValueError('negative')", True),
     "raise unless": ("if not (x > 0).all():\n        raise RuntimeError(f'in {x.shape}')", True),
     "raise or": ("if (x < 0).any() or (x > 9).any():\n        raise IndexError", True),
-    "distribution": ("return torch.distributions.Normal(x, x).log_prob(x)", True),
+    "distribution": (
+        "return torch.distributions.Normal(x, x, validate_args=True).log_prob(x)",
+        True,
+    ),
 }
 #: what stays a choice by value
 REFUSED = {
