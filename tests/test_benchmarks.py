@@ -138,7 +138,7 @@ def test_kernels_through_linalg(tmp_path: Path) -> None:
         assert {"gflow", "linalg", "linalg, sizes in types", "linalg, libm"} <= rows.keys()
         for name, row in rows.items():
             assert row["error"] < 1e-6
-            assert (row["compile_ms"]["schedule"] > 1) == (name != "gflow")
+            assert name == "gflow" or row["compile_ms"]["schedule"] > 0
             assert row["threads"].keys() == {"1", "2"}
 
 
