@@ -3,15 +3,11 @@
 Before:
 
     %0 = "gflow.matmul"(%x, %w) : (tensor<256x65536xbf16>, tensor<65536x320xbf16>) -> tensor<256x320xbf16>
-    %1 = "gflow.fused"(%0) ({…}) {kind = "row"} : (tensor<256x320xbf16>) -> tensor<256xf32>
 
-After `gflow-select-kernels{target=cuda:90}`; the function has `gflow.target = "cuda:90"`:
+After `gflow-select-kernels{target=cuda:90}`:
 
-    %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", loads = "descriptors", parts = 4 : i64,
-        scratch = 7864320 : i64, split_k = 24 : i64, stages = 3 : i64, tile = array<i64: 128, 256, 64>,
-        warps = 8 : i64}} : …
-    %1 = "gflow.fused"(%0) ({…}) {gflow.kernel = {block = array<i64: 2, 512>, kind = "region",
-        warps = 4 : i64}, kind = "row"} : …
+    %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", scratch = 10485760 : i64, split_k = 32 : i64,
+        stages = 3 : i64, tile = array<i64: 128, 256, 64>, warps = 8 : i64}} : …
 
 `gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
 them. Choices can be edited: one that code cannot follow is an error at the op. Pointwise ops that share one launch
