@@ -453,3 +453,25 @@ def test_reading_in_parts_what_is_written_is_refused_as_by_torch(seed: int) -> N
     assert (theirs is None) == (ours is None)
     if theirs is not None and ours is not None:
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian"])
+def test_medians_of_elements_in_one_place(name: str) -> None:
+    """PyTorch's kernel gives something else for a constant or an expanded tensor than for a copy of it."""
+
+    def function(x: Tensor) -> Any:
+        constant = torch.full((8, 8), -1.0)
+        repeated = (x * 2).expand(8, 8)
+        median = getattr(torch, name)
+        return median(constant, -1)[0] * x, median(repeated, -1)[0], median(repeated)
+
+    x = torch.randn(8, 1)
+    first, second, third = graph_of(function)(x)
+    assert torch.equal(first, -x.expand(8, 8).t().contiguous().t())
+    assert torch.equal(second, x[:, 0] * 2)
+    assert torch.equal(third, getattr(torch, name)((x * 2).expand(8, 8).contiguous()))
+
+
+def test_calls_that_take_row_major_operands_only() -> None:
+    x = torch.randn(3, 5)
+    assert torch.allclose(graph_of(lambda x: F.pdist(x.t() * 1.0))(x), F.pdist(x.t().contiguous()))

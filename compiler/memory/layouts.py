@@ -26,9 +26,16 @@ _ATTENTION = "aten._scaled_dot_product_"
 _EXTRAS = {"attention": 3, "attention_grad": 6}
 #: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has the
 #: meaning that the trace relies on for row-major ones (`_row_major_matrix` in frontend/tracing/dispatch/rewrites.py)
-_ROW_MAJOR_CALLS = frozenset(
-    {"aten._linalg_det.default", "aten._linalg_slogdet.default", "aten._linalg_solve_ex.default"}
-)
+_FACTORS = ("_linalg_det.default", "_linalg_slogdet.default", "_linalg_solve_ex.default")
+#: calls of PyTorch whose kernels on the CPU give wrong results where elements share memory, as those of a constant do
+#: that is one element read everywhere: medians permute a copy that they make with the operand's strides
+_PERMUTES = ("median.default", "median.dim", "nanmedian.default", "nanmedian.dim")
+#: calls of PyTorch whose kernels raise where an operand isn't row-major
+_CHECKS = (
+    "_pdist_forward.default", "_pdist_backward.default",
+    "native_group_norm.default", "native_group_norm_backward.default",
+)  # fmt: skip
+_ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, *_CHECKS))
 
 #: ops that write their results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset(
