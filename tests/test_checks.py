@@ -301,3 +301,16 @@ def test_a_dry_run_for_a_device_knows_checks() -> None:
 )  # fmt: skip
 def test_places_in_labels(label: str, line: str) -> None:
     assert where(label) == line
+
+
+def test_one_hot_takes_int64_only() -> None:
+    class Classes(nn.Graph):
+        def build(self, i: torch.Tensor) -> torch.Tensor:
+            return F.one_hot(i, 3)
+
+    classes = torch.tensor([0, 2])
+    assert torch.equal(Classes()(classes), F.one_hot(classes, 3))
+    with pytest.raises(
+        gflow.GraphTraceError, match=r"dtype int64, got int32; convert them with \.long"
+    ):
+        Classes()(classes.int())

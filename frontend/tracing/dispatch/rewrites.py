@@ -452,6 +452,11 @@ def _one_hot(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str,
             f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
             "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
         )
+    if tensor.dtype != torch.int64:
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: one_hot() takes classes of dtype int64, got "
+            f"{str(tensor.dtype).removeprefix('torch.')}; convert them with .long()"
+        )
     fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
     fail_if(
         tensor >= num_classes, "RuntimeError",
