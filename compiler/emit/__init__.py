@@ -2,6 +2,7 @@
 
 aten_ops      ops that run through PyTorch, because they have no kernel here (yet)
 aten_pooling  pooling through PyTorch: on the CPU its kernels walk either layout
+movement      ops that only move or make elements, as copies between places: what the code for each kind of target runs
 placement     where a planned function's values live, and the steps that a program gets: what every code
               generator starts from
 steps         from the ops of a planned function to steps, by a table: what code generators do alike

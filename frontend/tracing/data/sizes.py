@@ -14,7 +14,7 @@ from typing import Any
 from gflow.dialects.extents import Symbol, evaluate, formula
 
 from .trace import Trace
-from .values import TraceInput, TraceOp, TraceOutput, TraceValue
+from .values import TraceOp, TraceOutput, TraceValue
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def with_size(trace: Trace, n: int) -> Trace:
         return number(x)
 
     made = replace(trace)
-    made.inputs = [TraceInput(convert(i.value), i.role, i.name, i.tensor) for i in trace.inputs]
+    made.inputs = [replace(i, value=convert(i.value)) for i in trace.inputs]
     made.ops = [
         TraceOp(
             op.func, convert(op.args), convert(op.kwargs), convert(op.results), op.loc, op.scope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gflow.compiler.emit.movement import concatenation, counting, reversal
 from gflow.compiler.emit.placement import shifted
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
@@ -58,14 +59,9 @@ def fill(b: Builder, o: Op, value: float | int | bool, target: Place, ty: Tensor
 
 
 def iota(b: Builder, o: Op) -> None:
-    dim = read(OPS["iota"], o.op.attributes)["dim"]
     (r,) = o.results
-    ty = b.body.types[r]
-    nodes = [Node("index", "i64", slot=0)]
-    if ty.dtype != "i64":
-        nodes.append(Node("convert", ty.dtype, (0,), {"dtype": ty.dtype}))
-    walk = tuple(int(d == dim) for d in range(ty.rank))
-    write(b, o, b.place(r), ty, b.strides(r), nodes, indices=[walk])
+    nodes, walk = counting(b, o)
+    write(b, o, b.place(r), b.body.types[r], b.strides(r), nodes, indices=[walk])
 
 
 def pad(b: Builder, o: Op) -> None:
@@ -80,24 +76,10 @@ def pad(b: Builder, o: Op) -> None:
 
 
 def concatenate(b: Builder, o: Op) -> None:
-    (r,) = o.results
-    dim = read(OPS["concatenate"], o.op.attributes)["dim"]
-    ty, strides = b.body.types[r], b.strides(r)
-    start = 0
-    for x in o.operands:
-        part = b.body.types[x]
-        target = shifted(b.place(r), start * strides[dim], ty)
-        copy(b, o, b.place(x), b.strides(x), target, strides, part)
-        start += part.shape[dim]
+    for part in concatenation(b, o):
+        copy(b, o, *part)
 
 
 def reverse(b: Builder, o: Op) -> None:
-    """A copy that reads from the last element on, with negative strides."""
-    (x,), (r,) = o.operands, o.results
-    dims = read(OPS["reverse"], o.op.attributes)["dims"]
-    ty, own = b.body.types[x], b.strides(x)
-    if ty.numel == 0:
-        return
-    start = shifted(b.place(x), sum((ty.shape[d] - 1) * own[d] for d in dims), ty)
-    flipped = tuple(-s if d in dims else s for d, s in enumerate(own))
-    copy(b, o, start, flipped, b.place(r), b.strides(r), ty)
+    for part in reversal(b, o):
+        copy(b, o, *part)
