@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from gflow.dialects.program import DeviceCode
-from gflow.dialects.program_form import unpacked
+from gflow.dialects.program.form import unpacked
 
 #: bytes of an access of a thread, which is as wide as they get
 FULL = 16
@@ -64,7 +64,7 @@ class Traffic:
 
 def traffic_of(code: DeviceCode) -> Traffic:
     """The traffic of a kernel."""
-    return traffic(disassembled(unpacked(code.cubin)))
+    return traffic(disassembled(unpacked(code.image)))
 
 
 def threads(code: DeviceCode) -> int:

@@ -1,8 +1,10 @@
 """Passes, pipelines, code generators and `gflow-opt`: IR in, IR or a program out.
 
+distribution/  collectives, pipeline schedules and their times on many ranks
 driver/   runs pipelines: from a module in the dialect to a program, with reproducers where a pass fails
 emit/     from a planned function to a `Program`: steps in order, and kernels as text in a language for each
           kind of target
+engines/  programs in the forms that other engines read: StableHLO and ONNX
 ir/       what passes and emitters know of the IR: values, views, layouts, places, costs, locations, errors
 kernel/   kernels as data, before any language: index space, loads, expression DAG, reductions, stores
 memory/   the parts of the memory passes: who may write where, and how an arena is laid out

@@ -49,9 +49,11 @@ def build_op(
     )
     types = [ty.mlir() for ty in result_types]
     if definition.mixed:
-        attributes["operandSegmentSizes"] = segment_sizes([v.type for v in operands])
+        attributes["operandSegmentSizes"] = segment_sizes(
+            [v.type for v in operands], definition.groups
+        )
         if definition.results is None:
-            attributes["resultSegmentSizes"] = segment_sizes(types)
+            attributes["resultSegmentSizes"] = segment_sizes(types, definition.groups)
     return ir.Operation.create(
         f"gflow.{name}",
         results=types,
@@ -61,16 +63,16 @@ def build_op(
     )
 
 
-def segment_sizes(types: Sequence[ir.Type]) -> ir.Attribute:
-    """The lengths of the runs of equal types, for a `mixed` op.
+def segment_sizes(types: Sequence[ir.Type], groups: int = MIXED_GROUPS) -> ir.Attribute:
+    """The lengths of the runs of equal types, for a `mixed` op. groups: that it has.
 
     Raises:
         VerifyError: there are more runs than such an op has groups; order operands by type.
     """
     runs = [len(list(run)) for _, run in groupby(types)]
-    if len(runs) > MIXED_GROUPS:
-        raise VerifyError(f"{len(runs)} runs of equal types, at most {MIXED_GROUPS} are possible")
-    return ir.DenseI32ArrayAttr.get(runs + [0] * (MIXED_GROUPS - len(runs)))
+    if len(runs) > groups:
+        raise VerifyError(f"{len(runs)} runs of equal types, at most {groups} are possible")
+    return ir.DenseI32ArrayAttr.get(runs + [0] * (groups - len(runs)))
 
 
 def build(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any] | None = None) -> ir.Value:

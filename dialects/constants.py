@@ -96,7 +96,9 @@ def element_bytes(attribute: ir.Attribute, ty: TensorType) -> bytes:
 def _resource_bytes(attribute: ir.Attribute, ty: TensorType) -> bytes:
     """The bytes of a resource. The bindings show them only in the text of an op that has it."""
     with attribute.context, ir.Location.unknown():
-        holder = ir.Operation.create("builtin.module", attributes={"v": attribute}, regions=1)
+        holder = ir.Operation.create(
+            "builtin.module", attributes={"v": attribute}, regions=1, ip=False
+        )
         holder.regions[0].blocks.append()
         text = holder.get_asm(assume_verified=True)
     name = str(attribute).partition("<")[2].rpartition("> : ")[0]

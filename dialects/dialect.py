@@ -8,8 +8,9 @@ from typing import Any
 
 from .attributes import forget_attributes
 from .mlir import ext, ir
-from .opdef import MIXED_GROUPS, OpDef, VerifyError
+from .opdef import OpDef, VerifyError
 from .ops import OPS
+from .ops.structure import ENGINE_YIELD
 from .types import forget_types
 from .verify import check
 
@@ -70,7 +71,7 @@ def _verifier(definition: OpDef) -> Any:
 
 def _make_class(definition: OpDef) -> type:
     annotations: dict[str, Any] = {}
-    groups = MIXED_GROUPS if definition.mixed else 1
+    groups = definition.groups if definition.mixed else 1
     if definition.mixed:
         for i in range(groups):
             annotations[f"inputs{i}"] = Sequence[ext.Operand[Any]]
@@ -90,7 +91,7 @@ def _make_class(definition: OpDef) -> type:
     for i in range(definition.regions):
         annotations[f"region{i}"] = ext.Region
     traits: list[Any] = [_Effects] if definition.pure else []
-    if definition.name == "yield":
+    if definition.name in ("yield", ENGINE_YIELD):
         traits.append(_Terminator)
     if definition.regions:
         traits.append(_Isolated)

@@ -100,7 +100,11 @@ class Piece:
     limit: int
 
     def times(self, factor: int, divisor: int = 1) -> Piece:
-        """The same in another unit: all three times `factor / divisor`."""
+        """The same in another unit: all three times `factor / divisor`.
+
+        Raises:
+            ValueError: that gives no integers.
+        """
         scaled = [divmod(x * factor, divisor) for x in (self.whole, self.first, self.limit)]
         if any(rest for _, rest in scaled):
             raise ValueError(f"{self} in units of {divisor}/{factor} is no integer")

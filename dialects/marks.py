@@ -16,6 +16,9 @@ from .opdef import Attr, VerifyError
 #: on an op: which kernel it runs as. On a function: the target that kernels were selected for
 KERNEL, TARGET = "gflow.kernel", "gflow.target"
 
+#: on an op that no engine runs, in a partitioned program: why
+STAYS = "gflow.stays"
+
 #: of `gflow.kernel`, by kind: the fields that it needs
 KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "none": (),  # nothing to do: no elements
@@ -24,7 +27,7 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "depthwise": (),
     "zero": (),  # a sum of nothing
     "argmax": ("block", "warps"),
-    "kernel": (),  # one that has no other way to run
+    "kernel": (),  # the kernel that the op has
     "pytorch": (),  # a call of PyTorch's
     "blas": (),
     "patches": (),
@@ -35,9 +38,11 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "kind": Attr("str", "what computes the op", choices=tuple(KERNEL_KINDS)),
     "scratch": Attr("i64", "bytes that it needs while it runs"),
     "tile": Attr("i64[]", "of a product: rows, columns and terms of the tile that a program holds"),
-    "block": Attr("i64[]", "of a region: rows and columns that a program holds, or columns alone"),
-    "warps": Attr("i64", "of a program"),
-    "stages": Attr("i64", "tiles of the loop over the terms that are on their way at once"),
+    "block": Attr(
+        "i64[]", "of other kernels: rows and columns that a program holds, or one of them"
+    ),
+    "warps": Attr("i64", "of a program, of 32 threads each"),
+    "stages": Attr("i64", "tiles of the inner loop that are on their way at once"),
     "parts": Attr("i64", "pieces of the tile in which what follows a product is computed"),
     "loads": Attr(
         "str", "how operands come: addresses or TMA", choices=("pointers", "descriptors")
@@ -50,7 +55,17 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "copies": Attr(
         "str[]", "operands that are copied first so that whole vectors of them can be loaded"
     ),
+    "then": Attr(
+        "any",
+        "block, warps, stages and pieces of the op's other launches, in order: copies of operands, then what comes "
+        "after the kernel",
+    ),
+    "library": Attr("str", "whose kernel of attention PyTorch is to call"),
+    "tuned": Attr("str", "the device that the choice was measured on; it is not measured again"),
 }
+
+#: fields of one launch, which the entries of `then` have
+WAY_FIELDS = ("block", "warps", "stages", "pieces")
 
 #: by where they stand: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
@@ -60,7 +75,7 @@ _KINDS = {
         "gflow.stand_in": "i64",
     },
     "result": {"gflow.name": "str"},
-    "op": {"gflow.launch": "i64"},
+    "op": {"gflow.launch": "i64", STAYS: "str"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
 
@@ -110,14 +125,34 @@ def _of(attributes: Any, place: str) -> Iterator[str]:
 
 def _of_kernel(attribute: ir.Attribute) -> Iterator[str]:
     """A choice has the fields of its kind, each as it is declared, and sizes that a device can have."""
+    yield from _of_fields(attribute, tuple(KERNEL_FIELDS))
+    if not isinstance(attribute, ir.DictAttr):
+        return
+    given = {entry.name: entry.attr for entry in attribute}
+    kind, then = given.get("kind"), given.get("then")
+    needed = KERNEL_KINDS.get(kind.value, ()) if isinstance(kind, ir.StringAttr) else ()
+    for name in ("kind", *needed):
+        if name not in given:
+            yield f"needs {name}"
+    if then is None:
+        return
+    if not isinstance(then, ir.ArrayAttr):
+        yield f"then must be an array of dictionaries, found {then}"
+        return
+    for entry in then:
+        for what in _of_fields(entry, WAY_FIELDS):
+            yield f"then {what}"
+
+
+def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(attribute, ir.DictAttr):
         yield f"must be a dictionary, found {attribute}"
         return
     values: dict[str, Any] = {}
     for entry in attribute:
         spec = KERNEL_FIELDS.get(entry.name)
-        if spec is None:
-            yield f"has no field '{entry.name}'; there are {', '.join(KERNEL_FIELDS)}"
+        if spec is None or entry.name not in names:
+            yield f"has no field '{entry.name}'; there are {', '.join(names)}"
             continue
         try:
             values[entry.name] = from_mlir(spec, entry.attr)
@@ -126,9 +161,6 @@ def _of_kernel(attribute: ir.Attribute) -> Iterator[str]:
             continue
         if spec.choices and values[entry.name] not in spec.choices:
             yield f"{entry.name} must be one of {', '.join(spec.choices)}, found {entry.attr}"
-    for name in ("kind", *KERNEL_KINDS.get(values.get("kind", ""), ())):
-        if name not in attribute:
-            yield f"needs {name}"
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else (value,)
         if any(isinstance(n, int) and not 0 <= n < 1 << 62 for n in numbers):

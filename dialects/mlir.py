@@ -29,6 +29,16 @@ def _cast(kind: Any) -> Callable[[Any], Any]:
 for _kind in (ir.UnknownLoc, ir.NameLoc, ir.FileLineColLoc, ir.FusedLoc, ir.CallSiteLoc):
     _cext.register_type_caster(_kind.static_typeid, replace=True)(_cast(_kind))
 
+
+def stablehlo() -> Any:
+    """The bindings of the StableHLO dialect, its serializer and its reference interpreter."""
+    # start-up: few programs are written for engines
+    from torch_mlir._mlir_libs import _stablehlo
+
+    return _stablehlo
+
+
 __all__ = [
-    "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "translate_module_to_llvmir",
+    "ExecutionEngine", "PassManager", "ext", "func", "ir", "rewrite", "stablehlo",
+    "translate_module_to_llvmir",
 ]  # fmt: skip

@@ -2,7 +2,8 @@
 
 An `OpDef` holds all that the project knows of an op: its summary (for the docs), operands,
 attributes, the shape rule (which the builder uses to infer result types and the verifier to
-check them), and for elementwise ops the scalar expression of both code generators.
+check them), the rule by which it is split over ranks, and for elementwise ops the scalar expression of both code
+generators.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .sharding import ShardingRule
 from .types import TensorType
 
 
@@ -68,10 +70,11 @@ class OpDef:
     mixed: variadic (or optional) operands and results differ in type. IRDL binds one type to a variadic group,
         so such an op has `MIXED_GROUPS` groups, each a run of neighbours of one type, and
         attributes with their lengths (`operandSegmentSizes`, `resultSegmentSizes`), which the
-        builder writes.
+        builder writes. groups: how many groups, where they are not that many.
     cost: relative arithmetic cost of one element (an add is 1); fusion decides recomputation by it.
     amp: what mixed precision does with it, one of `AMP_CLASSES`; where that depends on the attribute
         `kind`, `amp_kinds` says how.
+    sharding: which of its dimensions are split together over ranks; an op without a rule runs on whole values.
     """
 
     name: str
@@ -91,8 +94,10 @@ class OpDef:
     full_results: tuple[int, ...] = ()
     pure: bool = True
     mixed: bool = False
+    groups: int = MIXED_GROUPS
     regions: int = 0
     example: str = ""
+    sharding: ShardingRule | None = None
 
     @cached_property
     def min_operands(self) -> int:

@@ -152,7 +152,11 @@ def type_of(value: ir.Value) -> TensorType:
 
 
 def tensor_type(ty: ir.Type) -> TensorType:
-    """As `type_of`, from an MLIR type."""
+    """As `type_of`, from an MLIR type.
+
+    Raises:
+        TypeError: it is no tensor of static shape and known element type.
+    """
     found = try_tensor_type(ty)
     if found is None:
         raise TypeError(f"expected a tensor of static shape and a known element type, found {ty}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .aten import AtenError, check_call
+from .aten.calls import AtenError, check_call
 from .attributes import read
 from .mlir import ir
 from .opdef import OpDef, VerifyError
 from .ops import CONTRACTIONS
+from .ops.structure import ENGINE, ENGINE_YIELD
 from .types import try_tensor_type
 
 
@@ -43,6 +44,8 @@ def check(definition: OpDef, op: ir.Operation) -> None:
         for i, (result, want) in enumerate(zip(results, wanted_types)):
             if try_tensor_type(result.type) != want:
                 raise VerifyError(f"result #{i} must be {want}, found {result.type}")
+    if definition.regions:
+        _check_region(op)
     if definition.name == "fused":
         _check_fused(op)
     elif definition.name == "aten":
@@ -52,7 +55,7 @@ def check(definition: OpDef, op: ir.Operation) -> None:
             raise VerifyError(str(error)) from None
 
 
-def _check_fused(op: ir.Operation) -> None:
+def _check_region(op: ir.Operation) -> None:
     blocks = list(op.regions[0].blocks)
     if len(blocks) != 1:
         raise VerifyError(f"the region must have one block, found {len(blocks)}")
@@ -60,10 +63,15 @@ def _check_fused(op: ir.Operation) -> None:
     if [a.type for a in block.arguments] != [o.type for o in op.operands]:
         raise VerifyError("the block's arguments must have the operands' types, in their order")
     body = list(block.operations)
-    if not body or body[-1].operation.name != "gflow.yield":
-        raise VerifyError("the block must end in gflow.yield")
+    end = f"gflow.{ENGINE_YIELD if op.name == f'gflow.{ENGINE}' else 'yield'}"
+    if not body or body[-1].operation.name != end:
+        raise VerifyError(f"the block must end in {end}")
     if [v.type for v in body[-1].operands] != [r.type for r in op.results]:
-        raise VerifyError("gflow.yield must give values of the result types, in their order")
+        raise VerifyError(f"{end} must give values of the result types, in their order")
+
+
+def _check_fused(op: ir.Operation) -> None:
+    body = list(op.regions[0].blocks[0].operations)
     if all(_is_contraction(v) for v in body[-1].operands):
         raise VerifyError(
             "the region yields nothing but its contraction's result: a contraction without an epilogue "

@@ -22,19 +22,25 @@ _OWN = {
     "GraphTraceError": "errors",
     "compile": "functions.compiled",
     "dynamic_dim": "call.dynamic_dim",
+    "from_stablehlo": "functions.imported",
     "load": "saved.saving",
     "save": "saved.saving",
 }
+
+#: OneFlow's words for global tensors
+_DISTRIBUTED = frozenset({"env", "placement", "sbp", "to_global", "to_local"})
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__version__":
         raise AttributeError(name)
-    if name in _OWN:
+    if name in _DISTRIBUTED:
+        value = getattr(importlib.import_module(".distributed", __name__), name)
+    elif name in _OWN:
         value = getattr(importlib.import_module(f".{_OWN[name]}", __name__), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("gflow")
-    elif name in ("amp", "nn", "optim", "compiler", "dialects", "runtime"):
+    elif name in ("amp", "distributed", "nn", "optim", "compiler", "dialects", "runtime"):
         return importlib.import_module(f".{name}", __name__)
     else:
         try:
@@ -46,4 +52,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"amp", "nn", *_OWN, *dir(importlib.import_module("torch"))})
+    return sorted({"amp", "nn", *_OWN, *_DISTRIBUTED, *dir(importlib.import_module("torch"))})

@@ -13,6 +13,7 @@ import torch
 
 from .errors import GraphError
 from .inspection.against_eager import EagerCheck
+from .runtime.engines.packages import EngineUnavailable, require
 from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here
 from .tracing.context.ranks import world_size
@@ -81,10 +82,13 @@ class GraphConfig:
         if "outputs_buffer_size" in self._own:
             options = replace(options, kept_results=self._own["outputs_buffer_size"])
         if "autotune" in self._own:
-            options = replace(options, tune=self._own["autotune"])
-        if not self._switches:
-            return options
-        return replace(options, passes=replace(options.passes, **self._switches))
+            libraries = self._own["autotune_libraries"]
+            options = replace(options, tune=self._own["autotune"], tune_libraries=libraries)
+        switches = dict(self._switches)
+        zero = self._own.get("zero")
+        if zero is not None and zero[0] and world_size() > 1:
+            switches |= {"zero": zero[0], "zero_min_size": zero[1]}
+        return replace(options, passes=replace(options.passes, **switches)) if switches else options
 
     def check_against_eager(self, every: int | None = 1, *, on_difference: str = "raise") -> None:
         """Run every `every`-th step beside eager, the first included: results and all that the step
@@ -94,7 +98,11 @@ class GraphConfig:
         on_difference: "raise" a `gflow.EagerMismatch`, after the step was made; or "warn".
 
         A checked step takes a few times as long and twice the memory; the Python of `build()` and of
-        optimizers runs once more, and its effects on them are taken back. Other steps cost nothing."""
+        optimizers runs once more, and its effects on them are taken back. Other steps cost nothing.
+
+        Raises:
+            GraphError: `every` is no whole number from 1 on, or `on_difference` is neither of these words.
+        """
         if every is None:
             self._check = None
             return
@@ -109,7 +117,11 @@ class GraphConfig:
 
         A call that needs one more drops the one that was not used for longest. strict: it is an error
         instead, which names the input that differs; `set_cache_size(1, strict=True)` fixes the graph
-        to the inputs of its first call."""
+        to the inputs of its first call.
+
+        Raises:
+            GraphError: `size` is no whole number from 1 on, or `strict` is no bool.
+        """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise GraphError(f"{here()}: set_cache_size() takes a number from 1 on; got {size!r}")
         self._resize(size, _flag("set_cache_size", strict))
@@ -118,7 +130,11 @@ class GraphConfig:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.
 
         Parameters, optimizer state and all that `build()` returns keep their types. With float16,
-        also set a scaler (`Graph.set_grad_scaler`)."""
+        also set a scaler (`Graph.set_grad_scaler`).
+
+        Raises:
+            GraphError: `dtype` is another type, or `mode` is no bool.
+        """
         names = {torch.float16: "f16", torch.bfloat16: "bf16"}
         if dtype not in names:
             raise GraphError(
@@ -154,13 +170,21 @@ class GraphConfig:
     def set_memory_budget(self, budget: int | float | str) -> None:
         """The most memory that the values of a step may take, parameters and optimizer state not
         counted: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of what the step needs
-        otherwise. What does not fit is computed again where it is needed."""
+        otherwise. What does not fit is computed again where it is needed.
+
+        Raises:
+            GraphError: the budget is none of these.
+        """
         size, fraction = _budget(budget)
         self._set(memory_budget=size, memory_fraction=fraction)
 
     def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
         """The order in which ops run: "MemoryFirst", "SpeedFirst", "Disable" (as built),
-        "OverlapCpuGpu" or "DelayShortGpu"."""
+        "OverlapCpuGpu" or "DelayShortGpu".
+
+        Raises:
+            GraphError: `mode` is none of these words.
+        """
         if mode not in _STRAIGHTEN:
             known = ", ".join(repr(m) for m in _STRAIGHTEN)
             raise GraphError(
@@ -176,7 +200,11 @@ class GraphConfig:
         micro-batch. What `build()` returns is joined: tensors along their first dimension, single
         numbers as their mean, single integers as their sum. Batch norm updates its statistics for
         each micro-batch, and each has its own dropout masks. A graph without an optimizer runs
-        whole batches."""
+        whole batches.
+
+        Raises:
+            GraphError: `value` is no whole number from 1 on.
+        """
         name = "set_gradient_accumulation_steps"
         self._update(self._own, {"gradient_accumulation_steps": _count(name, value)})
 
@@ -187,7 +215,11 @@ class GraphConfig:
 
     def keep_gradients(self, *parameters: str | torch.Tensor | bool) -> None:
         """Keep the gradients of these parameters (of all, with none) after a step, for
-        `Graph.grad`. It costs their memory. False: keep none."""
+        `Graph.grad`. It costs their memory. False: keep none.
+
+        Raises:
+            GraphError: an argument is neither a name, nor a parameter, nor a single bool.
+        """
         wanted: Any = parameters or True
         if len(parameters) == 1 and isinstance(parameters[0], bool):
             wanted = parameters[0]
@@ -206,7 +238,11 @@ class GraphConfig:
 
     def set_outputs_buffer_size(self, value: int = 2) -> None:
         """How many buffers of each result are used again once the caller has dropped it (4 without
-        this). Each costs the result's memory; 0 makes every result anew."""
+        this). Each costs the result's memory; 0 makes every result anew.
+
+        Raises:
+            GraphError: `value` is no whole number from 0 on.
+        """
         size = _count("set_outputs_buffer_size", value, least=0)
         self._update(self._own, {"outputs_buffer_size": size})
 
@@ -223,6 +259,9 @@ class GraphConfig:
 
         shard_min_size: the fewest elements that are worth splitting. shard_restore_level: 0 puts a
         parameter together at each use, 1 once for forward and backward, 2 once.
+
+        Raises:
+            GraphError: an argument is none of the values above.
         """
         mode = _flag("enable_zero", mode)
         if stage not in (1, 2, 3) or isinstance(stage, bool):
@@ -238,7 +277,11 @@ class GraphConfig:
 
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
         """The older spelling of `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
-        off."""
+        off.
+
+        Raises:
+            GraphError: `mode` is neither of these words.
+        """
         warn_older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
         modes = ("distributed_split", "non_distributed")
         if mode not in modes:
@@ -260,8 +303,9 @@ class GraphConfig:
 
     def _distributed(self, name: str, **settings: Any) -> None:
         check_zero(settings, name)
-        self._own.update(settings)
-        _log.info("%s() acts in graphs of more than one process; this is one", name)
+        self._update(self._own, settings)
+        if world_size() == 1:
+            _log.info("%s() acts in graphs of more than one process; this is one", name)
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
@@ -270,24 +314,45 @@ class GraphConfig:
         self._own["cudnn_conv_heuristic_search_algo"] = _flag(name, mode)
         _log.info("%s() acts on the cuda target; on the cpu target nothing changes", name)
 
-    def enable_autotune(self, mode: bool = True) -> None:
-        """On the cuda target, whether kernels' configurations (and, for products and convolutions, a
-        library's call) are chosen by measuring them on the GPU when the graph is compiled. Without it, or
+    def enable_autotune(self, mode: bool = True, *, libraries: bool = True) -> None:
+        """On the cuda target, whether kernels' configurations (and, for products, convolutions and attention,
+        a library's call) are chosen by measuring them on the GPU when the graph is compiled. Without it, or
         where there is no GPU, the cost model's first choice runs. Answers are kept on disk. The cpu target
-        has nothing to choose."""
-        self._update(self._own, {"autotune": _flag("enable_autotune", mode)})
+        has nothing to choose.
+
+        libraries: PyTorch's libraries take part; without, generated kernels alone do."""
+        chosen = {"autotune": _flag("enable_autotune", mode)}
+        chosen["autotune_libraries"] = _flag("enable_autotune(libraries=…)", libraries)
+        self._update(self._own, chosen)
 
     def enable_xla_jit(self, value: bool = True) -> None:
-        """Not there: raises NotImplementedError."""
-        _elsewhere("enable_xla_jit", value, "XLA", "xla")
+        """Whether XLA compiles and runs what it has a form for, forward, backward and updates (docs/engines.md); the
+        rest keeps gflow's kernels, and `graph.explain()` says what and why. Needs `pip install 'gflow[xla]'`."""
+        self._engine("enable_xla_jit", value, "xla")
 
-    def enable_tensorrt(self, value: bool = True) -> None:
-        """Not there: raises NotImplementedError."""
-        _elsewhere("enable_tensorrt", value, "TensorRT", "tensorrt")
+    def _engine(self, name: str, value: bool, engine: str) -> None:
+        if not _flag(name, value):
+            if self._switches.get("engine") == engine:
+                self._set(engine="")
+            return
+        try:
+            require(engine)
+        except EngineUnavailable as error:
+            raise GraphError(f"{here()}: {name}(): {error}") from None
+        self._set(engine=engine)
+
+    def enable_onnxruntime(self, value: bool = True) -> None:
+        """Whether ONNX Runtime runs what ONNX has a form for (docs/engines.md); meant for inference. Needs
+        `pip install 'gflow[onnx]'`."""
+        self._engine("enable_onnxruntime", value, "onnxruntime")
 
     def enable_openvino(self, value: bool = True) -> None:
-        """Not there: raises NotImplementedError."""
+        """Not there: raises NotImplementedError. `gflow.save(graph, path, format="onnx")` writes what it reads."""
         _elsewhere("enable_openvino", value, "OpenVINO", "openvino")
+
+    def enable_tensorrt(self, value: bool = True) -> None:
+        """Not there: raises NotImplementedError. `gflow.save(graph, path, format="onnx")` writes what it reads."""
+        _elsewhere("enable_tensorrt", value, "TensorRT", "tensorrt")
 
     def __repr__(self) -> str:
         shown = self.switches()
@@ -300,14 +365,15 @@ class GraphConfig:
 def check_zero(switches: dict[str, Any], name: str = "enable_zero") -> None:
     """
     Raises:
-        GraphError: state is to be split in a group of several ranks.
+        GraphError: parameters are to be split in a group of several ranks.
     """
     zero = switches.get("zero")
     ranks = world_size()
-    if zero is not None and zero[0] and ranks > 1:
+    if zero is not None and zero[0] == 3 and ranks > 1:
         raise GraphError(
-            f"{here()}: {name}() is on in a group of {ranks} ranks, and graphs do not split state "
-            "between processes yet: each rank would keep all of it. Leave it out."
+            f"{here()}: {name}() asks for stage 3 in a group of {ranks} ranks, and graphs split gradients and "
+            "optimizer state between processes so far, and no parameters: each rank would keep all of them. "
+            "Use stage=2."
         )
 
 
@@ -343,8 +409,8 @@ def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
     """A switch for another compiler."""
     if _flag(name, value):
         raise NotImplementedError(
-            f"{here()}: {name}(): gflow compiles graphs itself; handing them to {what} will come "
-            f"with the extra gflow[{extra}], which does not exist yet. Leave the call out."
+            f"{here()}: {name}(): {what} ({extra}) does not run graphs' steps yet; leave the call out, and "
+            "give its own tools what gflow.save(graph, path, format='onnx') writes."
         )
 
 

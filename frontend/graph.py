@@ -183,6 +183,9 @@ class Graph(Inspection, Sharing):
         Its arguments and what it returns are tensors of any shape and dtype, `None`, numbers, strings,
         and lists, tuples, dicts and dataclasses of them. Tensors have no values here: what depends on
         one (an `if`, `.item()`) is an error that names the line.
+
+        Raises:
+            NotImplementedError: the subclass defines no `build()`.
         """
         raise NotImplementedError
 
@@ -352,7 +355,11 @@ class Graph(Inspection, Sharing):
 
     @staticmethod
     def trace(func: Callable[..., Any]) -> Graph:
-        """A decorator: the function as a graph. For more than that (training, saving), write a class."""
+        """A decorator: the function as a graph. For more than that (training, saving), write a class.
+
+        Raises:
+            GraphError: `func` is a class, a module, or nothing that can be called.
+        """
 
         class Traced(Graph):
             def build(self, *args: Any, **kwargs: Any) -> Any:

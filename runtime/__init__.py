@@ -4,9 +4,15 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
 
     arena          the memory of executables: one block for all that never run at the same time
     aten_step      running an ATen overload on tensors that live in the arena, in arguments and in results
-    bound_program  what the executables of all devices share: a program with its memory, and what a call binds to it
     calls          what a call of a graph is given and gives back, as plain data
+    checks         what checks of a program report, and when the host looks: behind the steps, or, where a device
+                   runs on by itself, at the next call, without waiting
+    device         what programs run on, as far as an executable is concerned: a device that loads their native
+                   steps
+    executable     runs a `Program` on a device: its memory, what a call binds to it, its steps in order, all or
+                   nothing
     failures       errors that a run finds in values: an index beyond a dimension, a matrix that has no inverse
+    host_step      what steps that the host runs have in common: calls of PyTorch, collectives
     interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
     loading        a program ready to run, on the device that it is for
     lr_scheduler   OneFlow's learning rate schedulers that PyTorch does not have, as schedulers of PyTorch
@@ -20,13 +26,15 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     tensors        PyTorch tensors over memory that the program places
     cpu/           programs for the CPU: kernels by LLVM's JIT, and the table of steps that runs them
     cuda/          programs for CUDA devices: kernels as machine code, launched through the driver
+    distributed/   collectives as steps of a program, over the process groups of `torch.distributed`
+    engines/       other engines that run parts of a program: imported when they are switched on
     stored/        programs, checkpoints and artifacts as files: written whole, checked whole, trusted only where
                    signed
 """
 
 from __future__ import annotations
 
-from .cpu.executable import Executable
+from .executable import Executable
 from .loading import load_program
 
 __all__ = ["Executable", "load_program"]

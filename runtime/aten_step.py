@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gflow.dialects.aten import decode_call
-from gflow.dialects.collectives import is_collective
+from gflow.dialects.aten.calls import decode_call
 from gflow.dialects.program import AtenStep, TensorRef
 
 from .failures import explain, where
-from .interrupts import held
-
-Locate = Callable[[TensorRef], torch.Tensor]
+from .host_step import HostStep, Locate
 
 #: overloads whose out= variant writes into the given tensor without a copy of its own
 _OUT = {
@@ -30,19 +26,15 @@ def resolve(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-class AtenCall:
-    """One step, ready to run.
-
-    `bind` puts tensors in; it need not be called again while they stay where they are.
-    """
+class AtenCall(HostStep):
+    """A call of an ATen overload, ready to run."""
 
     def __init__(self, step: AtenStep) -> None:
-        self.step = step
+        self.step, self.label = step, step.label
         self.func = resolve(step.overload)
         self.out = None
         if step.overload in _OUT and len(step.outputs) == 1 and step.outputs[0] is not None:
             self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
-        self.collective = is_collective(step.overload)
         self.has_scalars = '"s":' in step.args
         self.draws = torch.Tag.nondeterministic_seeded in self.func.tags
         self.generator: torch.Tensor | None = None  # its state before the latest run
@@ -56,6 +48,9 @@ class AtenCall:
 
     def refs(self) -> list[TensorRef]:
         return [*self.step.inputs, *(r for r in self.step.outputs if r is not None)]
+
+    def bound(self) -> list[torch.Tensor]:
+        return [*self.inputs, *(t for t in self.outputs if t is not None)]
 
     def bind(self, locate: Locate, size: int = 0) -> None:
         """Put tensors in. size: the program's, if it has one."""
@@ -73,6 +68,10 @@ class AtenCall:
             self.step.args, self.inputs, lambda t: t.item(), self.size
         )
 
+    def prepare(self) -> None:
+        super().prepare()
+        self.generator = None
+
     def run(self) -> None:
         """Make the call.
 
@@ -80,11 +79,7 @@ class AtenCall:
             Exception: what PyTorch raises, with the place in the author's program that it comes from.
         """
         try:
-            if self.collective:
-                with held():  # the other ranks do not wait for a second one
-                    self._run()
-            else:
-                self._run()
+            self._run()
         except Exception as error:
             explain(error, where(self.step.label))
             raise
@@ -105,12 +100,8 @@ class AtenCall:
 
     def _write(self, result: Any) -> None:
         """Copy results to their places."""
-        outputs = self.outputs
-        if self.collective:  # it runs on until it is waited for, and has a token behind its results
-            result = [torch.ops._c10d_functional.wait_tensor(t) for t in _flatten(result)]
-            outputs = outputs[: len(result)]
         self.writes = True
-        for target, value in zip(outputs, self._results(result), strict=True):
+        for target, value in zip(self.outputs, self._results(result), strict=True):
             if target is not None and value is not None:
                 if value.shape != target.shape:
                     raise RuntimeError(
@@ -119,7 +110,7 @@ class AtenCall:
                     )
                 target.copy_(value)
 
-    def undo_draw(self) -> None:
+    def undo(self) -> None:
         """Put back the generator that the latest run drew from."""
         if self.generator is not None:
             torch.default_generator.set_state(self.generator)
@@ -128,7 +119,7 @@ class AtenCall:
         """The tensors of a result. Those that were None when the call was traced have no
         output; others may be None now (an undefined tensor that PyTorch's shape rule gives)."""
         flat = _flatten(result)
-        if self.collective or len(flat) == len(self.outputs):
+        if len(flat) == len(self.outputs):
             return flat
         return [t for t in flat if t is not None]
 

@@ -10,7 +10,8 @@ import torch
 from gflow.dialects.program import Program
 
 from .arena import Arena
-from .cpu.executable import Executable
+from .device import DeviceError
+from .executable import Executable
 
 #: names a stand-in for the GPU: "interpreter"
 DEVICE = "GFLOW_CUDA_DEVICE"
@@ -22,8 +23,8 @@ def load_program(
     *,
     kept_results: int = 4,
     where: torch.device | None = None,
-) -> Any:
-    """An executable: `Executable`, or `CudaExecutable` of a program for CUDA.
+) -> Executable:
+    """An executable of a program, on the device that it is for.
 
     Args:
         arena, kept_results: as an executable takes them.
@@ -33,12 +34,9 @@ def load_program(
         DeviceError: there is no such device, or the program is not for it.
     """
     if program.target == "cpu":
-        return Executable(program, arena, kept_results=kept_results)
-    # start-up: a program for the CPU needs no CUDA
-    from .cuda import CudaExecutable
-
+        return Executable(program, arena=arena, kept_results=kept_results)
     device = gpu_for(program.target, where)
-    return CudaExecutable(program, device, arena, kept_results=kept_results)
+    return Executable(program, device, arena, kept_results=kept_results)
 
 
 def interpreted() -> bool:
@@ -52,9 +50,6 @@ def gpu_for(target: str, where: torch.device | None = None) -> Any:
     Raises:
         DeviceError: there is none.
     """
-    # start-up: a program for the CPU needs no CUDA
-    from .cuda import DeviceError
-
     stand_in = os.environ.get(DEVICE, "")
     if interpreted():
         # start-up: a program for the CPU needs no CUDA

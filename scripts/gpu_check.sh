@@ -4,13 +4,21 @@
 # CUDA build of PyTorch (and Triton, which comes with it), and MLIR's bindings (`torch-mlir`). Nothing is
 # installed: the checkout is used as it is.
 #
+#   scripts/gpu_check.sh --call products       the first of three prepared calls of 9 minutes each: products and
+#                                              attention, checked; then gpt2, then resnet (docs/cuda.md)
 #   scripts/gpu_check.sh                       everything, within 8 minutes
 #   scripts/gpu_check.sh --sections numerics   a part; --help lists the options
+#
+# Each row is written as soon as it is there, to benchmarks/results and to GPU_CHECK_OUT.
 #
 # GPU_CHECK_PYTHON  the interpreter (default: the first of python3, python with a PyTorch that finds a GPU)
 # GPU_CHECK_MLIR    an archive with a `torch_mlir` folder, for machines without that package
 #                   (default: .gpu/torch_mlir.tar.xz in the checkout; scripts/pack_mlir.sh makes it)
-# GPU_CHECK_OUT     where the JSON and the table go (default: benchmarks/results)
+# GPU_CHECK_CODE    a folder with archives of machine code that was compiled before (default: .gpu/code;
+#                   scripts/pack_gpu_code.sh makes them, and each run leaves more in GPU_CHECK_OUT)
+# GPU_CHECK_OUT     a folder that gets the JSON, the table, and what was compiled and chosen, too
+# GPU_CHECK_RESULTS the folder for the JSON and the table (default: benchmarks/results)
+# GPU_CHECK_CACHE   where caches are kept between runs (default: /tmp/gflow-gpu-check-UID)
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
@@ -43,12 +51,29 @@ if ! "$python" -c 'import torch_mlir' 2> /dev/null; then
     "$python" -c 'import torch_mlir' || { echo "error: torch_mlir of $archive does not load" >&2; exit 2; }
 fi
 
-# caches of its own: first calls are first calls
-export GFLOW_CACHE_DIR="$work/gflow" TORCHINDUCTOR_CACHE_DIR="$work/inductor" TRITON_CACHE_DIR="$work/triton"
-out="${GPU_CHECK_OUT:-$root/benchmarks/results}"
-mkdir -p "$out"
-name="$("$python" -c 'import datetime, torch; print("gpu_" + "".join(
-    c if c.isalnum() else "_" for c in torch.cuda.get_device_name().lower()) + f"_{datetime.date.today()}")')"
+# caches that stay, so that the next run goes on from this one. Not in the checkout: folders that others own or may
+# write are not trusted, and a checkout that was copied here may be such a one
+cache="${GPU_CHECK_CACHE:-${TMPDIR:-/tmp}/gflow-gpu-check-$(id -u)}"
+(umask 077 && mkdir -p "$cache/key")
+export GFLOW_CACHE=1 GFLOW_CACHE_DIR="$cache/gflow" TORCHINDUCTOR_CACHE_DIR="$cache/inductor" \
+    TRITON_CACHE_DIR="$cache/triton" GFLOW_KEY_FILE="$cache/key/key"
+shopt -s nullglob
+archives=("${GPU_CHECK_CODE:-$root/.gpu/code}"/*.tar.xz)
+shopt -u nullglob
+[ "${#archives[@]}" = 0 ] || "$python" -m benchmarks.gpu.carried unpack "${archives[@]}"
+
+results="${GPU_CHECK_RESULTS:-$root/benchmarks/results}"
+name="$("$python" -c 'import datetime, sys, torch
+device = torch.cuda.get_device_name() if torch.cuda.is_available() else "stand-in"
+print("gpu_" + "".join(c if c.isalnum() else "_" for c in device.lower()) + f"_{datetime.date.today()}")')"
+call=all
+previous=
+for argument in "$@"; do
+    [ "$previous" != --call ] || call="$argument"
+    previous="$argument"
+done
+options=(--json "$results/${name}_$call.json")
+[ -z "${GPU_CHECK_OUT:-}" ] || options+=(--json "$GPU_CHECK_OUT/${name}_$call.json" --keep "$GPU_CHECK_OUT")
 status=0
-"$python" -m benchmarks gpu --json "$out/$name.json" "$@" || status=$?
+"$python" -m benchmarks gpu "${options[@]}" --spent "$SECONDS" "$@" || status=$?
 exit "$status"

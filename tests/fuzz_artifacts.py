@@ -313,8 +313,8 @@ def _reseal(tree: Any, constants: bytes | None, raw: list[bytes] | None = None) 
     """Write the seal that the changed program would have, if it can be read at all."""
     from dataclasses import fields
 
-    from gflow.dialects import program_form
     from gflow.dialects.program import Program
+    from gflow.dialects.program import form as program_form
 
     try:
         values = {k: program_form.decode(v) for k, v in tree.items()}
@@ -394,7 +394,7 @@ def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, reseale
 
 
 def _reseal_saved(path: Path, file: str, tree: Any) -> None:
-    from gflow.dialects import program_form
+    from gflow.dialects.program import form as program_form
     from gflow.runtime.stored import artifact, checkpoint, device_files
 
     number = int(Path(file).stem)

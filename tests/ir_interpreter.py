@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from gflow.dialects import aten
+from gflow.dialects.aten import calls as aten
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import element_bytes, is_splat
 from gflow.dialects.mlir import ir
@@ -51,7 +51,7 @@ def _run_block(block: ir.Block, args: Sequence[Tensor]) -> list[Tensor]:
     for op in block.operations:
         operation = op.operation
         operands = [values[v] for v in operation.operands]
-        if operation.name in ("func.return", "gflow.yield"):
+        if operation.name in ("func.return", "gflow.yield", "gflow.engine_yield"):
             return operands
         for result, value in zip(operation.results, run_op(operation, operands), strict=True):
             _check(result, value)
@@ -68,7 +68,7 @@ def _check(value: ir.Value, tensor: Tensor) -> None:
 def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
     """One op on real tensors."""
     name = operation.name.removeprefix("gflow.")
-    if name == "fused":
+    if name in ("fused", "engine"):
         return _run_block(operation.regions[0].blocks[0], operands)
     attrs = read(OPS[name], operation.attributes)
     if name == "aten":

@@ -24,11 +24,15 @@ class Generator:
     """Grows a function op by op; `values` are the tensors made so far."""
 
     def __init__(
-        self, seed: int, shapes: Sequence[tuple[int, ...]], contractions: bool = False
+        self,
+        seed: int,
+        shapes: Sequence[tuple[int, ...]],
+        contractions: bool = False,
+        halves: bool = True,
     ) -> None:
         self.random = random.Random(seed)
         self.kinds = KINDS + CONTRACTIONS * contractions
-        self.shapes = shapes
+        self.shapes, self.halves = shapes, halves
         self.values: list[ir.Value] = []
 
     def pick(self, condition: Callable[[TensorType], bool] = lambda ty: True) -> ir.Value:
@@ -120,7 +124,7 @@ class Generator:
 
     def half(self, *values: ir.Value) -> list[ir.Value]:
         """Values in a type that is narrower, at times: contractions of it add up in float32."""
-        dtype = self.random.choice(("f32", "f32", "f32", "bf16", "f64"))
+        dtype = self.random.choice(("f32", "f32", "f32", "bf16" if self.halves else "f32", "f64"))
         return [v if dtype == "f32" else builder.convert(v, dtype) for v in values]
 
     def tame(self, x: ir.Value) -> ir.Value:
@@ -191,14 +195,15 @@ def random_module(
     shapes: Sequence[tuple[int, ...]] = SMALL,
     updates: bool = False,
     contractions: bool = False,
+    halves: bool = True,
 ) -> ir.Module:
     """A module with one function `f`, its last few values as results.
 
     shapes: of the arguments, which are f32.
-    contractions: also products of matrices and convolutions.
+    contractions: also products of matrices and convolutions. halves: some of them in bf16.
     updates: let results update arguments of their type, some even with another argument.
     """
-    generator = Generator(seed, shapes, contractions)
+    generator = Generator(seed, shapes, contractions, halves)
     types = [TensorType(s, "f32") for s in shapes]
     most = max(4000, 4 * max(t.numel for t in types))
     with context, ir.Location.unknown():

@@ -178,7 +178,7 @@ def test_every_op_has_a_class() -> None:
     assert {op.amp for op in OPS.values()} <= set(AMP_CLASSES)
     assert {kind for op in OPS.values() for kind in op.amp_kinds.values()} <= set(AMP_CLASSES)
     assert {call.kind for call in amp.ATEN.values()} <= set(AMP_CLASSES)
-    from gflow.dialects.aten import find_overload
+    from gflow.dialects.aten.calls import find_overload
 
     for overload in amp.ATEN:
         find_overload(overload)

@@ -17,6 +17,7 @@ from torch import nn
 import gflow
 from gflow.compiler import resolve
 from gflow.config import GraphConfig
+from gflow.runtime.engines import packages
 from gflow.tracing.context import deprecated_spellings
 from gflow.tracing.program.module_config import settings_of
 
@@ -47,9 +48,10 @@ ACTS_ELSEWHERE = {
     "check_against_eager": "tests/test_against_eager.py",
     "set_outputs_buffer_size": "test_outputs_buffer_size",
     "enable_autotune": "tests/test_cuda_tuning.py",
-    "enable_xla_jit": "test_other_compilers",
+    "enable_xla_jit": "test_engine_needs_its_package",
     "enable_tensorrt": "test_other_compilers",
     "enable_openvino": "test_other_compilers",
+    "enable_onnxruntime": "test_engine_needs_its_package",
 }
 REASONS = {
     "enable_zero": "needs more than one process; says so in the log",
@@ -131,12 +133,26 @@ def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     assert config.switches()["zero"] is None
 
 
-@pytest.mark.parametrize("name", ["xla_jit", "tensorrt", "openvino"])
+@pytest.mark.parametrize("name", ["tensorrt", "openvino"])
 def test_other_compilers(name: str) -> None:
     config = GraphConfig()
-    with pytest.raises(NotImplementedError, match=rf"gflow\[{name.removesuffix('_jit')}\]"):
+    with pytest.raises(NotImplementedError, match=rf"\({name}\) does not run graphs' steps yet"):
         getattr(config, f"enable_{name}")()
     getattr(config, f"enable_{name}")(False)
+
+
+def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = GraphConfig()
+    monkeypatch.setattr(packages, "available", lambda engine: False)
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow\[xla\]'"):
+        config.enable_xla_jit()
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow\[onnx\]'"):
+        config.enable_onnxruntime()
+    monkeypatch.setattr(packages, "available", lambda engine: True)
+    config.enable_xla_jit()
+    assert config.switches() == {"engine": "xla"}
+    config.enable_xla_jit(False)
+    assert config.switches() == {"engine": ""}
 
 
 def test_print() -> None:
@@ -179,7 +195,7 @@ def test_outputs_buffer_size(size: int) -> None:
     del held, h
     again = [graph(x) for _ in range(5)]
     (plan,) = [p for plans in graph._state.plans.values() for p in plans]
-    (pool,) = plan.compiled.run._pools
+    ((_, pool),) = plan.compiled.run._pools
     assert len(pool._buffers) == size
     assert len({a.data_ptr() for a in again} & places) >= size
 

@@ -149,4 +149,7 @@ def test_autotune_is_a_switch():
     assert not graph.config.resolved().tune
     graph.config.enable_autotune()
     assert graph.config.resolved().tune
+    assert graph.config.resolved().tune_libraries
+    graph.config.enable_autotune(libraries=False)
+    assert not graph.config.resolved().tune_libraries
     graph(torch.randn(6, 20))  # there is nothing to choose on the CPU

@@ -14,12 +14,13 @@ from torch import nn
 
 import gflow
 from gflow.compiler.emit.triton.accesses import accesses
-from gflow.dialects.accesses import Access, Accesses, Unit
 from gflow.dialects.program import AtenStep, LaunchStep, Place, Program, TensorRef
+from gflow.dialects.program.accesses import Access, Accesses, Unit
 from gflow.dialects.types import TensorType
 from gflow.execution.executor import programs_for
-from gflow.runtime.cuda import CudaExecutable, DeviceError
+from gflow.runtime import Executable
 from gflow.runtime.cuda.fake import FakeDevice, dry_run
+from gflow.runtime.device import DeviceError
 from gflow.runtime.tensors import DTYPES
 
 
@@ -137,7 +138,7 @@ def test_steps_in_another_order(step):
         program.steps[n],
         *program.steps[n + 2 :],
     ]
-    run = CudaExecutable(other, device := FakeDevice(found))
+    run = Executable(other, device := FakeDevice(found))
     device.check(program)  # what is due
     args = [
         torch.empty_strided(a.type.shape, a.strides, dtype=DTYPES[a.type.dtype])

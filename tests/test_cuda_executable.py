@@ -26,14 +26,15 @@ from gflow.dialects.program import (
     TritonConfig,
     TritonKernel,
 )
-from gflow.dialects.program_form import packed
+from gflow.dialects.program.form import packed
 from gflow.dialects.types import TensorType
+from gflow.runtime import Executable
 from gflow.runtime.arena import Arena
-from gflow.runtime.cuda import CudaExecutable, DeviceError
-from gflow.runtime.cuda.binding import Binding
+from gflow.runtime.cuda.binding import Arguments
 from gflow.runtime.cuda.driver import Driver
 from gflow.runtime.cuda.gpu import Gpu, runs_on
 from gflow.runtime.cuda.interpreter import InterpreterDevice
+from gflow.runtime.device import DeviceError
 
 pytest.importorskip("triton")
 
@@ -100,7 +101,7 @@ def factor(value: float) -> torch.Tensor:
 
 
 def test_launches_see_arguments_results_and_the_arena():
-    run = CudaExecutable(make(TWICE), InterpreterDevice())
+    run = Executable(make(TWICE), InterpreterDevice())
     x = torch.randn(100)
     for value in (2.0, 3.0, 0.5):
         (y,) = run([x, factor(value)])
@@ -108,7 +109,7 @@ def test_launches_see_arguments_results_and_the_arena():
 
 
 def test_results_belong_to_the_caller_with_and_without_a_graph():
-    run = CudaExecutable(make(ONCE), InterpreterDevice())
+    run = Executable(make(ONCE), InterpreterDevice())
     xs = [torch.randn(100) for _ in range(5)]
     ys = [run([x, factor(2.0)])[0] for x in xs]
     assert run.no_graph == ""
@@ -118,7 +119,7 @@ def test_results_belong_to_the_caller_with_and_without_a_graph():
 
 def test_a_graph_is_captured_at_the_second_call_and_used_while_nothing_moves():
     device = Counting()
-    run = CudaExecutable(make(TWICE), device)
+    run = Executable(make(TWICE), device)
     x = torch.randn(100)
     for _ in range(4):
         x.add_(1)
@@ -129,13 +130,13 @@ def test_a_graph_is_captured_at_the_second_call_and_used_while_nothing_moves():
 
 def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew():
     device = Counting()
-    run = CudaExecutable(make(ONCE), device)
+    run = Executable(make(ONCE), device)
     for _ in range(5):
         x = torch.randn(100)
         torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
     assert device.captured == 1
     device = Counting()
-    run = CudaExecutable(make(ONCE, role="parameter"), device)
+    run = Executable(make(ONCE, role="parameter"), device)
     kept = [torch.randn(100) for _ in range(3)]
     for x in kept:
         torch.testing.assert_close(run([x, factor(2.0)])[0], x * 2 + 1)
@@ -146,7 +147,7 @@ def test_inputs_that_move_are_copied_and_parameters_that_move_are_captured_anew(
 
 
 def test_a_call_step_by_step_between_launches_of_the_graph():
-    run = CudaExecutable(make(ONCE), InterpreterDevice())
+    run = Executable(make(ONCE), InterpreterDevice())
     for n in range(8):
         x = torch.randn(100)
         results = run.timed([x, factor(2.0)])[0] if n in (3, 5) else run([x, factor(2.0)])
@@ -157,7 +158,7 @@ def test_tensors_on_another_device_are_an_error_but_for_numbers():
     class Elsewhere(InterpreterDevice):
         where = torch.device("meta")
 
-    binding = Binding(make(ONCE), Elsewhere())
+    binding = Arguments(make(ONCE), Elsewhere())
     found = binding.bind([torch.randn(100, device="meta"), factor(2.0)])
     assert [t.device.type for t in found] == ["meta", "meta"]
     with pytest.raises(DeviceError) as caught:
@@ -175,7 +176,7 @@ def test_numbers_are_sent_when_they_change():
             marks += 1
             return super().mark()
 
-    run = CudaExecutable(make(ONCE), Marking(), graphs=False)
+    run = Executable(make(ONCE), Marking(), graphs=False)
     for value in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
         x = torch.randn(100)
         torch.testing.assert_close(run([x, factor(value)])[0], x * value + 1)
@@ -184,13 +185,13 @@ def test_numbers_are_sent_when_they_change():
 
 def test_an_arena_that_grows_makes_the_graph_anew():
     device, arena = Counting(), Arena()
-    run = CudaExecutable(make(TWICE), device, arena)
+    run = Executable(make(TWICE), device, arena)
     x = torch.randn(100)
     for _ in range(3):
         run([x, factor(2.0)])
     larger = make(TWICE)
     larger.arena_bytes = 1 << 20
-    other = CudaExecutable(larger, device, arena)
+    other = Executable(larger, device, arena)
     torch.testing.assert_close(other([x, factor(3.0)])[0], x * 9)
     torch.testing.assert_close(run([x, factor(2.0)])[0], x * 4)
     assert arena.nbytes == 1 << 20
@@ -206,7 +207,7 @@ def test_aten_steps_run_between_launches_and_in_graphs():
     flip = AtenStep("aten.flip.default", '[[{"t": 0}, [0]], {}]', (ref,), (out,), "flip")
     program = make([TWICE[0], flip])
     device = Counting()
-    run = CudaExecutable(program, device)
+    run = Executable(program, device)
     for _ in range(4):
         x = torch.randn(100)
         torch.testing.assert_close(run([x, factor(2.0)])[0], (x * 2).flip(0))
@@ -220,7 +221,7 @@ def test_a_step_that_reads_a_number_keeps_the_program_from_being_a_graph(caplog)
     args = '[[{"t": 0}, {"s": 1}], {}]'
     add = AtenStep("aten.add.Scalar", args, (ref, number), (out,), "add at net.py:9")
     with caplog.at_level("INFO", "gflow"):
-        run = CudaExecutable(make([TWICE[0], add]), InterpreterDevice())
+        run = Executable(make([TWICE[0], add]), InterpreterDevice())
     assert "reads a number from the device (add at net.py:9)" in run.no_graph
     assert "step by step" in caplog.text
     for value in (2.0, 3.0, 4.0):
@@ -230,7 +231,7 @@ def test_a_step_that_reads_a_number_keeps_the_program_from_being_a_graph(caplog)
 
 def test_what_is_misaligned_is_copied_there_and_back():
     step = scale(Place("arg", 0, 0), Place("arg", 0, 0), 1.0)
-    run = CudaExecutable(make([step], [Result("x", F32, 0)]), InterpreterDevice())
+    run = Executable(make([step], [Result("x", F32, 0)]), InterpreterDevice())
     base = torch.zeros(101)
     x = base[1:]
     assert x.data_ptr() % 16
@@ -252,7 +253,7 @@ def test_streams_follow_each_other():
             self.waited += (stream,)
 
     device = Streams()
-    run = CudaExecutable(make(ONCE), device)
+    run = Executable(make(ONCE), device)
     for device.now in (5, 5, 7, 7, 0, 5):
         run([torch.randn(100), factor(1.0)])
     assert device.waited == (5, 7, 0)
@@ -262,12 +263,12 @@ def test_errors_name_the_step(monkeypatch):
     source = SCALE.replace("    value =", "    nothing\n    value =")
     bad = make(TWICE, source=source)
     with pytest.raises(DeviceError) as caught:
-        CudaExecutable(bad, InterpreterDevice())([torch.randn(100), factor(1.0)])
+        Executable(bad, InterpreterDevice())([torch.randn(100), factor(1.0)])
     assert "scale at 'nothing': NameError: name 'nothing' is not defined" in str(caught.value)
     assert "kernel scale, scale at net.py:3" in str(caught.value)
     assert "GFLOW_CUDA_SYNC=1" in str(caught.value)
     monkeypatch.setenv("GFLOW_CUDA_SYNC", "1")
-    run = CudaExecutable(bad, InterpreterDevice())
+    run = Executable(bad, InterpreterDevice())
     assert run.no_graph == "it is switched off"
     with pytest.raises(DeviceError, match="in kernel scale"):
         run([torch.randn(100), factor(1.0)])
@@ -276,7 +277,7 @@ def test_errors_name_the_step(monkeypatch):
     cpu = make(ONCE)
     cpu.target = "cpu"
     with pytest.raises(DeviceError, match="compiled for cpu, not for a GPU"):
-        CudaExecutable(cpu, InterpreterDevice())
+        Executable(cpu, InterpreterDevice())
 
 
 def test_an_access_outside_of_every_tensor_is_an_error():
@@ -284,7 +285,7 @@ def test_an_access_outside_of_every_tensor_is_an_error():
     step = scale(Place("arg", 0, 0), Place("arg", 2, 0))
     program = make([step], [])
     program.arguments.append(Argument("input", "y", TensorType((50,), "f32"), (1,)))
-    run = CudaExecutable(program, InterpreterDevice())
+    run = Executable(program, InterpreterDevice())
     with pytest.raises(
         DeviceError, match=r"a store of 4 bytes at address \d+ in program \(0, 0, 0\)"
     ):
@@ -292,7 +293,7 @@ def test_an_access_outside_of_every_tensor_is_an_error():
 
 
 def test_times_by_step():
-    run = CudaExecutable(make(TWICE), InterpreterDevice())
+    run = Executable(make(TWICE), InterpreterDevice())
     x = torch.randn(100)
     results, times = run.timed([x, factor(2.0)])
     torch.testing.assert_close(results[0], x * 4)
@@ -426,7 +427,7 @@ def test_a_gpu_launches_what_a_step_says(monkeypatch):
 
     device.where = torch.device("cpu")
     device.load = lambda kernel, config, code: function
-    table = LaunchTable(program, device, lambda place: None)
+    table = LaunchTable(program, device, lambda place: None, lambda: None)
     table.patch("arg", 0, 4096)
     table.patch("arena", 0, 8192)
     device.where = torch.device("cuda", 1)

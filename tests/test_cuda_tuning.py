@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 import gflow
+from gflow.compiler.driver.compile import generate_planned
 from gflow.compiler.emit.triton.library_calls import Instead, library_calls
 from gflow.compiler.emit.triton.toolchain.autotune import SPILLED, contenders, tune
 from gflow.compiler.emit.triton.toolchain.compile import key_of
+from gflow.compiler.emit.triton.winners import with_winners
 from gflow.dialects.program import (
     AtenStep,
     DeviceCode,
@@ -24,11 +26,11 @@ from gflow.dialects.program import (
     TritonConfig,
     TritonKernel,
 )
-from gflow.dialects.program_form import packed, seal
+from gflow.dialects.program.form import packed, seal
 from gflow.execution.device import tuned
 from gflow.execution.executor import programs_for
+from gflow.runtime import Executable
 from gflow.runtime.aten_step import AtenCall
-from gflow.runtime.cuda import CudaExecutable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
 from gflow.runtime.stored.program_io import from_bytes, to_bytes
@@ -214,8 +216,61 @@ def test_library_calls_compute_the_same():
     args = list(plan.arguments)
     for position, leaf in plan.input_slots:
         args[position] = (x, y)[leaf]
-    for result, expected in zip(CudaExecutable(chosen, InterpreterDevice())(args), want):
+    for result, expected in zip(Executable(chosen, InterpreterDevice())(args), want):
         torch.testing.assert_close(result, expected)
+
+
+@pytest.fixture
+def raced() -> tuple[Program, Program, dict[int, Instead]]:
+    """A program, and what is left of it when the second way of each kernel wins, and a library's product."""
+
+    class Net(Infer):
+        def build(self, x, y):
+            product, image = super().build(x, y)
+            return product, image, torch.softmax(x, 1), x.sum(0), torch.cumsum(x, 1)
+
+    graph = Net()
+    graph(torch.randn(3000, 32), torch.randn(2, 3, 6, 6))
+    plan: Any = graph._state.latest
+    (given,) = programs_for(plan.trace, plan.compiled.options, "cuda:90", code=False)
+    kernels = given.triton.values()
+    given.device_code = {key_of(k.name, c): CODE for k in kernels for c in range(len(k.configs))}
+    calls = library_calls(given)
+
+    def measure(step: LaunchStep | AtenStep) -> float:
+        if isinstance(step, AtenStep):
+            return 0.5 if "matmul" in step.overload else 9.0
+        return 1.0 if step.config == 1 else 2.0
+
+    found = tune(given, measure, "a GPU", calls=calls)
+    return given, with_winners(given, found, calls, "a GPU"), calls
+
+
+def test_what_won_is_in_the_ir(raced):
+    """Code of the IR runs as the tuned program does, and has nothing left to race."""
+    _, found, calls = raced
+    assert found.ir.count('tuned = "a GPU"') >= 4
+    again = generate_planned(found.ir, "cuda:90", 1)
+    assert len(again.steps) == len(found.steps)
+    for now, then in zip(again.steps, found.steps):
+        if isinstance(then, AtenStep):
+            assert now == then
+            continue
+        assert isinstance(now, LaunchStep)
+        raced_kernel, kernel = found.triton[then.kernel], again.triton[now.kernel]
+        assert kernel.configs[0] == raced_kernel.configs[then.config]
+        assert now.grid == then.grid
+        assert len(kernel.configs) == 1 or len(raced_kernel.configs) == 1
+    assert any(isinstance(s, AtenStep) for s in again.steps)
+    assert any(s.config == 1 for s in found.steps if isinstance(s, LaunchStep))
+    assert not library_calls(again) or library_calls(again).keys() < calls.keys()
+    assert tune(again, Timer(), "a GPU", calls=library_calls(again)).races == []
+
+
+def test_an_artifact_keeps_what_won(raced):
+    _, found, _ = raced
+    sealed = replace(found, seal=seal(found))
+    assert 'tuned = "a GPU"' in from_bytes(to_bytes(sealed)).ir
 
 
 def test_explain_says_who_won_and_by_how_much():
@@ -266,3 +321,4 @@ def test_a_graph_is_tuned_where_it_is_compiled(monkeypatch):
     assert chosen.races[0].device == "a GPU"
     (step,) = chosen.steps
     assert list(chosen.device_code) == [key_of(step.kernel, step.config)]
+    assert 'tuned = "a GPU"' in chosen.ir

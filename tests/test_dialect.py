@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from call_count import calls
 
+from gflow.compiler.engines import docs as engine_docs
 from gflow.compiler.ir.diagnostics import collect
 from gflow.compiler.tools import docs as pass_docs
 from gflow.dialects import builder
@@ -22,9 +23,10 @@ def context() -> ir.Context:
 
 def test_documents_are_current() -> None:
     """After a change of ops or passes: python -m gflow.dialects.docs --write, and
-    python -m gflow.compiler.tools.docs --write."""
+    python -m gflow.compiler.tools.docs --write and python -m gflow.compiler.engines.docs --write."""
     assert op_docs.main(["--check"]) == 0
     assert pass_docs.main(["--check"]) == 0
+    assert engine_docs.main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("name", list(OPS))

@@ -14,7 +14,7 @@ import torch
 from function_trace import trace_graph
 from ir_interpreter import philox, random_numbers, run_module
 
-from gflow.dialects import aten
+from gflow.dialects.aten import calls as aten
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
 from gflow.tracing.data.trace import Trace

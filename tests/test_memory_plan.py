@@ -392,6 +392,43 @@ def test_a_contraction_is_written_before_the_rest_reads() -> None:
     assert may == [[False, False, False], [False, False, True]]
 
 
+_SQUARE = "tensor<1x4x4x4xf32>"
+_ROOTS = {
+    "convolution": "stride = array<i64: 1, 1>",
+    "convolution_input_grad": "stride = array<i64: 1, 1>, shape = array<i64: 1, 4, 4, 4>",
+}
+
+
+@pytest.mark.parametrize("reshaped", [False, True])
+@pytest.mark.parametrize("root", _ROOTS)
+def test_a_convolution_is_written_before_the_rest_reads(root: str, reshaped: bool) -> None:
+    """Its result in the buffer of an operand of the epilogue would be what the epilogue reads of that."""
+    view = "%v" if reshaped else "%0"
+    text = f"""
+      func.func @f(%a: {_SQUARE}, %b: tensor<4x4x1x1xf32>, %c: {_SQUARE}) -> ({_SQUARE}, {_SQUARE}) {{
+        %d = "gflow.sin"(%c) : ({_SQUARE}) -> {_SQUARE}
+        %e = "gflow.cos"(%a) : ({_SQUARE}) -> {_SQUARE}
+        %r:2 = "gflow.fused"(%e, %b, %d) ({{
+          ^bb0(%x: {_SQUARE}, %y: tensor<4x4x1x1xf32>, %z: {_SQUARE}):
+          %0 = "gflow.{root}"(%x, %y) {{dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*",
+              padding = array<i64: 0, 0>, {_ROOTS[root]}}} : ({_SQUARE}, tensor<4x4x1x1xf32>) -> {_SQUARE}
+          %v = "gflow.reshape"(%0) {{shape = array<i64: 1, 4, 4, 4>}} : ({_SQUARE}) -> {_SQUARE}
+          %1 = "gflow.add"({view}, %z) : ({_SQUARE}, {_SQUARE}) -> {_SQUARE}
+          "gflow.yield"({view}, %1) {{operandSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}}
+              : ({_SQUARE}, {_SQUARE}) -> ()
+        }}) {{kind = "contraction", operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0, 0, 0>,
+            resultSegmentSizes = array<i32: 2, 0, 0, 0, 0, 0, 0, 0>}}
+            : ({_SQUARE}, tensor<4x4x1x1xf32>, {_SQUARE}) -> ({_SQUARE}, {_SQUARE})
+        %s = "gflow.neg"(%r#0) : ({_SQUARE}) -> {_SQUARE}
+        %t = "gflow.neg"(%r#1) : ({_SQUARE}) -> {_SQUARE}
+        return %s, %t : {_SQUARE}, {_SQUARE}
+      }}"""
+    module = parse(text)
+    fused = function_of(module).regions[0].blocks[0].operations[2].operation
+    may = [[reads_where_it_writes(fused, n, r) for n in range(3)] for r in range(2)]
+    assert may == [[False, False, False], [False, False, True]]
+
+
 def test_a_running_statistic_may_be_updated() -> None:
     body = f"""
         %0 = "gflow.reduce"(%x) {{dims = array<i64: 1>, kind = "sum"}}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from oracle.campaign import Record, Result, campaign, parser_of, processor_time, run
 from oracle.growth import grow
 from oracle.ir import drawn, judge_ir, judge_subject, minimized
 from oracle.judge import Verdict, judge
@@ -157,3 +164,47 @@ def test_both_raise_or_neither() -> None:
     call = Call("", "torch.matmul", (_ref("x0"), _ref("x1")))
     assert judge(_program(call, outputs=("x0",))).status == "both raise"
     assert torch.is_grad_enabled()
+
+
+def _waits_or_computes(seed: int, shrink: float) -> tuple[Result, str | None]:
+    """Of every four seeds one waits, one computes for ever, one ends the process."""
+    if seed % 4 == 1:
+        time.sleep(3)
+    while seed % 4 == 2:
+        pass
+    if seed % 4 == 3:
+        os._exit(7)
+    return Result(seed, "ok", seconds=shrink), None
+
+
+def test_a_hang_is_told_by_processor_time() -> None:
+    """Waiting for the processor is none; waiting for ever has a limit of its own."""
+    found = {r.seed: r.status for r, _ in campaign(range(8), 2, 0, 1, judge=_waits_or_computes)}
+    assert found == {i: ("ok", "ok", "hang", "died")[i % 4] for i in range(8)}
+    found = {r.seed: r.status for r, _ in campaign([0, 1], 1, 0, judge=_waits_or_computes, wall=1)}
+    assert found == {0: "ok", 1: "hang"}
+
+
+def test_processor_time_of_children() -> None:
+    """What a child of a process computes is the process's."""
+    text = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", text], start_new_session=True) as process:
+        try:
+            end = time.monotonic() + 60
+            while processor_time(process.pid) < 0.5 and time.monotonic() < end:
+                time.sleep(0.1)
+            assert processor_time(process.pid) >= 0.5
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert processor_time(process.pid) == 0
+
+
+def test_a_campaign_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """Seeds of complete lines are done; a line that a kill cut off is judged again, and spoils no other."""
+    options = parser_of("", str(tmp_path), "").parse_args(["--count", "6", "--jobs", "2"])
+    done = [json.dumps(vars(Result(seed, "ok"))) for seed in (0, 4, 5)]
+    (tmp_path / "results.jsonl").write_text("\n".join(done)[:-9])
+    assert Record(tmp_path).done == {0, 4}
+    options.seed, options.count = 4, 2
+    assert run(options, Record(tmp_path), _waits_or_computes) == 0
+    assert sorted(r.seed for r in Record(tmp_path).results) == [0, 4, 5]

@@ -213,3 +213,87 @@ def test_an_offset_counts_from_where_an_input_begins() -> None:
     assert torch.equal(parts(longer[:12]), longer.as_strided((2, 3), (1, 2), 3))
     with pytest.raises(GraphTraceError, match="knows nothing of what lies before"):
         graph(lambda x: x.as_strided((2, 3), (1, 2), 3) * 1)(longer[5:17])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.clamp_(min=x[0]), lambda x: torch.clamp_(x, max=x[1:2]),
+        lambda x: x[1:].lerp_(end=x[:-1], weight=0.5),
+        lambda x: torch.add(x[1:], 1, out=x[:-1]), lambda x: torch.neg(x[:, 1:], out=x[:, :-1]),
+        lambda x: torch.where(x[1:] > 0, x[1:], x[1:] * 0, out=x[:-1]), lambda x: torch.mul(x, x, out=x),
+        lambda x: torch.mul(x, other=x[0], out=x),
+    ],
+)  # fmt: skip
+def test_operands_that_overlap_in_parts(write: Callable[[Tensor], Tensor]) -> None:
+    """By keyword and by out=, too: refused where eager refuses."""
+    try:
+        expected = write(torch.arange(9.0).reshape(3, 3))
+    except RuntimeError:
+        with pytest.raises(GraphTraceError, match=r"test_overlaps.py.*overlap in parts"):
+            flow.nn.Graph.trace(write)(torch.arange(9.0).reshape(3, 3))
+    else:
+        assert torch.equal(flow.nn.Graph.trace(write)(torch.arange(9.0).reshape(3, 3)), expected)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: torch.mul(x[0] * 1, 2, out=x.select(0, 0).select(0, 1)),
+        lambda x: (x[0] @ x).unfold(0, 1, 1).__setitem__((slice(2, 3), 0), 7.0),
+    ],
+)
+def test_writes_that_functionalization_cannot_take_back(write: Callable[[Tensor], Tensor]) -> None:
+    """By the line, whether PyTorch says so while tracing, or a kernel would when it runs."""
+
+    def build(x: Tensor) -> Tensor:
+        y = x * 1
+        write(y)
+        return y
+
+    with pytest.raises(GraphTraceError, match=r"test_overlaps.py.*(in place|view of shape)"):
+        flow.nn.Graph.trace(build)(torch.arange(9.0).reshape(3, 3))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda x: x.mul_(0.5),
+        lambda x: x[..., :-1].mul_(0.5),
+        lambda x: x[:, :, :1].add_(1),
+        lambda x: x.copy_(torch.ones(4)),
+    ],
+)
+def test_the_backend_refuses_updates_of_overlapping_arguments(
+    update: Callable[[Tensor], Tensor],
+) -> None:
+    """AOTAutograd's copy has each element once, eager's memory several elements in one place."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        update(x)
+        return y + 1
+
+    torch._dynamo.reset()
+    x = torch.randn(55).as_strided((4, 4, 4), (16, 1, 1))
+    with pytest.raises(Exception, match="some of its elements are one in memory"):
+        torch.compile(function, backend="gflow")(x, torch.ones(2))
+
+
+def test_the_backend_reads_overlapping_arguments() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        y.add_(x.sum())
+        return x * 2
+
+    torch._dynamo.reset()
+    x = torch.randn(55).as_strided((4, 4, 4), (16, 1, 1))
+    ours, theirs = torch.ones(2), torch.ones(2)
+    found = torch.compile(function, backend="gflow")(x, ours)
+    torch.testing.assert_close(found, function(x, theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("alpha", [True, False])
+def test_sums_of_booleans_heed_alpha(alpha: bool) -> None:
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    found = flow.compile(lambda a, b: torch.add(a, b, alpha=alpha))(a, b)
+    torch.testing.assert_close(found, torch.add(a, b, alpha=alpha))

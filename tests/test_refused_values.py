@@ -8,7 +8,7 @@ does not, results must be equal.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from function_trace import trace_graph
 from op_db_harness import _argument, _forward, _same_layout, all_ops, compare, op_name, samples
 
+import gflow as flow
 from gflow.compiler import compile_module
 from gflow.errors import GraphTraceError
 from gflow.lowering import lower
@@ -205,3 +206,27 @@ def test_all_ops(name: str) -> None:
                     cases = _cases(*_forward(op, sample))
                     problems += [c.name for c in cases if isinstance(c.wanted, Exception)]
     assert not problems, f"{len(problems)}, such as {problems[0]}"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x[:0].max(), lambda x: x[:, :0].min(), lambda x: x[:, :3].view(torch.float64),
+        lambda x: x.t().view(torch.float64),
+        lambda x: x[:, 1:3].view(torch.float64), lambda x: x[0, 0].view(torch.complex64),
+        lambda x: torch.heaviside(x, x.double()), lambda x: torch.linalg.pinv(x.half()),
+        lambda x: torch.linalg.pinv(x.half(), rtol=0.1),
+    ],
+)  # fmt: skip
+def test_a_call_that_nothing_reads_is_refused(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What PyTorch's kernels refuse whatever the values are, is refused when it is traced."""
+
+    def build(x: torch.Tensor) -> torch.Tensor:
+        call(x)
+        return x + 1
+
+    x = torch.randn(4, 4)
+    with pytest.raises((RuntimeError, IndexError)):
+        build(x)
+    with pytest.raises(GraphTraceError, match=r"test_refused_values.py"):
+        flow.nn.Graph.trace(build)(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,23 @@ def test_seeds_in_build_are_refused(late: bool) -> None:
         Seeds()(torch.ones(4))
     with pytest.raises(flow.GraphError, match="default generator"):
         flow.nn.Graph.trace(lambda x: torch.rand(3, generator=torch.Generator()))(torch.ones(4))
+
+
+def test_another_thread_may_seed_while_a_graph_is_traced() -> None:
+    """What that thread does is its own, and PyTorch's functions are as they were after the trace."""
+    seeds = [7, 8]
+    originals = torch.manual_seed, torch.random.set_rng_state
+
+    class Seeded(flow.nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            if seeds:
+                x = F.dropout(x, 0.5)
+                other = threading.Thread(target=lambda: torch.manual_seed(seeds.pop()))
+                other.start()
+                other.join()
+            return F.dropout(x, 0.5)
+
+    out = Seeded()(torch.ones(64))
+    assert set(out.unique().tolist()) <= {0.0, 2.0, 4.0}
+    assert torch.initial_seed() == 8
+    assert (torch.manual_seed, torch.random.set_rng_state) == originals

@@ -22,10 +22,10 @@ TEXT = """
   }"""
 
 
-def planned(target: str) -> str:
+def planned(target: str, text: str = TEXT) -> str:
     """The module with its kernels selected and its memory planned."""
     with make_context():
-        return compile_module(ir.Module.parse(TEXT), CompileOptions(target=target)).ir
+        return compile_module(ir.Module.parse(text), CompileOptions(target=target)).ir
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,160 @@ def test_edited_choices_run(text: str) -> None:
 def test_choices_that_code_cannot_follow(text: str, old: str, new: str, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         generate_planned(edited(text, old, new), "cuda:90", 1)
+
+
+OTHERS = """
+  func.func @f(%q: tensor<2x64x2x16xbf16>, %x: tensor<40x300xf32>, %i: tensor<8xi64>, %s: tensor<8x300xf32>,
+      %p: tensor<2x8x8x16xf32>, %w: tensor<16x3x3x1xf32>, %z: tensor<f32>) -> (tensor<2x64x2x16xbf16>,
+      tensor<2x2x64xf32>, tensor<40xi64>, tensor<8x300xf32>, tensor<40x300xf32>, tensor<42x300xf32>,
+      tensor<40x300xf32>, tensor<2x4x4x16xf32>, tensor<2x8x8x16xf32>) {
+    %0, %1 = "gflow.attention"(%q, %q, %q) {causal = false, scale = 0.25 : f64,
+        operandSegmentSizes = array<i32: 3, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x64x2x16xbf16>,
+        tensor<2x64x2x16xbf16>, tensor<2x64x2x16xbf16>) -> (tensor<2x64x2x16xbf16>, tensor<2x2x64xf32>)
+    %2 = "gflow.reduce"(%x) {kind = "argmax", dims = array<i64: 1>} : (tensor<40x300xf32>) -> tensor<40xi64>
+    %3 = "gflow.take"(%x, %i) {dim = 0 : i64} : (tensor<40x300xf32>, tensor<8xi64>) -> tensor<8x300xf32>
+    %4 = "gflow.index_add"(%x, %i, %s) {dim = 0 : i64} : (tensor<40x300xf32>, tensor<8xi64>, tensor<8x300xf32>)
+        -> tensor<40x300xf32>
+    %5 = "gflow.pad"(%x, %z) {low = array<i64: 1, 0>, high = array<i64: 1, 0>} : (tensor<40x300xf32>, tensor<f32>)
+        -> tensor<42x300xf32>
+    %6 = "gflow.aten"(%x) {overload = "aten.cumsum.default", args = "[[{\\22t\\22: 0}, 1], {}]",
+        operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+        resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<40x300xf32>) -> tensor<40x300xf32>
+    %7, %9 = "gflow.max_pool"(%p) {kernel = array<i64: 2, 2>, stride = array<i64: 2, 2>, padding = array<i64: 0, 0>,
+        layout = "N*C", positions = "window", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+        resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x8x8x16xf32>)
+        -> (tensor<2x4x4x16xf32>, tensor<2x4x4x16xui8>)
+    %8 = "gflow.convolution"(%p, %w) {stride = array<i64: 1, 1>, padding = array<i64: 1, 1>,
+        dilation = array<i64: 1, 1>, groups = 16 : i64, layout = "N*C"} : (tensor<2x8x8x16xf32>,
+        tensor<16x3x3x1xf32>) -> tensor<2x8x8x16xf32>
+    return %0, %1, %2, %3, %4, %5, %6, %7, %8 : tensor<2x64x2x16xbf16>, tensor<2x2x64xf32>, tensor<40xi64>,
+        tensor<8x300xf32>, tensor<40x300xf32>, tensor<42x300xf32>, tensor<40x300xf32>, tensor<2x4x4x16xf32>,
+        tensor<2x8x8x16xf32>
+  }"""
+
+
+@pytest.fixture(scope="module")
+def others() -> str:
+    return planned("cuda:90", OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("op", "stem"),
+    [
+        ("attention", "attention"), ("reduce", "argmax"), ("take", "take"), ("pad", "pointwise"), ("aten", "cumsum"),
+        ("index_add", "order"), ("max_pool", "max_pool"), ("convolution", "depthwise"),
+    ],
+)  # fmt: skip
+def test_every_kernel_runs_as_its_op_says(others: str, op: str, stem: str) -> None:
+    """Warps and the last size of the block, of the first launch."""
+    (line,) = (text for text in others.splitlines() if f'"gflow.{op}"' in text)
+    block = re.search(r"block = array<i64: ([\d, ]*)>", line)
+    assert block is not None
+    sizes = [int(n) for n in block[1].split(",")]
+    sizes[-1] *= 2
+    now = re.sub(
+        r"block = array<i64: [\d, ]*>", f"block = array<i64: {str(sizes)[1:-1]}>", line, count=1
+    )
+    now = edited(now, r"(kind = [^\n]*)warps = \d+", r"\1warps = 16")
+    program = generate_planned(others.replace(line, now), "cuda:90", 1)
+    first = next(
+        program.triton[s.kernel] for s in program.steps if f"gflow.{op}" in f"gflow.{s.label}"
+    )
+    assert first.name.startswith(stem)
+    assert list(first.configs[0].constants.values()) == sizes
+    assert first.configs[0].num_warps == 16
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (r"then = \[\{[^}]*\}\], ", "", "says how 1 launches run, of more"),
+        (r"(aten[^\n]*block = array<i64:) \d+, \d+", r"\1 4, 256", "needs rows of 300 as a whole"),
+        (r"(attention[^\n]*)stages = \d+ : i64, ", r"\1", "needs warps and stages"),
+        (r"(attention[^\n]*)kind = .kernel.", r'\1kind = "kernel", split_k = 4 : i64', "no use"),
+        (
+            r"(pad[^\n]*)then = \[",
+            r"\1then = [{block = array<i64: 8>, warps = 1 : i64}, ",
+            "launches run, of",
+        ),
+    ],
+)
+def test_ways_that_kernels_cannot_follow(others: str, old: str, new: str, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        generate_planned(edited(others, old, new), "cuda:90", 1)
+
+
+def test_an_edited_update_leaves_its_launch() -> None:
+    """Pointwise ops that share a launch share its block; one whose block was edited has a launch of its own."""
+    args = ", ".join(f"%x{n}: tensor<{4096 + n}xf32>" for n in range(6))
+    lines = [
+        f'%{n} = "gflow.exp"(%x{n}) : (tensor<{4096 + n}xf32>) -> tensor<{4096 + n}xf32>'
+        for n in range(6)
+    ]
+    types = ", ".join(f"tensor<{4096 + n}xf32>" for n in range(6))
+    values = ", ".join(f"%{n}" for n in range(6))
+    body = "\n".join(lines)
+    text = planned(
+        "cuda:90", f"func.func @f({args}) -> ({types}) {{ {body}\n return {values} : {types} }}"
+    )
+    assert len(generate_planned(text, "cuda:90", 1).steps) == 1
+    program = generate_planned(edited(text, BLOCK, "block = array<i64: 64>"), "cuda:90", 1)
+    assert [program.triton[s.kernel].configs[0].constants for s in program.steps] == [
+        {"COLS": 64},
+        {"COLS": 1024},
+    ]
+
+
+def test_a_librarys_attention_can_be_chosen(others: str) -> None:
+    chosen = r'\1kernel = {kind = "pytorch", library = "FlashAttention"}'
+    text = edited(others, r"(attention.*?gflow\.)kernel = \{[^}]*\}", chosen)
+    assert "flash" in generate_planned(text, "cuda:90", 1).steps[0].overload
+    text = text.replace('"FlashAttention"', '"Triton"')
+    with pytest.raises(ValueError, match="has another library than"):
+        generate_planned(text, "cuda:90", 1)
+
+
+SUM = """
+  func.func @f(%s: tensor<65536x64xf32>) -> tensor<64xf32> {
+    %0 = "gflow.reduce"(%s) {kind = "sum", dims = array<i64: 0>} : (tensor<65536x64xf32>) -> tensor<64xf32>
+    return %0 : tensor<64xf32>
+  }"""
+
+
+def test_stages_of_loops_and_ways_of_later_launches() -> None:
+    text = planned("cuda:90", SUM)
+    text = edited(text, r"stages = \d+ : i64, then", "stages = 4 : i64, then")
+    text = edited(
+        text, r"then = \[\{block = array<i64: \d+, \d+>", "then = [{block = array<i64: 4, 16>"
+    )
+    program = generate_planned(text, "cuda:90", 1)
+    first, second = program.triton.values()
+    assert "num_stages=4" in first.source
+    assert second.configs[0].constants == {"ROWS": 4, "COLS": 16}
+    x = torch.randn(65536, 64)
+    torch.testing.assert_close(run_program(program, [x])[0], x.sum(0), rtol=1e-3, atol=1e-3)
+    again = edited(planned("cuda:90"), r'kind = "region"', 'kind = "region", stages = 2 : i64')
+    with pytest.raises(ValueError, match="stages exactly where there is a loop"):
+        generate_planned(again, "cuda:90", 1)
+
+
+@pytest.mark.parametrize(
+    "field", ["warps = 4 : i64", "tile = array<i64: 16, 16, 16>", "block = array<i64: 64>"]
+)
+def test_a_processor_has_no_use_of_a_gpus_fields(field: str) -> None:
+    text = edited(planned("cpu"), r'kind = "(blas|kernel)"', rf'kind = "\1", {field}')
+    with pytest.raises(ValueError, match="of which what runs it has no use"):
+        generate_planned(text, "cpu", 1)
+
+
+def test_an_edit_goes_through_text(others: str) -> None:
+    """As gflow-opt reads and prints it."""
+    text = edited(others, r"then = \[\{block = array<i64: ", "then = [{block = array<i64: 1, ")
+    with make_context():
+        module = ir.Module.parse(text)
+        again = ir.Module.parse(module.operation.get_asm())
+        assert str(again) == str(module)
+        assert "then = [{block = array<i64: 1, " in str(again)
 
 
 def test_another_target(text: str) -> None:

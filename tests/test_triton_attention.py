@@ -9,15 +9,15 @@ import torch
 from ir_interpreter import DTYPES, run_module
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
-from gflow.compiler.emit.triton.ops.attention_configs import configs
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+from gflow.compiler.kernel.selection.gpu.attention import configs
 from gflow.compiler.targets import CUDA_ARCHS, Target
 from gflow.dialects import builder
 from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Program
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 Tensor = torch.Tensor
@@ -35,7 +35,7 @@ def compiled(text: str) -> Program:
 
 def run_program(program: Program, args: list[Tensor]) -> list[Tensor]:
     """What a program gives, by Triton's interpreter."""
-    return CudaExecutable(program, InterpreterDevice())(args)
+    return Executable(program, InterpreterDevice())(args)
 
 
 def oracle(text: str, args: list[Tensor], dtype: torch.dtype = torch.float64) -> list[Tensor]:

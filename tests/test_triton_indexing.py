@@ -14,7 +14,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 Tensor = torch.Tensor
@@ -28,7 +28,7 @@ def check(types: list[str], body: Any, args: list[Tensor], native: bool = True) 
         program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
     if native:
         assert not any(isinstance(s, AtenStep) for s in program.steps)
-    ours = CudaExecutable(program, InterpreterDevice())([a.clone() for a in args])
+    ours = Executable(program, InterpreterDevice())([a.clone() for a in args])
     for a, w in zip(ours, wanted, strict=True):
         torch.testing.assert_close(a, w, rtol=1e-5, atol=1e-5, check_stride=False, equal_nan=True)
     return ours[0]
@@ -98,7 +98,7 @@ def test_index_add(shape: tuple[int, ...], index: tuple[int, ...], dim: int, dty
         with make_context():
             text = _function(types, op("index_add", dim=dim))
             program = compile_module(ir.Module.parse(text), CompileOptions(target="cuda:90"))
-        (found,) = CudaExecutable(program, InterpreterDevice())(args)
+        (found,) = Executable(program, InterpreterDevice())(args)
         exact = args[0].double().index_add(dim, args[1], args[2].double())
         limit = {"f16": 2**-10, "bf16": 2**-7}[dtype] * float(exact.abs().max())
         assert float((found.double() - exact).abs().max()) <= limit

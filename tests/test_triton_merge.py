@@ -14,7 +14,7 @@ from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.dialects.program import LaunchStep, Program
 from gflow.lowering import lower
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.tracing.data.trace import Trace
 
@@ -67,7 +67,7 @@ def test_updates_match_eager(name: str) -> None:
     traced, program = compiled(net, optimizer, build, x)
     assert merged(program)
     args = [x if i.tensor is None else i.tensor.detach().clone() for i in traced.inputs]
-    CudaExecutable(program, InterpreterDevice())(args)
+    Executable(program, InterpreterDevice())(args)
     build(x)
     optimizer.step()
     updated = {i.name: a for i, a in zip(traced.inputs, args)}

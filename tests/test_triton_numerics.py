@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.lowering import lower
-from gflow.runtime.cuda import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 
@@ -46,7 +46,7 @@ def test_as_exact_as_eager(name: str) -> None:
     x = torch.randn(shape) + 2
     traced = trace_graph("g", function, [x], {}, {}, ())
     program = compile_module(lower(traced, target="cuda"), CompileOptions(target="cuda:90"))
-    executable = CudaExecutable(program, InterpreterDevice())
+    executable = Executable(program, InterpreterDevice())
     ours, eager, exact = executable([x]), function(x), function(x.double())
     for a, b, e in zip(ours, eager, exact, strict=True):
         size = float(e.norm())

@@ -23,7 +23,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.program import LaunchStep
 from gflow.dialects.types import TensorType
 from gflow.lowering import lower
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 Tensor = torch.Tensor
@@ -193,7 +193,7 @@ def test_inference_on_a_device() -> None:
     (step,) = program.steps
     assert isinstance(step, LaunchStep)
     assert "positions" not in program.triton[step.kernel].parameters
-    (found,) = CudaExecutable(program, InterpreterDevice())([x])
+    (found,) = Executable(program, InterpreterDevice())([x])
     torch.testing.assert_close(found, F.max_pool2d(x, 3, 2, 1), rtol=0, atol=0, equal_nan=True)
 
 

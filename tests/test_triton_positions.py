@@ -17,7 +17,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 Tensor = torch.Tensor
@@ -78,7 +78,7 @@ def test_calls_of_pytorch() -> None:
     calls = lambda x: (*x.max(1), *x.min(-1), x.argmax(), x.argmin(2, keepdim=True))  # noqa: E731
     program = compiled(calls, x)
     assert not any(isinstance(s, AtenStep) for s in program.steps)
-    for a, e in zip(CudaExecutable(program, InterpreterDevice())([x]), calls(x), strict=True):
+    for a, e in zip(Executable(program, InterpreterDevice())([x]), calls(x), strict=True):
         torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)
 
 

@@ -12,7 +12,7 @@ from function_trace import trace_graph
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.dialects.program import AtenStep, Program
 from gflow.lowering import lower
-from gflow.runtime.cuda.executable import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 
 Tensor = torch.Tensor
@@ -48,7 +48,7 @@ def test_numerics(name: str) -> None:
     build, x = CASES[name]
     program = compiled(lambda x: tuple(r) if isinstance(r := build(x), tuple) else r, x)
     assert not any(isinstance(s, AtenStep) for s in program.steps)
-    ours = CudaExecutable(program, InterpreterDevice())([x])
+    ours = Executable(program, InterpreterDevice())([x])
     eager = build(x)
     for a, e in zip(ours, eager if isinstance(eager, tuple) else (eager,), strict=True):
         torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)

@@ -32,7 +32,7 @@ from gflow.dialects.program import (
     Result,
     TensorRef,
 )
-from gflow.dialects.program_form import ProgramError, check_value, decode, encode, seal
+from gflow.dialects.program.form import ProgramError, check_value, decode, encode, seal
 from gflow.dialects.types import TensorType
 from gflow.runtime import numbers
 from gflow.runtime.cpu import objects

@@ -144,6 +144,9 @@ def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--pipeline-for=cpu", f"--view-memory={memory}", f"--view-graph={graph}"]
     assert main([str(source), *flags, "-o", str(tmp_path / "out.mlir")]) == 0
     assert main([str(source), f"--view-graph={picture}"]) == 0
+    timeline = tmp_path / "t.html"
+    assert main([str(source), f"--view-timeline={timeline}", "--network=h100"]) == 0
+    assert timeline.read_text().startswith("<!doctype html>")
     assert memory.read_text().startswith("<!doctype html>")
     assert graph.read_text().startswith("<!doctype html>")
     assert picture.read_text().startswith("<svg")
@@ -151,6 +154,7 @@ def test_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flag, message in (
         (f"--view-memory={memory}", "'@step' has no memory plan; run --pipeline-for=cpu"),
         ("--view-memory=x.txt", "'x.txt' must end in .html"),
+        ("--view-timeline=x.svg", "'x.svg' must end in .html"),
         ("--view-graph=x.png", "'x.png' must end in .html or .svg"),
         ("--view-graph=/nowhere/x.svg", "cannot open output file '/nowhere/x.svg'"),
     ):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gflow.dialects.program import Program
-from gflow.runtime.cuda import CudaExecutable
+from gflow.runtime import Executable
 from gflow.runtime.cuda.interpreter import InterpreterDevice, interpreting
 
 
@@ -17,7 +17,7 @@ def run_program(program: Program, args: Sequence[torch.Tensor]) -> list[torch.Te
     Raises:
         DeviceError: a kernel failed, or touched memory that is nobody's.
     """
-    run = CudaExecutable(program, InterpreterDevice(), graphs=False)
+    run = Executable(program, InterpreterDevice(), graphs=False)
     run.arena.fill_(0x7B)  # what nobody wrote is not zero
     with interpreting():
         return run(args)

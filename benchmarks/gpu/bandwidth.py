@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.gpu.graphs import gradients, graph_of, tensors_of
-from benchmarks.gpu.setting import Setting, error_of, medians
+from benchmarks.gpu.graphs import gradients, tensors_of
+from benchmarks.gpu.record import Row
+from benchmarks.gpu.setting import Setting, medians
+from benchmarks.gpu.work import Work
+from benchmarks.gpu.work import measure as work_measure
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,14 @@ KERNELS = (
 )
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
+def rows(setting: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """The copy, then each kernel beside eager."""
-    copied = copy_bandwidth(setting)
-    rows: list[dict[str, Any]] = [{"name": "copy", "ok": True, "gb_per_s": copied}]
+    yield "copy", lambda: {"ok": True, "gb_per_s": copy_bandwidth(setting)}
     for kernel in KERNELS:
-        if not setting.wants(f"bandwidth {kernel.name}"):
-            continue
-        try:
-            rows.append({"name": kernel.name, "ok": True, **measure(setting, kernel, copied)})
-        except Exception as error:
-            rows.append({"name": kernel.name, "ok": False, "error": error_of(error)})
-    return rows
+        yield kernel.name, partial(measure, setting, kernel)
 
 
+@cache
 def copy_bandwidth(setting: Setting) -> float:
     """GB/s of PyTorch's device-to-device copy, bytes read and written."""
     size = setting.size(1 << 30, 1 << 12)
@@ -78,32 +75,33 @@ def copy_bandwidth(setting: Setting) -> float:
     return 2 * size / found / 1e6
 
 
-def measure(setting: Setting, kernel: Kernel, copied: float) -> dict[str, Any]:
-    """Milliseconds, GB/s by the bytes that must be moved, and the share of the copy's."""
-    rows, columns = setting.size(65536, 24), setting.size(4096, 48)
-    random = setting.generator()
-    inputs = [
-        torch.randn(shape, generator=random, device=setting.where).to(kernel.dtype)
-        for shape in kernel.shapes(rows, columns)
-    ]
+def work_of(setting: Setting, kernel: Kernel) -> tuple[Work, int]:
+    """A kernel's work, and the bytes that it has to move."""
+    shape = setting.size(65536, 24), setting.size(4096, 48)
+    inputs = [setting.normal(*s, dtype=kernel.dtype) for s in kernel.shapes(*shape)]
     function: Callable[..., list[Tensor]] = lambda *xs: tensors_of(kernel.function(*xs))  # noqa: E731
-    results = function(*inputs)
-    moved = [*inputs, *results]
     if kernel.gradient:
-        weights = [torch.randn_like(r) for r in results]
+        weights = [setting.normal(*shape, dtype=kernel.dtype, seed=1)]
         count = len(inputs)
         function = lambda *xs: gradients(kernel.function, xs[:count], xs[count:])[1:]  # noqa: E731
         moved = [*inputs, *weights, *inputs]
         inputs = [*inputs, *weights]
+    else:
+        with torch.device("meta"):
+            results = function(*(torch.empty_like(t, device="meta") for t in inputs))
+        moved = [*inputs, *results]
     nbytes = sum(t.numel() * t.element_size() for t in moved)
-    graph = graph_of(setting, function)
-    samples = setting.interleaved(
-        {"gflow": lambda: graph(*inputs), "eager": lambda: function(*inputs)}
-    )
-    found = medians(samples)
-    reached = {name: nbytes / ms / 1e6 for name, ms in found.items()}
+    work = Work(function, inputs, peers={"eager": lambda: function(*inputs)})
+    return work, nbytes
+
+
+def measure(setting: Setting, kernel: Kernel) -> Row:
+    """Errors, milliseconds, GB/s by the bytes that must be moved, and the share of the copy's."""
+    work, nbytes = work_of(setting, kernel)
+    row, copied = work_measure(setting, work, alone=False), copy_bandwidth(setting)
+    reached = {name: nbytes / ms / 1e6 for name, ms in row["ms"].items()}
     return {
-        "ms": found,
+        **row,
         "gb_per_s": reached["gflow"],
         "gb_per_s_eager": reached["eager"],
         "of_copy": reached["gflow"] / copied,

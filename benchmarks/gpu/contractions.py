@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu.graphs import gradients, graph_of
-from benchmarks.gpu.setting import Setting, best_ratio, error_of, medians
+from benchmarks.gpu.graphs import gradients
+from benchmarks.gpu.record import Row
+from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.work import Work, measure
 
 Run = Callable[[], Any]
 
@@ -36,72 +38,41 @@ ATTENTIONS = (
 )  # fmt: skip
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
+def rows(setting: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """A row for each product, convolution and attention; `ratio` above 1: gflow is faster."""
-    rows: list[dict[str, Any]] = []
-    for name, measure in _items(setting):
-        if not setting.wants(f"contractions {name}"):
-            continue
-        try:
-            rows.append({"name": name, "ok": True, **measure()})
-        except Exception as error:
-            rows.append({"name": name, "ok": False, "error": error_of(error)})
-    return rows
+    for name, make in works(setting):
+        yield name, partial(_measure, setting, make)
 
 
-def _items(setting: Setting) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    tiny = setting.stand_in
+def _measure(setting: Setting, make: Callable[[], Work]) -> Row:
+    return measure(setting, make(), alone=True)
+
+
+def works(setting: Setting) -> Iterator[tuple[str, Callable[[], Work]]]:
+    """The works by name."""
+    tiny = setting.small
     for m, n, k in ((17, 33, 20),) if tiny else PRODUCTS:
         yield f"matmul bf16 {m}×{n}×{k}", partial(product, setting, m, n, k)
     for m, n, k in ((17, 33, 20),) if tiny else PRODUCTS[-3:-2]:
         name = f"matmul float32 {m}×{n}×{k}"
         yield name, partial(product, setting, m, n, k, dtype=torch.float32)
+    for *shape, causal in ((1, 2, 2, 33, 16, True),) if tiny else ATTENTIONS:
+        name = f"attention bf16 {'×'.join(map(str, shape))}{' causal' if causal else ''}"
+        run = partial(attention, setting, *shape, causal=causal)
+        yield name, partial(run, backward=False)
+        yield f"{name}, gradients", partial(run, backward=True)
     for c, o, size, kernel, stride, groups in ((8, 8, 6, 3, 1, 8),) if tiny else CONVOLUTIONS:
         name = f"conv bf16 {c}→{o} at {size}², {kernel}×{kernel}/{stride}"
         name += f", {groups} groups" if groups > 1 else ""
         conv = partial(convolution, setting, c, o, size, kernel, stride, groups)
         yield name, partial(conv, backward=False)
         yield f"{name}, gradients", partial(conv, backward=True)
-    for *shape, causal in ((1, 2, 2, 33, 16, True),) if tiny else ATTENTIONS:
-        name = f"attention bf16 {'×'.join(map(str, shape))}{' causal' if causal else ''}"
-        run = partial(attention, setting, *shape, causal=causal)
-        yield name, partial(run, backward=False)
-        yield f"{name}, gradients", partial(run, backward=True)
 
 
-def _tensor(setting: Setting, *shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    random = setting.generator(sum(shape))
-    return torch.randn(shape, generator=random, device=setting.where).to(dtype)
-
-
-def _beside(setting: Setting, peers: dict[str, Run], flops: float) -> dict[str, Any]:
-    """gflow beside peers; those that cannot run are left out, with what they said."""
-    failed = {}
-    for name, peer in list(peers.items()):
-        if name != "gflow":
-            try:
-                peer()
-                setting.sync()
-            except Exception as error:
-                failed[name] = error_of(error)
-                del peers[name]
-    samples = setting.interleaved(peers)
-    found = medians(samples)
-    return {
-        "ms": found,
-        "ratio": best_ratio(samples, "gflow", [p for p in peers if p != "gflow"]),
-        "tflop_per_s": flops / found["gflow"] / 1e9,
-        "failed": failed,
-    }
-
-
-def product(
-    setting: Setting, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16
-) -> dict[str, Any]:
-    a, b = _tensor(setting, m, k, dtype=dtype), _tensor(setting, n, k, dtype=dtype)
-    graph = graph_of(setting, lambda a, b: [a @ b.t()])
-    return _beside(
-        setting, {"gflow": lambda: graph(a, b), "cublas": lambda: a @ b.t()}, 2.0 * m * n * k
+def product(setting: Setting, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Work:
+    a, b = setting.normal(m, k, dtype=dtype), setting.normal(n, k, dtype=dtype, seed=1)
+    return Work(
+        lambda a, b: [a @ b.t()], [a, b], peers={"cublas": lambda: a @ b.t()}, flops=2.0 * m * n * k
     )
 
 
@@ -115,25 +86,25 @@ def convolution(
     groups: int,
     *,
     backward: bool,
-) -> dict[str, Any]:
+) -> Work:
     batch = setting.size(128, 2)
     last = torch.channels_last
-    x = _tensor(setting, batch, c, size, size).to(memory_format=last)
-    w = _tensor(setting, o, c // groups, kernel, kernel).to(memory_format=last)
+    x = setting.normal(batch, c, size, size).to(memory_format=last)
+    w = setting.normal(o, c // groups, kernel, kernel, seed=1).to(memory_format=last)
 
     def forward(x: Tensor, w: Tensor) -> Tensor:
         return F.conv2d(x, w, stride=stride, padding=kernel // 2, groups=groups)
 
-    y = forward(x, w)
-    flops = 2.0 * y.numel() * w[0].numel()
+    wide = (size + 2 * (kernel // 2) - kernel) // stride + 1
+    flops = 2.0 * batch * o * wide * wide * w[0].numel()
     if not backward:
-        graph = graph_of(setting, lambda x, w: [forward(x, w)])
-        return _beside(
-            setting, {"gflow": lambda: graph(x, w), "cudnn": lambda: forward(x, w)}, flops
+        return Work(
+            lambda x, w: [forward(x, w)],
+            [x, w],
+            peers={"cudnn": lambda: forward(x, w)},
+            flops=flops,
         )
-    dy = torch.randn_like(y)
-    both = lambda x, w, dy: gradients(forward, [x, w], [dy])[1:]  # noqa: E731
-    graph = graph_of(setting, both)
+    dy = setting.normal(batch, o, wide, wide, seed=2).to(memory_format=last)
     geometry = (
         [0],
         [stride] * 2,
@@ -148,7 +119,10 @@ def convolution(
     def cudnn() -> Any:
         return torch.ops.aten.convolution_backward(dy, x, w, *geometry)
 
-    return _beside(setting, {"gflow": lambda: graph(x, w, dy), "cudnn": cudnn}, 2 * flops)
+    return Work(
+        lambda x, w, dy: gradients(forward, [x, w], [dy])[1:], [x, w, dy],
+        peers={"cudnn": cudnn}, flops=2 * flops,
+    )  # fmt: skip
 
 
 @contextmanager
@@ -174,29 +148,48 @@ def attention(
     *,
     causal: bool,
     backward: bool,
-) -> dict[str, Any]:
-    q = _tensor(setting, batch, heads, length, width)
-    k, v = (_tensor(setting, batch, kv, length, width) for _ in range(2))
+) -> Work:
+    q = setting.normal(batch, heads, length, width)
+    k, v = (setting.normal(batch, kv, length, width, seed=n) for n in (1, 2))
+    dy = setting.normal(batch, heads, length, width, seed=3)
 
     def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads != kv)
 
     flops = 4.0 * batch * heads * length * length * width * (0.5 if causal else 1.0)
-    dy = torch.randn_like(q)
+    function: Callable[..., list[Tensor]] = lambda q, k, v: [forward(q, k, v)]  # noqa: E731
+    inputs = [q, k, v]
     if backward:
         function = lambda q, k, v, dy: gradients(forward, [q, k, v], [dy])[1:]  # noqa: E731
-        flops *= 3.5
-    else:
-        function = lambda q, k, v, dy: [forward(q, k, v)]  # noqa: E731
-    graph = graph_of(setting, function)
+        inputs, flops = [q, k, v, dy], flops * 3.5
 
     def through(backend: SDPBackend) -> Run:
         def run() -> Any:
             with _kernels(backend):
-                return function(q, k, v, dy)
+                return function(*inputs)
 
         return run
 
     backends = {"math": SDPBackend.MATH} if setting.stand_in else _BACKENDS
-    peers: dict[str, Run] = {name: through(b) for name, b in backends.items()}
-    return _beside(setting, {"gflow": lambda: graph(q, k, v, dy), **peers}, flops)
+    peers = {name: through(b) for name, b in backends.items()}
+    return Work(function, inputs, partial(by_heads, function), peers, flops)
+
+
+def by_heads(function: Callable[..., list[Tensor]], *inputs: Tensor) -> list[Tensor]:
+    """A function of attention's operands, one sample and head of keys at a time: in float64 all of the scores
+    would be tens of gigabytes."""
+    batch, kv = inputs[1].shape[:2]
+    found: list[list[list[Tensor]]] = []
+    for sample in range(batch):
+        parts = [
+            function(*(_of_head(t[sample : sample + 1], head, kv) for t in inputs))
+            for head in range(kv)
+        ]
+        found.append([list(p) for p in zip(*parts)])
+    return [torch.cat([torch.cat(sample[n], 1) for sample in found]) for n in range(len(found[0]))]
+
+
+def _of_head(t: Tensor, head: int, kv: int) -> Tensor:
+    """What belongs to a head of keys: several heads of queries share one."""
+    group = t.shape[1] // kv
+    return t[:, head * group : (head + 1) * group]

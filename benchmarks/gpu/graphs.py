@@ -37,24 +37,27 @@ def gradients(
     return [*(r.detach() for r in results), *(g for g in found if g is not None)]
 
 
-def graph_of(setting: Setting, function: Callable[..., list[Tensor]]) -> Any:
-    """`function` of tensors as a graph."""
+def graph_of(
+    setting: Setting, function: Callable[..., list[Tensor]], *, libraries: bool = True
+) -> Any:
+    """`function` of tensors as a graph. libraries: they may take part in races."""
     import gflow
 
     class Function(gflow.nn.Graph):
         def build(self, *inputs: Tensor) -> list[Tensor]:
             return function(*inputs)
 
-    return for_setting(setting, Function())
+    return for_setting(setting, Function(), libraries=libraries)
 
 
-def for_setting(setting: Setting, graph: Any) -> Any:
+def for_setting(setting: Setting, graph: Any, *, libraries: bool = True) -> Any:
     """The graph for the device: kernels' configurations are timed on a GPU; where an interpreter stands
     in for one, the graph is compiled for one all the same."""
     if setting.where.type == "cuda":
-        graph.config.enable_autotune()
+        graph.config.enable_autotune(libraries=libraries)
     else:
         from gflow.compiler import CompileOptions
 
-        graph.config.compile_options = CompileOptions(target="cuda:90")
+        target = setting.target or "cuda:90"
+        graph.config.compile_options = CompileOptions(target=target)
     return graph

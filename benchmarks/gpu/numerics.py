@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.exactness import compare, double
 from benchmarks.gpu.families import FAMILIES, Family
 from benchmarks.gpu.graphs import for_setting, gradients, graph_of
-from benchmarks.gpu.setting import Setting, error_of
+from benchmarks.gpu.record import Row
+from benchmarks.gpu.setting import Setting
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-#: gflow's error may be this many times eager's, both against float64
-TIMES = 2.0
-#: and this many units in the last place of the largest value, where eager happens to round well
-UNITS = 4.0
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
+def rows(setting: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """A row for each family and element type."""
-    rows = []
     for family in FAMILIES:
         for name, dtype in DTYPES.items():
-            if family.integers and dtype != torch.float32:
-                continue
-            label = f"{family.name} {'int64' if family.integers else name}"
-            if setting.wants(f"numerics {label}"):
-                rows.append({"name": label, **_attempt(partial(check, setting, family, dtype))})
-    return rows
-
-
-def _attempt(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return measure()
-    except Exception as error:
-        return {"ok": False, "error": error_of(error)}
+            if not family.integers or dtype == torch.float32:
+                label = f"{family.name} {'int64' if family.integers else name}"
+                yield label, partial(check, setting, family, dtype)
 
 
 def check(setting: Setting, family: Family, dtype: torch.dtype) -> dict[str, Any]:
@@ -55,7 +42,7 @@ def check(setting: Setting, family: Family, dtype: torch.dtype) -> dict[str, Any
             values = values.argsort(-1).double() - shape[-1] // 2
         return (values.abs() + 0.1 if kind == "positive" else values).to(dtype)
 
-    inputs = family.inputs(make, 1 if setting.stand_in else 8)
+    inputs = family.inputs(make, 1 if setting.small else 8)
     shapes = [t.shape for t in _results(family.function, inputs)]
     weights = [make(*shape) for shape in shapes]
 
@@ -63,7 +50,7 @@ def check(setting: Setting, family: Family, dtype: torch.dtype) -> dict[str, Any
         count = len(inputs)
         return gradients(family.function, values[:count], values[count:])
 
-    exact = whole(*(_double(t) for t in [*inputs, *weights]))
+    exact = whole(*(double(t) for t in [*inputs, *weights]))
     eager = whole(*inputs, *weights)
     graph = graph_of(setting, whole)
     for _ in range(3):  # step by step, while a CUDA graph is made, and from it
@@ -79,46 +66,6 @@ def _results(function: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Ten
         return [t for t in tensors_of(function(*inputs)) if t.is_floating_point()]
 
 
-def _double(t: Tensor) -> Tensor:
-    return t.double() if t.is_floating_point() else t
-
-
-def compare(
-    found: Sequence[Tensor], eager: Sequence[Tensor], exact: Sequence[Tensor]
-) -> dict[str, Any]:
-    """Largest errors against float64, relative to the largest value; `ok` if gflow's may pass."""
-    if len(found) != len(eager):
-        return {"ok": False, "error": f"{len(found)} results, where eager has {len(eager)}"}
-    worst, ok = {"error_gflow": 0.0, "error_eager": 0.0}, True
-    for mine, other, truth in zip(found, eager, exact):
-        if mine.shape != other.shape or mine.dtype != other.dtype:
-            return {
-                "ok": False,
-                "error": f"{mine.dtype} {list(mine.shape)}, eager has {other.dtype} {list(other.shape)}",
-            }
-        if not truth.is_floating_point():
-            ok = ok and torch.equal(mine, other)
-            continue
-        scale = truth.abs().max().clamp_min(1e-30) if truth.numel() else torch.ones(())
-        a, b = (_distance(t, truth, scale) for t in (mine, other))
-        unit = torch.finfo(mine.dtype).eps
-        ok = ok and a <= max(TIMES * b, UNITS * unit)
-        worst = {
-            "error_gflow": max(worst["error_gflow"], a),
-            "error_eager": max(worst["error_eager"], b),
-        }
-    return {"ok": ok, **worst}
-
-
-def _distance(a: Tensor, truth: Tensor, scale: Tensor) -> float:
-    if not a.numel():
-        return 0.0
-    distance = (a.double() - truth).abs() / scale
-    same = (a.double() == truth) | (a.isnan() & truth.isnan())
-    worst = distance.masked_fill(same, 0.0).max().item()
-    return float("inf") if worst != worst else worst
-
-
 def through_aten(graph: Any) -> list[str]:
     """The ATen overloads that a graph's program calls, once each."""
     steps = graph.program().steps if callable(getattr(graph, "program", None)) else _steps(graph)
@@ -129,13 +76,10 @@ def _steps(graph: Any) -> Sequence[Any]:
     return graph._state.latest.compiled.program.steps
 
 
-def models(setting: Setting) -> list[dict[str, Any]]:
+def models(setting: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
     """Three training steps of small models: losses and parameters beside eager's."""
-    rows = []
     for name, make in _models(setting).items():
-        if setting.wants(f"models training {name}"):
-            rows.append({"name": f"training {name}", **_attempt(partial(train, setting, make))})
-    return rows
+        yield f"training {name}", partial(train, setting, make)
 
 
 def _models(
@@ -171,19 +115,19 @@ def train(
     torch.manual_seed(0)
     model, batch = make()
     model = model.to(setting.where)
-    double = copy.deepcopy(model).double()
+    wide = copy.deepcopy(model).double()
     eager = copy.deepcopy(model)
     batches = [batch() for _ in range(3)]
     graph = _training_graph(setting, model)
     mine = [graph(x).detach().clone() for x in batches]
     setting.sync()
     others = []
-    for module in (eager, double):
+    for module in (eager, wide):
         optimizer = _optimizer(module)
         losses = []
         for x in batches:
             optimizer.zero_grad()
-            loss = _loss(module, _double(x) if module is double else x)
+            loss = _loss(module, double(x) if module is wide else x)
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())

@@ -6,44 +6,52 @@ import re
 import shutil
 import subprocess
 import sys
-import time
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.record import Row
 from benchmarks.gpu.setting import Setting
 from benchmarks.measure import ROOT
 
 TOOLS = ("memcheck", "racecheck")
 #: families that between them have every kind of kernel; tools are some hundred times slower
-FAMILIES = "softmax float32,layer norm float16,column reductions,matmul bfloat16,linear with,convolution bfloat16,attention, causal bf,embedding float32,cross entropy float32,sort and top-k float32"  # noqa: E501
+FAMILIES = (
+    "softmax float32", "layer norm float16", "column reductions", "matmul bfloat16", "linear with",
+    "convolution bfloat16", "attention, causal bf", "embedding float32", "cross entropy float32",
+    "sort and top-k float32",
+)  # fmt: skip
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
 _RACES = re.compile(r"RACECHECK SUMMARY: (\d+) hazard")
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
-    """A row for each tool; none without the program."""
+def run(setting: Setting, tool: str, seconds: float) -> Row:
+    """What a tool finds within a time; `ok` is None without the program."""
     program = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )
     if program is None or setting.stand_in:
         reason = "compute-sanitizer is not installed" if program is None else "no GPU"
-        return [{"name": tool, "ok": None, "error": f"not run: {reason}"} for tool in TOOLS]
-    rows = []
-    for tool in TOOLS:
-        if setting.wants(f"sanitizer {tool}"):
-            rows.append({"name": tool, **_run(program, tool, setting.deadline - time.monotonic())})
-    return rows
-
-
-def _run(program: str, tool: str, seconds: float) -> dict[str, Any]:
+        return {"ok": None, "error": f"not run: {reason}"}
     command = [program, "--tool", tool, "--target-processes", "all", sys.executable, "-m", "benchmarks", "gpu",
-               "--sections", "numerics", "--small", "--only", FAMILIES, "--minutes", f"{seconds / 60:.2f}"]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=max(seconds, 30), check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"ok": None, "error": "not done in time"}
-    return read(tool, done.stdout + done.stderr)
+               "--sections", "numerics", "--small", "--in-process", "--minutes", f"{seconds / 60:.2f}",
+               "--json"]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
+        command.append(str(Path(folder, "found.json")))
+        for family in FAMILIES:
+            command += ["--only", family]
+        with suppress(subprocess.TimeoutExpired):  # what it has said until then is read
+            subprocess.run(
+                command,
+                cwd=ROOT,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                timeout=seconds + 20,
+                check=False,
+            )
+        said.seek(0)
+        return read(tool, said.read())
 
 
 def read(tool: str, text: str) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Where and how long the GPU check runs, and its clocks."""
+"""Where the GPU check runs, and its clocks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -15,33 +14,42 @@ import torch
 _SAMPLE_MS = 2.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Setting:
-    """where: the device that tensors lie on. stand_in: Triton's interpreter works in a GPU's place, at tiny
-    sizes. deadline: by `time.monotonic`, after which nothing new begins."""
+    """where: the device that tensors lie on. small: tiny sizes. rounds: samples of each peer.
+
+    target: of compilation only, where there is no device: inputs have no contents then.
+    """
 
     where: torch.device
-    stand_in: bool
-    deadline: float
+    small: bool
     rounds: int = 15
-    only: tuple[str, ...] = ()
-    left_out: list[str] = field(default_factory=list)
+    target: str = ""
+
+    @property
+    def stand_in(self) -> bool:
+        """Triton's interpreter works in a GPU's place."""
+        return self.where.type != "cuda" and not self.target
+
+    def plain(self) -> dict[str, Any]:
+        """As data, for another process."""
+        return {"where": str(self.where), "small": self.small, "rounds": self.rounds}
 
     def size(self, real: int, tiny: int) -> int:
-        """A size of the work, or a tiny one where the interpreter works."""
-        return tiny if self.stand_in else real
-
-    def wants(self, name: str) -> bool:
-        """Whether to run a row: it was not deselected, and there is time. What time ran out for is noted."""
-        if self.only and not any(part in name for part in self.only):
-            return False
-        if time.monotonic() < self.deadline:
-            return True
-        self.left_out.append(name)
-        return False
+        """A size of the work, or a tiny one."""
+        return tiny if self.small else real
 
     def generator(self, seed: int = 0) -> torch.Generator:
         return torch.Generator(self.where).manual_seed(seed)
+
+    def normal(
+        self, *shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0
+    ) -> torch.Tensor:
+        """A tensor of random numbers, or of none where nothing is computed."""
+        if self.target:
+            return torch.empty(shape, dtype=dtype)
+        random = self.generator(seed + sum(shape))
+        return torch.randn(shape, generator=random, device=self.where).to(dtype)
 
     def sync(self) -> None:
         if self.where.type == "cuda":
@@ -62,39 +70,33 @@ class Setting:
         last.synchronize()
         return first.elapsed_time(last) / repeat
 
+    def repeats(self, run: Callable[[], Any]) -> int:
+        """How many runs in a row make a sample; they have warmed up after this."""
+        for _ in range(1 if self.stand_in else 3):
+            run()
+        self.sync()
+        once = self.milliseconds(run)
+        return 1 if self.stand_in else max(1, min(100, round(_SAMPLE_MS / max(once, 1e-6))))
+
     def interleaved(
         self, peers: Mapping[str, Callable[[], Any]], rounds: int = 0
     ) -> dict[str, list[float]]:
         """Milliseconds of each peer, sampled in turns; all have run before the first sample."""
-        repeats = {}
-        for name, run in peers.items():
-            for _ in range(1 if self.stand_in else 3):
-                run()
-            self.sync()
-            once = self.milliseconds(run)
-            repeats[name] = 1 if self.stand_in else max(1, min(100, round(_SAMPLE_MS / once)))
+        repeats = {name: self.repeats(run) for name, run in peers.items()}
         samples: dict[str, list[float]] = {name: [] for name in peers}
         for _ in range(2 if self.stand_in else rounds or self.rounds):
             for name, run in peers.items():
                 samples[name].append(self.milliseconds(run, repeats[name]))
         return samples
 
-    @contextmanager
-    def peak_memory(self) -> Iterator[Callable[[], float | None]]:
-        """MiB at the peak of what is allocated while the block runs, all of it; None off the GPU."""
-        found: list[float | None] = [None]
-        on_gpu = self.where.type == "cuda"
-        if on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        yield lambda: found[0]
-        if on_gpu:
-            torch.cuda.synchronize()
-            found[0] = torch.cuda.max_memory_allocated() / 2**20
+
+def setting_of(plain: Mapping[str, Any]) -> Setting:
+    """The setting of another process, from its `plain()`."""
+    return Setting(torch.device(plain["where"]), plain["small"], plain["rounds"])
 
 
 def medians(samples: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: median(values) for name, values in samples.items()}
+    return {name: median(values) for name, values in samples.items() if values}
 
 
 def best_ratio(samples: Mapping[str, list[float]], name: str, peers: list[str]) -> float | None:
@@ -102,9 +104,3 @@ def best_ratio(samples: Mapping[str, list[float]], name: str, peers: list[str]) 
     found = medians(samples)
     others = [found[p] for p in peers if p in found]
     return min(others) / found[name] if others and name in found else None
-
-
-def error_of(error: BaseException) -> str:
-    """An error as one line."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

@@ -1,137 +1,205 @@
-"""Training steps and inference of whole models, beside eager and torch.compile, in one run.
+"""Training steps and inference of whole models, beside eager and torch.compile: one model at a time.
 
-torch.compile's compilation takes most of the time. So every peer of every model is first compiled in a
-process of its own, side by side, which fills the disk caches and gives first-call times; what is measured
-then, in turns, comes from these caches.
+Each peer is a process of its own (`peer`). They prepare (compile, race, take the first steps) in waves: what
+measures on the GPU has it alone, what mostly compiles goes side by side. After each wave all peers that are ready are
+timed in turns while nobody compiles, and the row is written, so that a slow or broken peer costs its own numbers only.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.setting import Setting, best_ratio, error_of, medians
-from benchmarks.gpu.workloads import MODES, Step, make_step, models
-from benchmarks.measure import ROOT
+from benchmarks.gpu import exactness
+from benchmarks.gpu.children import Answering, ChildFailure, python_child
+from benchmarks.gpu.record import Row
+from benchmarks.gpu.setting import Setting, best_ratio, medians
+from benchmarks.gpu.workloads import MODES, models
 
-#: by the names that rows have; the last with CUDA graphs and autotuning
-PEERS = ("gflow", "eager", "compile", "max-autotune")
-_SIDE_BY_SIDE = 5
+#: "exact": eager in float64, which is not timed. "own kernels": gflow without libraries in its races
+WAVES = (("exact", "eager"), ("gflow",), ("compile", "max-autotune"), ("own kernels",))
+WAVES_STAND_IN = (("exact", "eager"), ("gflow",))
+#: seconds that a sample may take
+_SAMPLE_S = 60.0
+#: how far losses of a few steps may be from eager's, relative, where rounding has grown
+_LOSS = 2e-2
+
+Start = Callable[[str], Answering]
 
 
-def run(setting: Setting) -> list[dict[str, Any]]:
-    """A row for each model and mode."""
-    wanted = [
-        (name, mode)
-        for name in models(setting)
-        for mode in MODES
-        if setting.wants(f"steps {name} {mode}")
-    ]
-    peers = ("gflow", "eager") if setting.stand_in else PEERS
-    first = {} if setting.stand_in else first_calls(setting, wanted, peers)
-    rows = []
-    for name, mode in wanted:
-        label = f"{name} {mode}"
-        if not setting.wants(f"steps {label}"):
-            continue
+@dataclass
+class Peers:
+    """The processes of a model, and what they have said."""
+
+    start: Start
+    clock: Callable[[], float]
+    folder: Path
+    running: dict[str, Answering] = field(default_factory=dict)
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    def prepare(self, wave: Sequence[str], deadline: float) -> None:
+        """Have a wave's peers prepared, side by side."""
+        for peer in wave:
+            self.running[peer] = self.start(peer)
+
+        def one(peer: str) -> None:
+            left = deadline - self.clock()
+            request = {"do": "prepare", "save": str(self.file(peer))}
+            try:
+                self.said[peer] = self.running[peer].ask(request, max(0.0, left))
+            except ChildFailure as error:
+                self.drop(peer, str(error))
+
+        with ThreadPoolExecutor(len(wave)) as pool:
+            list(pool.map(one, wave))
+        if "exact" in wave and "exact" in self.running:
+            self.running.pop("exact").end()  # its memory is for the others
+
+    def file(self, peer: str) -> Path:
+        """Where a peer's results lie."""
+        return self.folder / f"{peer.replace(' ', '_')}.pt"
+
+    def drop(self, peer: str, why: str) -> None:
+        """Give up a peer."""
+        self.failed[peer] = why
+        self.running.pop(peer).end()
+
+    def time(self, rounds: int, deadline: float) -> None:
+        """Take samples of all that are ready, in turns; fewer rounds where time runs out. They replace those of
+        before, which fewer peers took."""
+        found: dict[str, list[float]] = {peer: [] for peer in self.running}
+        for number in range(rounds):
+            if number and self.clock() >= deadline:
+                break
+            for peer in list(self.running):
+                try:
+                    answer = self.running[peer].ask({"do": "sample"}, _SAMPLE_S)
+                except ChildFailure as error:
+                    self.drop(peer, f"while it was timed: {error}")
+                else:
+                    found[peer].append(answer["ms"])
+        self.times |= {peer: values for peer, values in found.items() if values}
+
+    def end(self) -> None:
+        for peer in list(self.running):
+            self.running.pop(peer).end()
+
+
+def names(setting: Setting) -> Iterator[str]:
+    """The rows that there are."""
+    yield from (f"{model} {mode}" for model in models(setting) for mode in MODES)
+
+
+def measure(
+    setting: Setting,
+    name: str,
+    deadline: float,
+    put: Callable[[Row], None],
+    start: Start | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """One row, given to `put` after each wave.
+
+    Args:
+        name: a model's and a mode's.
+        deadline: by `clock`; a peer that is not done then is ended.
+        start: begins the process of a peer.
+    """
+    model, mode = name.split(" ")
+
+    def process(peer: str) -> Answering:
+        options = {"model": model, "mode": mode, "peer": peer, **setting.plain()}
+        return python_child("benchmarks.gpu.peer", options)
+
+    waves = WAVES_STAND_IN if setting.stand_in else WAVES
+    rounds = 2 if setting.stand_in else setting.rounds
+    with tempfile.TemporaryDirectory(prefix="gflow-steps-") as folder:
+        peers = Peers(start or process, clock, Path(folder))
         try:
-            row = measure(setting, name, mode, peers)
-        except Exception as error:
-            row = {"ok": False, "error": error_of(error)}
-        rows.append({"name": label, **row, "first_call_s": first.get((name, mode), {})})
-    return rows
+            for number, wave in enumerate(waves):
+                if number and clock() >= deadline:
+                    peers.failed |= dict.fromkeys(wave, "not begun: out of time")
+                else:
+                    peers.prepare(wave, deadline)
+                    peers.time(rounds, deadline)
+                put({"name": name, **row_of(peers)})
+        finally:
+            peers.end()
 
 
-def first_calls(
-    setting: Setting, wanted: list[tuple[str, str]], peers: tuple[str, ...]
-) -> dict[tuple[str, str], dict[str, float | str]]:
-    """Seconds of each peer's first call, in processes of their own, a few side by side."""
-    waiting = [(n, m, p) for n, m in wanted for p in peers if p != "eager"]
-    running: list[tuple[tuple[str, str, str], subprocess.Popen[str]]] = []
-    found: dict[tuple[str, str], dict[str, float | str]] = {key: {} for key in wanted}
-    while waiting or running:
-        while waiting and len(running) < _SIDE_BY_SIDE and time.monotonic() < setting.deadline:
-            item = waiting.pop(0)
-            command = [sys.executable, "-m", "benchmarks.gpu.steps", json.dumps(item)]
-            process = subprocess.Popen(
-                command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-            running.append((item, process))
-        late = time.monotonic() >= setting.deadline
-        for entry in list(running):
-            (name, mode, peer), process = entry
-            if process.poll() is None and not late:
-                continue
-            running.remove(entry)
-            if process.poll() is None:
-                process.kill()
-                found[name, mode][peer] = "not done in time"
-            out, errors = process.communicate()
-            if process.returncode == 0:
-                found[name, mode][peer] = float(out.strip().splitlines()[-1])
-            else:
-                found[name, mode].setdefault(
-                    peer, (errors.strip().splitlines() or ["failed"])[-1][:300]
-                )
-        if late and not running:
-            for name, mode, peer in waiting:
-                setting.left_out.append(f"first call {name} {mode} {peer}")
-            break
-        time.sleep(0.1)
-    return found
+def row_of(peers: Peers) -> Row:
+    """What is known so far. `ok`: gflow's errors are as eager's; None where it was not done in time."""
+    said, found = peers.said, medians(peers.times)
+    checked: dict[str, Any] = (
+        check(peers)
+        if "gflow" in said
+        else {"ok": None, "error": peers.failed.get("gflow", "not yet")}
+    )
+    if "gflow" in peers.failed and not peers.failed["gflow"].startswith("not "):
+        checked["ok"] = False
+    each = {key: {p: s[key] for p, s in said.items() if key in s} for key in _EACH}
+    compiled = [p for p in peers.times if p in ("compile", "max-autotune")]
 
+    def ratio(others: list[str]) -> float | None:
+        return best_ratio(peers.times, "gflow", others)
 
-def measure(setting: Setting, name: str, mode: str, peers: tuple[str, ...]) -> dict[str, Any]:
-    """All peers in turns, each on a model of its own with the same parameters and inputs."""
-    steps: dict[str, Step] = {}
-    memory: dict[str, float | None] = {}
-    failed: dict[str, str] = {}
-    first: dict[str, float] = {}
-    for peer in peers:
-        try:
-            step = make_step(setting, name, mode, peer)
-            losses = [step() for _ in range(2)]
-            with setting.peak_memory() as peak:
-                losses.append(step())
-            memory[peer] = peak()
-            first[peer] = float(losses[0])
-            steps[peer] = step
-        except Exception as error:
-            failed[peer] = error_of(error)
-            if peer == "gflow":
-                raise
-    samples = setting.interleaved(steps)
-    others = [p for p in steps if p.startswith(("compile", "max-"))]
-    best = "max-autotune" if "max-autotune" in steps else "compile"
-    distance = abs(first["gflow"] - first["eager"]) if "eager" in first else float("nan")
     return {
-        "ok": distance <= 2e-2 * max(1.0, abs(first.get("eager", 0.0))),
-        "ms": medians(samples),
-        "peak_mib": memory,
-        "ratio_to_eager": best_ratio(samples, "gflow", ["eager"]),
-        "ratio_to_compile": best_ratio(samples, "gflow", others),
-        "ratio_to_max_autotune": best_ratio(samples, "gflow", [best]) if others else None,
-        "difference_to_eager": distance,
-        "failed": failed,
+        **checked,
+        "ms": found,
+        "ratio_to_eager": ratio(["eager"]),
+        "ratio_to_compile": ratio(compiled),
+        "ratio_to_max_autotune": ratio(["max-autotune"]),
+        **each,
+        "failed": dict(peers.failed),
+        "samples_ms": peers.times,
     }
 
 
-def _first_call(name: str, mode: str, peer: str) -> float:
-    setting = Setting(torch.device("cuda"), False, time.monotonic() + 3600)
-    step = make_step(setting, name, mode, peer)
-    setting.sync()
-    begin = time.perf_counter()
-    step()
-    setting.sync()
-    return time.perf_counter() - begin
+#: what peers say of themselves that goes into the row
+_EACH = ("first_call_s", "peak_reserved_mib", "peak_allocated_mib", "losses", "ran")
+#: relative L2 distance from float64 that nothing may have: an eager that is wrong is no measure
+_MOST = 0.1
+#: relative L2 distance to eager, where there is nothing exact, by bytes of an element
+_TO_EAGER = {2: 5e-2, 4: 1e-3}
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
-    print(_first_call(*json.loads(sys.argv[1])))
+def check(peers: Peers) -> dict[str, Any]:
+    """gflow's results beside eager's: the gradients of the first step (as the optimizer's first moments have them),
+    or the output, by their relative L2 distance from float64's; and the losses of the steps.
+
+    Without eager there is nothing to compare with, and `ok` is None.
+    """
+    if "eager" not in peers.said:
+        return {"ok": None, "error": f"no eager to compare with: {peers.failed.get('eager', '')}"}
+    values = {p: torch.load(peers.file(p)) for p in peers.said}
+    mine, eager = peers.said["gflow"]["losses"], peers.said["eager"]["losses"]
+    losses = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(mine, eager, strict=True))
+    close = losses <= _LOSS  # false for NaN
+    unit = max((torch.finfo(t.dtype).eps for t in values["eager"]), default=0.0)
+    if "exact" in values:
+        exact = values.pop("exact")
+        errors = {p: exactness.relative_l2(found, exact) for p, found in values.items()}
+        bar = max(min(exactness.TIMES * errors["eager"], _MOST), exactness.UNITS * unit)
+        kind = peers.said["exact"]["ran"]["kind"]
+    else:
+        errors = {p: exactness.relative_l2(found, values["eager"]) for p, found in values.items()}
+        bar = _TO_EAGER[max(t.element_size() for t in values["eager"])]
+        kind = "eager"
+    ok = close and errors["gflow"] <= bar
+    why = "" if ok else f"off by {errors['gflow']:.1e} ({bar:.1e} may be), losses by {losses:.1e}"
+    return {
+        "ok": ok,
+        "exact": kind,
+        "errors": errors,
+        "losses_to_eager": losses,
+        **({"error": why} if why else {}),
+    }

@@ -13,7 +13,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program
-from gflow.dialects.program_form import seal
+from gflow.dialects.program.form import seal
 
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
@@ -43,6 +43,7 @@ class CompileOptions:
     kept_results: how many buffers of one result the runtime keeps, to use them again.
     reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
     tune: choose among ways to run a kernel by measuring them on the device, where it can be had.
+    tune_libraries: calls of PyTorch's libraries are among them.
     on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
     """
 
@@ -55,6 +56,7 @@ class CompileOptions:
     kept_results: int = 4
     reproducer_dir: str = ""
     tune: bool = False
+    tune_libraries: bool = True
     on_phase: Callable[[str, str], None] | None = None
 
 
@@ -108,6 +110,11 @@ def compile_module(
             f"the module has a size, {symbol} (gflow.dynamic_dim); for {options.target} sizes must be "
             "static so far"
         )
+    if options.passes.engine:
+        raise CompileError(
+            f"the module has a size, {symbol} (gflow.dynamic_dim); {options.passes.engine} compiles "
+            "programs of static sizes so far"
+        )
     program = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     check = _compile(twin, quiet, verify=False)  # the same passes have just done well
@@ -143,7 +150,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     symbol = symbol_of(module.operation)
     with module.context, size_of_program(symbol), _reproducible(module, writer):
         program = _generate(entry, resolved)
-    program.ir = module.operation.get_asm(enable_debug_info=True)
+    program.ir = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     program.seal = seal(program)
     options.timing["codegen"] = time.perf_counter() - start
     return program

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from gflow.dialects import limits, marks
+from gflow.dialects import limits, marks, mesh
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 
@@ -97,7 +97,8 @@ def parse(
     if root is None:
         return None
     with context:
-        wrong = [at_operation(op, "error", message) for message, op in marks.problems(root)]
+        found_wrong = (*marks.problems(root), *mesh.problems(root))
+        wrong = [at_operation(op, "error", message) for message, op in found_wrong]
     diagnostics += wrong
     return None if wrong else root
 

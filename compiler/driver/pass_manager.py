@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gflow.dialects import mesh
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.opdef import VerifyError
@@ -128,7 +129,11 @@ class Step:
         return "(".join([*self.anchors, str(self.item)]) + ")" * len(self.anchors)
 
     def run(self, root: ir.Operation) -> None:
-        """Run the pass on what its anchors select in `root`."""
+        """Run the pass on what its anchors select in `root`.
+
+        Raises:
+            PassError: the pass is for another kind of op, or has failed.
+        """
         if self.anchors[0] not in ("any", root.name):
             message = f"can't run '{self.anchors[0]}' pass manager on '{root.name}' op"
             raise PassError(message, root)
@@ -282,6 +287,10 @@ def _verify(
     except ir.MLIRError:
         valid = False
     seconds["verify"] = seconds.get("verify", 0.0) + time.perf_counter() - start
+    if valid:
+        wrong = [at_operation(op, "error", message) for message, op in mesh.problems(root)]
+        diagnostics.extend(wrong)
+        valid = not wrong
     if not valid:
         raise PipelineError(name, diagnostics)
 

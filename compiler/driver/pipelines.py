@@ -21,7 +21,10 @@ class PipelineOptions:
     fuse_cast_scale: casts and scaling by constants may become part of other kernels.
     fuse_model_update_ops: the ops of one parameter's update may become one kernel.
     multi_tensor_update: all parameter updates become few kernels.
+    zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided.
+    bucket_bytes: the most that ranks send as one collective.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
+    engine: the engine that runs what it has a form for; "" without.
     """
 
     amp: str = ""
@@ -35,16 +38,25 @@ class PipelineOptions:
     fuse_model_update_ops: bool = True
     multi_tensor_update: bool = False
     fold_batch_norm: bool = False
+    engine: str = ""
+    zero: int = 0
+    zero_min_size: int = 1024
+    bucket_bytes: int = 25 << 20
 
 
 def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> str:
-    """The passes for a target. host: more options of `gflow-select-kernels`, each after a space."""
-    passes = ["gflow-checkpoint"]
-    passes += ["gflow-simplify", "cse"]
-    if options.amp:
-        passes.append(f"gflow-amp{{dtype={options.amp}}}")
-    if options.fold_batch_norm:
-        passes.append("gflow-fold-batch-norm")
+    """The passes for a target. host: more options of `gflow-select-kernels`, each after a space.
+
+    Raises:
+        ValueError: an engine is switched on that does not run on the target.
+    """
+    passes = _front(options)
+    if options.engine:
+        if target.gpu:
+            raise ValueError(
+                f"{options.engine} runs on the CPU so far, not for the target {target}"
+            )
+        passes += ["gflow-simplify", "cse", f"gflow-partition-engines{{engine={options.engine}}}"]
     passes.append("gflow-assign-layout")
     if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
@@ -66,8 +78,34 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append("gflow-merge-updates")
     if target.gpu:
         passes += ["gflow-hoist", "gflow-write-in-place"]
+    passes.append("gflow-split-collectives")
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     return f"builtin.module(func.func({','.join(passes)}))"
+
+
+def _front(options: PipelineOptions) -> list[str]:
+    """What every target's passes begin with: the program stays what a tensor program says."""
+    passes = ["gflow-checkpoint", "gflow-simplify", "cse", "gflow-normalize-collectives"]
+    if options.amp:
+        passes.append(f"gflow-amp{{dtype={options.amp}}}")
+    if options.fold_batch_norm:
+        passes.append("gflow-fold-batch-norm")
+    return [*passes, *_distribution(options)]
+
+
+def export_pipeline(options: PipelineOptions) -> str:
+    """The passes before a program is written for other engines."""
+    return f"builtin.module(func.func({','.join([*_front(options), 'gflow-simplify', 'cse'])}))"
+
+
+def _distribution(options: PipelineOptions) -> list[str]:
+    """How a data-parallel step is divided among ranks."""
+    passes = []
+    if options.zero:
+        passes.append(f"gflow-zero-1{{min-size={options.zero_min_size}}}")
+        passes += ["gflow-zero-2"] if options.zero > 1 else []
+        passes += ["gflow-zero-3"] if options.zero > 2 else []
+    return [*passes, f"gflow-bucket-collectives{{bytes={options.bucket_bytes}}}"]
 
 
 #: a GPU has some 20 operations for each byte that it moves, and epilogues that cost no pass over memory

@@ -15,6 +15,7 @@ STAGES = {
     "traced": "",
     "checkpointed": "gflow-checkpoint",
     "mixed": "gflow-amp",
+    "partitioned": "gflow-partition-engines",
     "laid-out": "gflow-assign-layout",
     "simplified": "cse",
     "fused": "gflow-fuse",

@@ -2,7 +2,8 @@
 
 aten_ops      ops that run through PyTorch, because they have no kernel here (yet)
 aten_pooling  pooling through PyTorch: on the CPU its kernels walk either layout
-movement      ops that only move or make elements, as copies between places: what the code for each kind of target runs
+collectives   steps of collectives, the same for all targets: PyTorch's process groups do the work
+engine_regions  steps of `gflow.engine` regions: the region in the form that its engine compiles
 placement     where a planned function's values live, and the steps that a program gets: what every code
               generator starts from
 steps         from the ops of a planned function to steps, by a table: what code generators do alike

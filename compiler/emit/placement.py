@@ -10,11 +10,20 @@ from typing import Any
 
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
+from gflow.dialects.mesh import SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import CHECK
-from gflow.dialects.program import Argument, AtenStep, Check, Place, Result, Step, TensorRef
-from gflow.dialects.types import TensorType
+from gflow.dialects.program import (
+    Argument,
+    AtenStep,
+    Check,
+    Place,
+    Ranks,
+    Result,
+    Step,
+    TensorRef,
+)
 
 from ..ir.errors import CompileError
 from ..ir.ssa import Body, Op, aliases, read_body
@@ -61,7 +70,11 @@ class Placement:
         return TensorRef(self.place(value), self.body.types[value], self.strides(value))
 
     def assign(self, o: Op) -> None:
-        """Record where the results of `o` live, from its `gflow.buffers`."""
+        """Record where the results of `o` live, from its `gflow.buffers`.
+
+        Raises:
+            CompileError: a place cannot be read, or has other strides than the value's readers expect.
+        """
         found = places_of(o.op)
         if found is None:
             raise CompileError(f"gflow.{o.name} has a malformed place in memory")
@@ -124,11 +137,6 @@ class Placement:
         self.steps.append(AtenStep(overload, call, tuple(inputs), (output,), label))
 
 
-def shifted(place: Place, elements: int, ty: TensorType) -> Place:
-    """The address of an element that lies `elements` after the one at `place`."""
-    return Place(place.space, place.index, place.offset + elements * ty.itemsize)
-
-
 def arguments(b: Placement) -> list[Argument]:
     """The function's arguments, with the names and roles that it states."""
     function, found = b.function, []
@@ -136,8 +144,24 @@ def arguments(b: Placement) -> list[Argument]:
     for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
         attrs = given[i] if i < len(given) else {}
         role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
-        found.append(Argument(role, name, b.body.types[v], strides))
+        found.append(Argument(role, name, b.body.types[v], strides, _pieces(function, attrs)))
     return found
+
+
+def _pieces(function: func.FuncOp, attrs: Any) -> Ranks | None:
+    """The ranks that have a piece each of what an argument is a piece of.
+
+    Raises:
+        CompileError: it is a piece, and the mesh does not say whose.
+    """
+    if WHOLE not in attrs:
+        return None
+    mesh = mesh_of(function)
+    if mesh is None or SHARDING not in attrs:
+        raise CompileError(f"an argument with '{WHOLE}' needs '{SHARDING}', and the module a mesh")
+    placements = [ir.StringAttr(p).value for p in ir.ArrayAttr(attrs[SHARDING])]
+    axes = tuple(axis for axis, p in zip(mesh.axes, placements) if p == "S(0)")
+    return Ranks(axes, "", mesh.size(axes))
 
 
 def results(b: Placement) -> list[Result]:

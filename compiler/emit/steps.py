@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 from gflow.dialects.constants import ConstantError, element_bytes
 from gflow.dialects.extents import at_most
+from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.program import KernelStep, LaunchStep, Place
 
 from ..ir.errors import CannotLower
 from ..ir.ssa import Op
 from ..ir.views import IN_PLACE, is_view
 from ..kernel.selection.choice import choice_of
+from . import collectives
 from .placement import Placement
 
 B = TypeVar("B", bound=Placement)
@@ -29,6 +31,9 @@ def add_op(b: B, o: Op, steps: Steps[B], target: str) -> None:
     Raises:
         CannotLower: the op has no place in memory, no kernel is selected for it, or that one cannot be made.
     """
+    if o.name == WAIT:
+        collectives.wait(b, o)
+        return
     if is_view(o, b.at):
         return
     if o.name == "constant":

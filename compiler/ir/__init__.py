@@ -1,6 +1,7 @@
 """What passes and emitters know of the IR: values, views, layouts, places, costs, locations, errors.
 
 attribution    which op of the planned IR a step of the program comes from
+collectives    the order of collectives in a function: tokens, numbers, and the result that keeps the last one
 contractions   contractions inside fused ops: a `gflow.fused` of kind "contraction" has one, its root
 cost           what an op costs: bytes moved, floating-point operations, and the time a device needs for them
 diagnostics    diagnostics as plain data: collected from an MLIR context, printed as `mlir-opt` prints them

@@ -10,14 +10,14 @@ from bisect import bisect_right
 from collections import Counter
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import AtenStep, KernelGroup, KernelStep, LaunchStep, Program, Step
+from gflow.dialects.program import KernelGroup, Member, Program, Step
 
 from .contractions import root_of
 from .locations import Source, source_of
 from .ssa import Op, read_body
 
 
-def members(step: Step) -> tuple[KernelStep | AtenStep | LaunchStep, ...]:
+def members(step: Step) -> tuple[Member, ...]:
     """The kernels of a step: one, or those that share a launch."""
     return step.members if isinstance(step, KernelGroup) else (step,)
 

@@ -19,7 +19,8 @@ from gflow.dialects.extents import at_most, roughly
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import kernel_dims
-from gflow.dialects.ops.structure import BARRIER
+from gflow.dialects.ops.distribution import WAIT
+from gflow.dialects.ops.structure import BARRIER, ENGINE_YIELD
 from gflow.dialects.types import TensorType
 
 from ..targets import Device
@@ -52,7 +53,11 @@ def rate(cost: Cost, device: Device) -> float:
 def cost_of(op: ir.Operation) -> Cost:
     """The cost of an op of the dialect; a `gflow.fused` op costs what it loads, stores and computes."""
     name = op.name.removeprefix("gflow.")
-    if name in VIEW_OPS or name not in OPS or name in ("constant", "yield", BARRIER):
+    if (
+        name in VIEW_OPS
+        or name not in OPS
+        or name in ("constant", "yield", ENGINE_YIELD, BARRIER, WAIT)
+    ):
         return Cost()
     operands = [builder.type_of(v) for v in op.operands]
     results = [builder.type_of(v) for v in op.results]
@@ -60,7 +65,7 @@ def cost_of(op: ir.Operation) -> Cost:
     if name in _CONTRACTIONS:
         flops = _CONTRACTIONS[name](op, operands, results)
         return Cost(moved, roughly(flops), True, operands[0].dtype)
-    if name == "fused":
+    if name in ("fused", "engine"):
         return _fused(op, moved)
     if name == "aten" and (flops := _attention(op, operands)):
         return Cost(moved, roughly(flops), True, operands[0].dtype)
@@ -71,7 +76,7 @@ def arithmetic(
     op: ir.Operation, name: str, operands: list[TensorType], results: list[TensorType]
 ) -> int:
     """Operations of an op that is no contraction, by the `cost` of its declaration."""
-    if OPS[name].category in ("shape", "structure") or name in ("constant", "iota"):
+    if OPS[name].category in ("shape", "structure", "distribution") or name in ("constant", "iota"):
         return 0
     return OPS[name].cost * max((at_most(t.numel) for t in [*operands, *results]), default=0)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gflow.dialects.collectives import is_collective
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops.distribution import ORDERED
 
 from .ssa import Op
 
@@ -16,11 +16,15 @@ _BY_VALUE = (
 
 
 def may_fail(o: Op) -> bool:
-    """Whether an op can raise an error: custom ops, collectives, and what depends on values."""
+    """Whether an op can raise an error: custom ops, an author's collectives, and what depends on values.
+
+    Collectives along a mesh are part of how a program is divided: where one fails, a rank is gone, and with it a
+    part of the state, so updates do not wait for the last of them.
+    """
     if o.name != "aten":
-        return False
+        return o.name in ORDERED and "axes" not in o.op.attributes
     overload = ir.StringAttr(o.op.attributes["overload"]).value
     space, _, name = overload.partition(".")
     if space not in ("aten", "prims"):
         return True
-    return is_collective(overload) or any(part in name for part in _BY_VALUE)
+    return any(part in name for part in _BY_VALUE)

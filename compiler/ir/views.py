@@ -14,6 +14,7 @@ from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
@@ -125,8 +126,10 @@ def written_to_arguments(function: func.FuncOp, body: Body) -> dict[int, int]:
     seen: set[int] = set()
     for v, alias in zip(body.returned, aliases(function, body)):
         if alias is not None and v not in seen and body.producer[v] >= 0:
-            name = body.ops[body.producer[v]].name
-            if name not in VIEW_OPS and name not in ("constant", BARRIER):
+            o = body.ops[body.producer[v]]
+            if o.name == WAIT:  # what was started lies there
+                found[o.operands[0]] = alias
+            elif o.name not in VIEW_OPS and o.name not in ("constant", BARRIER):
                 found[v] = alias
         seen.add(v)
     return found
@@ -157,6 +160,8 @@ def layouts(
         elif o.name == BARRIER:
             for r, v in zip(o.results, o.operands):
                 found[r] = found[v]
+        elif o.name == WAIT:
+            found[o.results[0]] = found[o.operands[0]]
         elif o.name == "constant" and is_splat(o.op.attributes["value"]):
             # one element in memory, read everywhere
             found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
@@ -223,4 +228,6 @@ def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] 
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:
     """Whether an op needs no memory of its own."""
-    return o.name == BARRIER or (o.name in VIEW_OPS and at[o.results[0]].base != o.results[0])
+    return o.name in (BARRIER, WAIT) or (
+        o.name in VIEW_OPS and at[o.results[0]].base != o.results[0]
+    )

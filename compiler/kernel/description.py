@@ -103,7 +103,11 @@ class _Describer:
     def add(self, node: Node, key: Any = None) -> int:
         if key is None:
             # by their text: 0.0 and -0.0 are equal numbers, but not the same constant
-            attrs = tuple(sorted((name, repr(value)) for name, value in node.attrs.items()))
+            attrs = (
+                tuple(sorted([(name, repr(v)) for name, v in node.attrs.items()]))
+                if node.attrs
+                else ()
+            )
             key = (node.op, node.dtype, node.args, node.slot, attrs)
         if key not in self.unique:
             self.nodes.append(node)
@@ -236,7 +240,11 @@ class _Describer:
 
 
 def unit_reshape_map(inner: tuple[int, ...], outer: tuple[int, ...], dim_map: DimMap) -> DimMap:
-    """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1."""
+    """The map of a reshape's operand, where the reshape only adds or removes dimensions of size 1.
+
+    Raises:
+        CannotLower: it does more than that.
+    """
     real = [d for size, d in zip(outer, dim_map) if size != 1]
     if without_ones(inner) != without_ones(outer):
         raise CannotLower(f"a reshape of {inner} to {outer} inside a kernel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gflow.dialects import builder
 from gflow.dialects.attributes import read as read_attributes
 from gflow.dialects.mlir import ir
-from gflow.dialects.ops import OPS
+from gflow.dialects.ops import CONTRACTIONS, OPS
 
 #: ops of a kernel that use a value only at the position where they compute their own
 _KEEPS_POSITION = frozenset(
@@ -28,28 +28,40 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     as deep as those that read it. A contraction is written before the rest of its kernel reads
     anything.
     """
-    block = fused.regions[0].blocks[0]
-    argument = block.arguments[operand]
-    *body, terminator = list(block.operations)
-    yielded = terminator.operation.operands[result]
-    read, written = builder.type_of(argument), builder.type_of(yielded)
-    if read.numel != written.numel or read.itemsize != written.itemsize:
-        return False
-    if not isinstance(yielded.owner, ir.Block) and _gathers(yielded.owner.operation):
-        return False
-    passes = _Passes([o.operation for o in body])
-    last_read, spread = _last_read(argument, passes)
-    if last_read is None:
-        return False
-    if spread:
-        return last_read <= passes.depth(yielded)
-    return read.numel != passes.numel or last_read <= passes.depth(yielded) + 1
+    return FusedKernel(fused).reads_where_it_writes(operand, result)
+
+
+class FusedKernel:
+    """The region of a `gflow.fused` op, to be asked for several of its operands and results."""
+
+    def __init__(self, fused: ir.Operation) -> None:
+        block = fused.regions[0].blocks[0]
+        *body, terminator = [o.operation for o in block.operations]
+        self._arguments, self._yielded = list(block.arguments), list(terminator.operands)
+        self._passes = _Passes(body)
+
+    def reads_where_it_writes(self, operand: int, result: int) -> bool:
+        """As the function of this name."""
+        argument, yielded, passes = self._arguments[operand], self._yielded[result], self._passes
+        read, written = builder.type_of(argument), builder.type_of(yielded)
+        if read.numel != written.numel or read.itemsize != written.itemsize:
+            return False
+        if not isinstance(yielded.owner, ir.Block) and _gathers(yielded.owner.operation):
+            return False
+        last_read, spread = _last_read(argument, passes)
+        if last_read is None:
+            return False
+        if spread:
+            return last_read <= passes.depth(yielded)
+        return read.numel != passes.numel or last_read <= passes.depth(yielded) + 1
 
 
 def _gathers(op: ir.Operation) -> bool:
     """Whether what an op gives at a position comes of many positions, and isn't a reduction of the kernel's."""
     name = op.name.removeprefix("gflow.")
-    return name == "partial_sums" or OPS[name].category == "contraction"
+    if name == "reshape" and not isinstance(op.operands[0].owner, ir.Block):
+        return _gathers(op.operands[0].owner.operation)
+    return name == "partial_sums" or name in CONTRACTIONS
 
 
 class _Passes:
@@ -72,10 +84,10 @@ class _Passes:
         if self.numel < 0:
             return
         for op in body:
-            below = max((self.depth(v) for v in op.operands), default=0)
-            if op.name == "gflow.reduce":
-                below += 1
-            if below:
+            reduces = op.name == "gflow.reduce"
+            below = max([self.depth(v) for v in op.operands], default=0) if self._depth else 0
+            if below or reduces:
+                below += reduces
                 for r in op.results:
                     self._depth[r] = below
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops.distribution import ORDERED, SHARD
 from gflow.dialects.types import is_row_major
 
 from ..ir.contractions import root_of, root_operands
@@ -58,6 +59,8 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     if o.name == "reshape":
         return is_view(o, at)
     strides = at[o.operands[n]].strides
+    if o.name in ORDERED or o.name == SHARD:
+        return is_row_major(shape, strides)
     if _is_attention(o):
         bias = n >= _EXTRAS.get(o.name, n + 1)
         return _neighbours(shape, strides) or (bias and strides[-1:] == (0,))

@@ -14,7 +14,7 @@ from gflow.dialects.mlir import func
 
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, is_view, layouts
-from .in_place import reads_where_it_writes
+from .in_place import FusedKernel
 from .results import in_order, owners
 
 #: buffers start at multiples of this: a cache line, and the widest vector
@@ -53,12 +53,16 @@ class TakesOver:
     """Whether a kernel's result may lie where an operand does, asked once for each pair."""
 
     def __init__(self) -> None:
+        self._kernels: dict[int, FusedKernel] = {}
         self._known: dict[tuple[int, int], bool] = {}
 
     def __call__(self, o: Op, operand: int, result: int) -> bool:
         key = (o.results[result], operand)
         if key not in self._known:
-            self._known[key] = reads_where_it_writes(o.op, operand, result)
+            kernel = self._kernels.get(o.results[0])
+            if kernel is None:
+                kernel = self._kernels[o.results[0]] = FusedKernel(o.op)
+            self._known[key] = kernel.reads_where_it_writes(operand, result)
         return self._known[key]
 
 

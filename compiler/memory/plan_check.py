@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ir.ssa import Body, Op, aliases, read_body
@@ -201,6 +201,8 @@ def _returned(
 def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
     """Whether an op that reads the argument it updates does so only where it writes, in one order."""
     reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
+    if o.name == ENGINE:  # has read all when it writes
+        return True
     return o.name == "fused" and all(
         o.operands[n] == argument and reads_where_it_writes(o.op, n, o.results.index(value))
         for n in reads

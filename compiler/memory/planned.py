@@ -139,6 +139,8 @@ def label(o: Op) -> str:
     """An op's name, with what a fused kernel computes."""
     if o.name == "aten":
         return f"aten {ir.StringAttr(o.op.attributes['overload']).value}"
+    if o.name == "engine":
+        return f"engine {ir.StringAttr(o.op.attributes['engine']).value}"
     if o.name != "fused":
         return o.name
     inner = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.types import is_row_major
 
 from ..ir.ssa import Body
@@ -30,6 +31,10 @@ def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> li
         if alias is None and base not in taken and _shows_all(body, at, v, base):
             taken.add(base)
             v = base
+        elif (
+            alias is not None and body.producer[v] >= 0 and body.ops[body.producer[v]].name == WAIT
+        ):
+            v = base  # what was started is written there
         found.append(v)
     return found
 

@@ -2,6 +2,8 @@
 
 base            what a pass is: a name, a function over one `func.func`, and its options as a dataclass
 amp/            mixed precision: the pass, and its rules of what runs in halves and where values are rounded
+distribution/   many ranks: which collectives a program makes, and when
+engines/        which parts of a program another engine runs
 fusion/         which ops share a kernel: the passes that decide it, and their parts
 layout/         passes that choose how tensors lie in memory, and move the ops that only change that
 memory/         passes that give values their memory: copies, places, scratch, and the check of the plan

@@ -6,6 +6,7 @@
 
     devices  the table of devices
     host     the machine at hand
+    links    the table of networks that join devices
     target   targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
 """
 

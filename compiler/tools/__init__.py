@@ -7,6 +7,7 @@ emit         what `gflow-opt --emit=FORM` prints: an emitter for each form, by n
 emit_triton  `gflow-opt --emit=triton`: the sources of a program's Triton kernels, and its launches
 expected     `--verify-diagnostics`: `expected-error@+1 {{text}}` comments against what was emitted
 help         what `gflow-opt --help` and `--list-passes` print
+imports      what `gflow-opt --import=FORM` reads: programs of other compilers
 opt          `gflow-opt`: reads MLIR text, runs passes, prints MLIR text
 reduce       `gflow-reduce`: makes a module that fails smaller, as long as it fails
 results      what gflow-opt gives besides IR: other forms of the program, reports, drawings

@@ -47,6 +47,12 @@ class Options:
     pipeline: str | None = _option(
         "Run the default pipeline of a target", flag="pipeline-for", value="target"
     )
+    import_form: str = _option(
+        "What the input is written in: mlir, or stablehlo (as JAX exports it)",
+        "mlir",
+        flag="import",
+        value="form",
+    )
     run_reproducer: bool = _option("Run the pipeline that stands in a reproducer", False)
     split_input_file: bool = _option("Process each part between '// -----' lines on its own", False)
     verify_each: bool = _option("Run the verifier after each pass", True)
@@ -60,7 +66,8 @@ class Options:
     emit: str = _option(
         "What to print: mlir (the IR after the passes), kernels (the MLIR text of its kernels), "
         "llvm-dialect and llvm (these lowered), plan (steps and memory), dot (a graph for "
-        "Graphviz), triton",
+        "Graphviz), triton, launches (what they move, and the floor of their times), timeline (a step on the "
+        "ranks of the mesh, simulated), stablehlo, onnx",
         "mlir",
         group=1,
         value="form",
@@ -71,6 +78,17 @@ class Options:
     )
     view_graph: str | None = _option(
         "Write a drawing of the graph, grouped by module", group=1, value="file.html|file.svg"
+    )
+    view_timeline: str | None = _option(
+        "Write a page that draws what the ranks of the mesh do over time, simulated",
+        group=1,
+        value="file.html",
+    )
+    network: str = _option(
+        "How the ranks of --emit=timeline and --view-timeline are joined; by default as the target's devices are",
+        "",
+        group=1,
+        value="network",
     )
 
     mlir_print_debuginfo: bool = _option("Print source locations", False, group=2)
@@ -186,9 +204,11 @@ def parse_args(argv: list[str]) -> Options:
             "'--pass-pipeline', '--pipeline-for', '--run-reproducer' and individual passes cannot "
             "be used together"
         )
-    if options.split_input_file and (options.view_memory or options.view_graph):
+    if options.split_input_file and (
+        options.view_memory or options.view_graph or options.view_timeline
+    ):
         raise UsageError(
-            "'--view-memory' and '--view-graph' draw one module; leave '--split-input-file' out"
+            "'--view-memory', '--view-graph' and '--view-timeline' draw one module; leave '--split-input-file' out"
         )
     return options
 

@@ -43,13 +43,23 @@ def _section(declared: Pass) -> str:
     return "\n".join(lines)
 
 
+_DRAWING = "<!-- not run: a drawing, which leaves parts out -->"
+
+
 def _body(doc: str) -> str:
-    """A docstring as Markdown: blocks indented by four spaces become code."""
+    """A docstring as Markdown: blocks indented by four spaces become code. What `Before:` shows in part is a drawing,
+    and so is what follows from it."""
     out: list[str] = []
-    inside = False
-    for line in doc.strip().splitlines():
+    inside = drawing = False
+    lines = doc.strip().splitlines()
+    for n, line in enumerate(lines):
         indented = line.startswith("    ")
+        if line.startswith("Before"):
+            rest = "\n".join(lines[n + 1 :]).split("\nAfter", 1)[0]
+            drawing = "…" in rest
         if indented and not inside:
+            if drawing and out[-2:-1] != ["Error:"]:
+                out.append(_DRAWING)
             out.append("```text" if out[-2:-1] == ["Error:"] else "```mlir")
         elif inside and not indented and line.strip():
             while out[-1] == "":

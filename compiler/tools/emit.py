@@ -7,6 +7,7 @@ An emitter gets the module after the passes and gives text. Another generator ad
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 from ..driver.pipeline_text import nearest
 from ..kernel.selection.choice import selected_for
 from ..memory.planned import NotPlanned, PlanReading, read_plan
+from ..reports.timeline import StepOnRanks, network_of, step_on_ranks
 from ..reports.visual.dot import dot
 from ..targets import Target, parse_target
 
@@ -27,10 +29,12 @@ class EmitError(ValueError):
 
 @dataclass
 class EmitOptions:
-    """target: whose kernels. timing: seconds by phase are added here."""
+    """target: whose kernels. timing: seconds by phase are added here. network: how ranks are joined; by default as
+    the target's devices are."""
 
     target: str = "cpu"
     timing: dict[str, float] = field(default_factory=dict)
+    network: str = ""
 
 
 Emitter = Callable[[ir.Operation, EmitOptions], str]
@@ -188,6 +192,26 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
     return "\n".join(str(launch_report(f, target)) for f in found)
 
 
+# -- many ranks
+
+
+def timeline(module: ir.Operation, options: EmitOptions) -> str:
+    """A call on the ranks of the mesh, simulated."""
+    return "\n".join(str(simulated(f, options)) for f in functions(module))
+
+
+def simulated(function: func.FuncOp, options: EmitOptions) -> StepOnRanks:
+    """
+    Raises:
+        EmitError: there is no such target or network.
+    """
+    try:
+        device = parse_target(options.target).device
+        return step_on_ranks(function, device, network_of(device, options.network))
+    except ValueError as error:
+        raise EmitError(str(error)) from None
+
+
 # -- plan
 
 
@@ -218,6 +242,39 @@ def plan_text(p: PlanReading) -> str:
     return "\n".join([*lines, ""])
 
 
+# -- other engines' forms
+
+
+def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
+    """Each function as a StableHLO module, without its checks."""
+    # start-up of gflow-opt: what is printed loads what it needs
+    from ..engines.form import EngineError
+    from ..engines.stablehlo.write import write_function
+
+    try:
+        written = [write_function(f, checks=True) for f in functions(module)]
+    except EngineError as error:
+        raise EmitError(str(error)) from None
+    return "\n".join(str(w.module) for w in written)
+
+
+def onnx(module: ir.Operation, options: EmitOptions) -> str:
+    """The first function as an ONNX model, in the text form of `onnx.printer`, without its checks."""
+    # start-up of gflow-opt: what is printed loads what it needs
+    from ..engines.form import EngineError
+    from ..engines.onnx.write import write_function
+
+    if importlib.util.find_spec("onnx") is None:
+        raise EmitError("ONNX is not installed (onnx): pip install 'gflow[onnx]'")
+    # start-up: few modules are printed as ONNX
+    from onnx import printer
+
+    try:
+        return printer.to_text(write_function(functions(module)[0], checks=True).model) + "\n"
+    except EngineError as error:
+        raise EmitError(str(error)) from None
+
+
 #: every form but "mlir", which gflow-opt prints itself
 EMITTERS: dict[str, Emitter] = {
     "kernels": kernels,
@@ -227,4 +284,7 @@ EMITTERS: dict[str, Emitter] = {
     "dot": lambda module, options: "\n".join(dot(f) for f in functions(module)),
     "triton": triton,
     "launches": launches,
+    "stablehlo": stablehlo,
+    "onnx": onnx,
+    "timeline": timeline,
 }

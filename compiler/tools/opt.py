@@ -35,6 +35,7 @@ from .args import Options, UsageError, parse_args
 from .dumps import instrument, module_text, timing_report
 from .expected import compare
 from .help import help_text, list_text
+from .imports import check_import, import_op, prepare_import
 from .results import Results, ResultsError
 
 _SPLIT = re.compile(r"^// -----[ \t-]*\r?$", re.MULTILINE)
@@ -71,14 +72,21 @@ def _main(argv: list[str]) -> int:
         if options.help or options.version or options.list_passes or options.show_dialects:
             print(_information(options))
             return 0
+        check_import(options.import_form)
         results = Results(options)
         text = read_file(options.input)
         context = make_context()
         context.enable_multithreading(False)
+        prepare_import(options.import_form, context)
         context.allow_unregistered_dialects = options.allow_unregistered_dialect
         with context:
             pipeline = _pipeline(options, text)
-        for file in (options.output, options.view_memory, options.view_graph):
+        for file in (
+            options.output,
+            options.view_memory,
+            options.view_graph,
+            options.view_timeline,
+        ):
             check_writable(file or "-")
     except (UsageError, InputError, ResultsError, ReproducerError) as error:
         return _fail(f"gflow-opt: {error}")
@@ -188,6 +196,8 @@ class _Runner:
         start = time.perf_counter()
         implicit = not options.no_implicit_module
         root = parse(text, name, self.context, diagnostics, implicit)
+        if root is not None:
+            root = import_op(options.import_form, root, diagnostics)
         self.seconds["parse"] = self.seconds.get("parse", 0.0) + time.perf_counter() - start
         if root is None:
             return None

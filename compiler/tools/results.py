@@ -45,12 +45,17 @@ class Results:
         for file, endings in (
             (options.view_memory, (".html",)),
             (options.view_graph, (".html", ".svg")),
+            (options.view_timeline, (".html",)),
         ):
             if file is not None and not file.endswith(endings):
                 raise ResultsError(f"'{file}' must end in {' or '.join(endings)}")
 
     def before(self, root: ir.Operation) -> None:
-        """The module as it was read."""
+        """Measure the module as it was read, where a report is asked for.
+
+        Raises:
+            ResultsError: its costs cannot be counted.
+        """
         if self.options.gflow_report is not None:
             # start-up of gflow-opt: what is printed loads what it needs
             from ..reports.costs import measure
@@ -103,7 +108,7 @@ class Results:
             from ..reports.costs import report
 
             print(report(self._measured, root, self._device()), file=sys.stderr)
-        if options.view_memory or options.view_graph:
+        if options.view_memory or options.view_graph or options.view_timeline:
             self._draw(root)
         if options.emit == "mlir":
             return None
@@ -111,7 +116,7 @@ class Results:
         from .emit import EmitError, EmitOptions, emit
 
         try:
-            return emit(options.emit, root, EmitOptions(options.target, seconds))
+            return emit(options.emit, root, EmitOptions(options.target, seconds, options.network))
         except EmitError as error:
             raise ResultsError(str(error)) from None
 
@@ -120,12 +125,18 @@ class Results:
         from ..memory.planned import NotPlanned, read_plan
         from ..reports.visual.graph import graph_page, graph_picture
         from ..reports.visual.memory import memory_page
-        from .emit import EmitError, functions
+        from ..reports.visual.timeline import timeline_page
+        from .emit import EmitError, EmitOptions, functions, simulated
 
         try:
             function = functions(root)[0]
             if self.options.view_memory:
                 _write(self.options.view_memory, memory_page(read_plan(function)))
+            if self.options.view_timeline:
+                step = simulated(
+                    function, EmitOptions(self.options.target, network=self.options.network)
+                )
+                _write(self.options.view_timeline, timeline_page(step.name, step.line))
         except (EmitError, NotPlanned) as error:
             raise ResultsError(str(error)) from None
         name = self.options.view_graph

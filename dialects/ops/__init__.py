@@ -1,21 +1,33 @@
 """The table of all ops of the dialect; a file for each family.
 
-attention    scaled dot product attention and its gradients
-compute      reductions, contractions, convolutions and random numbers
-elementwise  elementwise ops: every operand and the result have one shape
-pooling      maxima and means over windows, and their gradients
-shape        shape and layout ops, constants and indexing
-structure    regions and the escape hatch
+attention     scaled dot product attention and its gradients
+compute       reductions, contractions, convolutions and random numbers
+distribution  collectives: ops in which all ranks of a group take part, and what a rank knows of its place
+elementwise   elementwise ops: every operand and the result have one shape
+factors       sharding rules that depend on shapes or attributes
+pooling       maxima and means over windows, and their gradients
+shape         shape and layout ops, constants and indexing
+sharding      where the author says how ranks are to hold a value
+structure     regions and the escape hatch
 """
 
 from __future__ import annotations
 
 from ..opdef import OpDef
-from . import attention, compute, elementwise, pooling, shape, structure
+from . import attention, compute, distribution, elementwise, pooling, shape, sharding, structure
 
 OPS: dict[str, OpDef] = {
     op.name: op
-    for family in (elementwise, shape, compute, pooling, attention, structure)
+    for family in (
+        elementwise,
+        shape,
+        compute,
+        pooling,
+        attention,
+        distribution,
+        sharding,
+        structure,
+    )
     for op in family.OPS
 }
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..opdef import Attr, OpDef, VerifyError
+from ..sharding import ShardingRule
 from ..types import FLOATS, TensorType
+from . import factors
 
 Types = Sequence[TensorType]
 Attrs = dict[str, Any]
@@ -127,9 +129,10 @@ OPS: tuple[OpDef, ...] = (
           "which share them in groups; the bias [batch, head, q's position, k's position] repeats along sizes of 1, as i1 "
           "it says who takes part; a row without any is 0",
           ("q", "k", "v", "bias?", "rng?"), _ATTRS, results=2, infer=_attention, cost=64, amp="allow",
-          full_results=(1,), mixed=True),
+          full_results=(1,), mixed=True, sharding=ShardingRule(factors.attention(3, extras))),
     OpDef("attention_grad", "attention",
           "the gradients of `attention` by q, k, v and, if asked for, by its bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?"),
           {**_ATTRS, "bias_grad": Attr("bool", "whether the bias's is wanted", optional=True)}, results=None,
-          infer=_attention_grad, cost=64, amp="allow", full_operands=(5,), mixed=True),
+          infer=_attention_grad, cost=64, amp="allow", full_operands=(5,), mixed=True,
+          sharding=ShardingRule(factors.attention(6, extras))),
 )  # fmt: skip

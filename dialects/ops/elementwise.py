@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..opdef import Attr, OpDef, ShapeRule, VerifyError
+from ..sharding import ShardingRule
 from ..types import FLOATS, INTEGERS, TensorType
+from . import factors
 
 _GROUPS = {
     "float": FLOATS,
@@ -54,6 +56,13 @@ def _convert(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[Tens
     return [TensorType(operands[0].shape, dtype)]
 
 
+#: every dimension can be split; by the operands in which they are linear, or the reductions that pass
+_EACH = ShardingRule(factors.elementwise())
+_BOTH = ShardingRule(factors.elementwise((0, 1)))
+_EITHER = ShardingRule(factors.elementwise((0,), (1,)))
+_ONE = ShardingRule(factors.elementwise((0,)))
+
+
 def _unary(
     name: str,
     summary: str,
@@ -63,9 +72,10 @@ def _unary(
     cost: int = 1,
     result: str | None = None,
     amp: str = "promote",
+    sharding: ShardingRule = _EACH,
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("x",), infer=_same(group, result), dtypes=group, cpu=cpu,
-                 triton=_by_class(triton), cost=cost, amp=amp)  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=amp, sharding=sharding)  # fmt: skip
 
 
 def _binary(
@@ -76,9 +86,10 @@ def _binary(
     triton: str | dict[str, str],
     cost: int = 1,
     amp: str = "promote",
+    sharding: ShardingRule = _EACH,
 ) -> OpDef:
     return OpDef(name, "elementwise", summary, ("a", "b"), infer=_same(group), dtypes=group, cpu=cpu,
-                 triton=_by_class(triton), cost=cost, amp=amp)  # fmt: skip
+                 triton=_by_class(triton), cost=cost, amp=amp, sharding=sharding)  # fmt: skip
 
 
 def _by_class(triton: str | dict[str, str]) -> dict[str, str]:
@@ -96,11 +107,11 @@ _LIB = "libdevice."
 
 OPS: tuple[OpDef, ...] = (
     # -- arithmetic
-    _binary("add", "a + b", "number", {"f": "arith.addf {0}, {1} : {t}", "*": "arith.addi {0}, {1} : {t}"}, "({0} + {1})"),
-    _binary("sub", "a - b", "number", {"f": "arith.subf {0}, {1} : {t}", "*": "arith.subi {0}, {1} : {t}"}, "({0} - {1})"),
-    _binary("mul", "a * b", "number", {"f": "arith.mulf {0}, {1} : {t}", "*": "arith.muli {0}, {1} : {t}"}, "({0} * {1})"),
+    _binary("add", "a + b", "number", {"f": "arith.addf {0}, {1} : {t}", "*": "arith.addi {0}, {1} : {t}"}, "({0} + {1})", sharding=_BOTH),
+    _binary("sub", "a - b", "number", {"f": "arith.subf {0}, {1} : {t}", "*": "arith.subi {0}, {1} : {t}"}, "({0} - {1})", sharding=_BOTH),
+    _binary("mul", "a * b", "number", {"f": "arith.mulf {0}, {1} : {t}", "*": "arith.muli {0}, {1} : {t}"}, "({0} * {1})", sharding=_EITHER),
     _binary("div", "a / b; integers truncate toward zero, and give 0 where b is 0", "number",
-            {"f": "arith.divf {0}, {1} : {t}", "s": "int:div", "u": "int:div"}, {"f": "tl.div_rn({0}, {1})", "d": "({0} / {1})", "h": "({0} / {1})", "s": "gf.int_div({0}, {1})", "u": "gf.uint_div({0}, {1})"}, 4),
+            {"f": "arith.divf {0}, {1} : {t}", "s": "int:div", "u": "int:div"}, {"f": "tl.div_rn({0}, {1})", "d": "({0} / {1})", "h": "({0} / {1})", "s": "gf.int_div({0}, {1})", "u": "gf.uint_div({0}, {1})"}, 4, sharding=ShardingRule(factors.division)),
     _binary("remainder", "a - b * floor(a / b), with b's sign, as `torch.remainder`", "number",
             {"f": "vmath:remainder", "s": "int:remainder", "u": "int:remainder"}, {"f": "gf.remainder({0}, {1})", "s": "gf.int_remainder({0}, {1})", "u": "gf.uint_fmod({0}, {1})"}, 8, amp="deny"),
     _binary("fmod", "the remainder of the division, with a's sign, as `torch.fmod`", "number",
@@ -108,14 +119,15 @@ OPS: tuple[OpDef, ...] = (
     _binary("pow", "a to the power b", "number", {"f": "vmath:pow", "s": "int:pow", "u": "int:pow"}, {"f": _LIB + "pow({0}, {1})", "s": "gf.int_pow({0}, {1}, {bits})", "u": "gf.uint_pow({0}, {1}, {bits})"}, 24, amp="deny"),
     _binary("maximum", "the larger; NaN if either is NaN", "any",
             {"f": "arith.maximumf {0}, {1} : {t}", "s": "arith.maxsi {0}, {1} : {t}", "u": "arith.maxui {0}, {1} : {t}",
-             "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}, amp="clear"),
+             "b": "arith.ori {0}, {1} : {t}"}, {"f": "tl.maximum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} | {1})", "*": "tl.maximum({0}, {1})"}, amp="clear", sharding=ShardingRule(factors.elementwise((0, 1), passes=("max",)))),
     _binary("minimum", "the smaller; NaN if either is NaN", "any",
             {"f": "arith.minimumf {0}, {1} : {t}", "s": "arith.minsi {0}, {1} : {t}", "u": "arith.minui {0}, {1} : {t}",
-             "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}, amp="clear"),
+             "b": "arith.andi {0}, {1} : {t}"}, {"f": "tl.minimum({0}, {1}, tl.PropagateNan.ALL)", "b": "({0} & {1})", "*": "tl.minimum({0}, {1})"}, amp="clear", sharding=ShardingRule(factors.elementwise((0, 1), passes=("min",)))),
     _binary("atan2", "the angle of (b, a)", "float", {"f": "vmath:atan2"}, _LIB + "atan2({0}, {1})", 24, amp="deny"),
     _binary("copysign", "a's magnitude with b's sign", "float", {"f": "vmath:copysign"}, _LIB + "copysign({0}, {1})", amp="clear"),
     OpDef("fma", "elementwise", "a * b + c, rounded once", ("a", "b", "c"), infer=_same("float"), dtypes="float",
-          cpu={"f": "math.fma {0}, {1}, {2} : {t}"}, triton={"*": "tl.fma({0}, {1}, {2})"}, cost=2),
+          cpu={"f": "math.fma {0}, {1}, {2} : {t}"}, triton={"*": "tl.fma({0}, {1}, {2})"}, cost=2,
+          sharding=ShardingRule(factors.elementwise((0, 2), (1, 2)))),
     # -- bits and logic
     _binary("and", "bitwise and; logical on i1", "bits", {"*": "arith.andi {0}, {1} : {t}"}, "({0} & {1})"),
     _binary("or", "bitwise or; logical on i1", "bits", {"*": "arith.ori {0}, {1} : {t}"}, "({0} | {1})"),
@@ -125,16 +137,17 @@ OPS: tuple[OpDef, ...] = (
     _unary("not", "bitwise not; logical on i1", "bits", {"*": "int:not"}, "(~{0})"),
     OpDef("compare", "elementwise", "a OP b as i1; NaN compares false except under `ne`", ("a", "b"),
           {"predicate": Attr("str", "the relation", choices=("eq", "ne", "lt", "le", "gt", "ge"))},
-          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton={"*": "({0} {predicate} {1})"}, amp="clear"),
+          infer=_same("any", "i1"), dtypes="any", cpu={"*": "compare"}, triton={"*": "({0} {predicate} {1})"}, amp="clear", sharding=_EACH),
     OpDef("select", "elementwise", "`a` where pred, else `b`", ("pred", "a", "b"), infer=_select, dtypes="any",
-          cpu={"*": "select"}, triton={"*": "tl.where({0}, {1}, {2})"}, amp="clear"),
+          cpu={"*": "select"}, triton={"*": "tl.where({0}, {1}, {2})"}, amp="clear",
+          sharding=ShardingRule(factors.elementwise((1, 2), passes=factors.MOVED))),
     OpDef("convert", "elementwise",
           "the value in another element type; floats to integers truncate, to i1 compare with zero; "
           "inside a fused region halves are rounded where a convert says so",
           ("x",), {"dtype": Attr("str", "the result's element type")}, infer=_convert, dtypes="any", cpu={"*": "convert"},
-          triton={"*": "{0}.to({dtype})"}),
+          triton={"*": "{0}.to({dtype})"}, sharding=ShardingRule(factors.conversion)),
     # -- simple unary
-    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, {"f": "({0} * -1.0)", "*": "(0 - {0})"}, amp="clear"),
+    _unary("neg", "-x", "number", {"f": "arith.negf {0} : {t}", "*": "int:neg"}, {"f": "({0} * -1.0)", "*": "(0 - {0})"}, amp="clear", sharding=_ONE),
     _unary("abs", "|x|", "number", {"f": "vmath:abs", "s": "int:abs", "u": "int:abs"}, {"u": "{0}", "*": "tl.abs({0})"}, amp="clear"),
     _unary("sign", "-1, 0 or 1; 0 for NaN, as `torch.sign`", "number", {"f": "vmath:sign", "s": "int:sign", "u": "int:sign"}, {"u": "tl.minimum({0}, 1)", "*": "gf.sign({0})"}, 3, amp="clear"),
     _unary("floor", "the largest integer not above x", "float", {"f": "vmath:floor"}, "tl.floor({0})", amp="deny"),

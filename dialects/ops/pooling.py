@@ -7,7 +7,9 @@ from math import prod
 from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
+from ..sharding import ShardingRule
 from ..types import FLOATS, TensorType
+from . import factors
 from .compute import conv_dims
 
 Types = Sequence[TensorType]
@@ -43,7 +45,7 @@ def _check_entries(attrs: Attrs, spatial: int) -> None:
                 raise VerifyError(f"a window of {k} cannot have padding of {p}: at most half of it")
 
 
-def _result(x: TensorType, attrs: Attrs) -> TensorType:
+def pooled_type(x: TensorType, attrs: Attrs) -> TensorType:
     """One element for each window and channel."""
     spatial = x.rank - 2
     if spatial not in (1, 2, 3):
@@ -81,7 +83,7 @@ def _max_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
     (x,) = operands
     if x.dtype == "i1" or x.dtype.startswith("complex"):
         raise VerifyError(f"element type {x.dtype} has no order")
-    result, positions = _result(x, attrs), attrs["positions"]
+    result, positions = pooled_type(x, attrs), attrs["positions"]
     if positions == "none":
         return [result]
     if positions == "window":
@@ -104,13 +106,13 @@ def _avg_pool(operands: Types, attrs: Attrs) -> list[TensorType]:
         raise VerifyError(f"element type {x.dtype} is not one of {', '.join(FLOATS)}")
     if attrs.get("divisor") == 0:
         raise VerifyError("divisor must not be 0")
-    return [_result(x, attrs)]
+    return [pooled_type(x, attrs)]
 
 
 def _input(dy: TensorType, attrs: Attrs) -> TensorType:
     """The type of the input whose gradient it is."""
     x = TensorType(tuple(attrs["shape"]), dy.dtype)
-    if x.rank != dy.rank or _result(x, attrs) != dy:
+    if x.rank != dy.rank or pooled_type(x, attrs) != dy:
         raise VerifyError(f"pooling of {x} does not give {dy}")
     return x
 
@@ -155,10 +157,14 @@ OPS: tuple[OpDef, ...] = (
           "the first of equal ones, the last NaN if there is any", ("x",),
           {**_MAX, "positions": Attr("str", "the second result: none, row-major numbers in the channel's plane (i64), or in the "
                                      "window, at most 256 (ui8)", choices=("none", "plane", "window"))}, results=None, infer=_max_pool,
-          cost=8, amp="clear", mixed=True),
+          cost=8, amp="clear", mixed=True,
+          sharding=ShardingRule(factors.pooling())),
     OpDef("max_pool_grad", "pooling", "the gradient of `max_pool` by its input of `shape`, from the positions of the maxima",
-          ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear"),
-    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8, amp="promote"),
+          ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear",
+          sharding=ShardingRule(factors.pooling((0,)))),
+    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8, amp="promote",
+          sharding=ShardingRule(factors.pooling((0,)))),
     OpDef("avg_pool_grad", "pooling", "the gradient of `avg_pool` by its input of `shape`", ("dy",), {**_AVG, **_SHAPE},
-          infer=_avg_pool_grad, cost=8),
+          infer=_avg_pool_grad, cost=8,
+          sharding=ShardingRule(factors.pooling((0,)))),
 )  # fmt: skip

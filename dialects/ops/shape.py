@@ -7,7 +7,9 @@ from math import prod
 from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
+from ..sharding import ShardingRule
 from ..types import TensorType
+from . import factors
 
 Types = Sequence[TensorType]
 Attrs = dict[str, Any]
@@ -157,30 +159,42 @@ _DIM = Attr("i64", "the dimension")
 
 OPS: tuple[OpDef, ...] = (
     OpDef("constant", "constant", "a constant; scalars are splats of the full shape", (),
-          {"value": Attr("elements", "the value, of the result's type")}, infer=_constant, cost=0),
+          {"value": Attr("elements", "the value, of the result's type")}, infer=_constant, cost=0,
+          sharding=ShardingRule(factors.constant)),
     OpDef("iota", "constant", "the position along `dim`, as `dtype`", (),
           {"shape": Attr("i64[]", "the result's shape"), "dim": _DIM, "dtype": Attr("str", "the element type")},
-          infer=_iota),
+          infer=_iota,
+          sharding=ShardingRule(factors.constant)),
     OpDef("reshape", "shape", "the same elements, in row-major order, in another shape", ("x",),
-          {"shape": Attr("i64[]", "the result's shape")}, infer=_reshape, amp="clear", cost=0),
+          {"shape": Attr("i64[]", "the result's shape")}, infer=_reshape, amp="clear", cost=0,
+          sharding=ShardingRule(factors.reshape)),
     OpDef("transpose", "shape", "dimensions permuted: result dimension i is operand dimension permutation[i]", ("x",),
-          {"permutation": Attr("i64[]", "one operand dimension for each result dimension")}, infer=_transpose, amp="clear", cost=0),
+          {"permutation": Attr("i64[]", "one operand dimension for each result dimension")}, infer=_transpose, amp="clear", cost=0,
+          sharding=ShardingRule(factors.transpose)),
     OpDef("broadcast", "shape",
           "operand dimension i becomes result dimension dims[i]; sizes of 1 and missing dimensions are repeated", ("x",),
           {"shape": Attr("i64[]", "the result's shape"), "dims": Attr("i64[]", "strictly increasing")},
-          infer=_broadcast, amp="clear", cost=0),
+          infer=_broadcast, amp="clear", cost=0,
+          sharding=ShardingRule(factors.broadcast)),
     OpDef("slice", "shape", "x[starts:limits:strides] in every dimension", ("x",),
           {"starts": Attr("i64[]", "first positions"), "limits": Attr("i64[]", "positions after the last"),
-           "strides": Attr("i64[]", "steps, at least 1")}, infer=_slice, amp="clear", cost=0),
+           "strides": Attr("i64[]", "steps, at least 1")}, infer=_slice, amp="clear", cost=0,
+          sharding=ShardingRule(factors.slices)),
     OpDef("pad", "shape", "x with `low` and `high` copies of `value` around it", ("x", "value"),
-          {"low": Attr("i64[]", "elements before"), "high": Attr("i64[]", "elements after")}, infer=_pad, amp="clear"),
+          {"low": Attr("i64[]", "elements before"), "high": Attr("i64[]", "elements after")}, infer=_pad, amp="clear",
+          sharding=ShardingRule(factors.pad)),
     OpDef("concatenate", "shape", "operands one after the other along `dim`", ("*xs",), {"dim": _DIM}, infer=_concatenate, amp="clear",
-          mixed=True),
-    OpDef("reverse", "shape", "positions reversed along `dims`", ("x",), {"dims": Attr("i64[]", "the dimensions")}, infer=_reverse, amp="clear"),
+          mixed=True,
+          sharding=ShardingRule(factors.concatenate)),
+    OpDef("reverse", "shape", "positions reversed along `dims`", ("x",), {"dims": Attr("i64[]", "the dimensions")}, infer=_reverse, amp="clear",
+          sharding=ShardingRule(factors.reverse)),
     OpDef("take", "indexing", "slices of x along `dim` at `index`, as an embedding look-up; negative indices are not allowed",
-          ("x", "index"), {"dim": _DIM}, infer=_take, amp="clear"),
+          ("x", "index"), {"dim": _DIM}, infer=_take, amp="clear",
+          sharding=ShardingRule(factors.take)),
     OpDef("gather", "indexing", "x[.., index[i.., k, ..], ..] along `dim`, as `torch.gather`", ("x", "index"), {"dim": _DIM},
-          infer=_gather, amp="clear"),
+          infer=_gather, amp="clear",
+          sharding=ShardingRule(factors.gather)),
     OpDef("index_add", "indexing", "x with `source` slices added along `dim` at `index`; repeated indices accumulate",
-          ("x", "index", "source"), {"dim": _DIM}, infer=_index_add),
+          ("x", "index", "source"), {"dim": _DIM}, infer=_index_add,
+          sharding=ShardingRule(factors.index_add)),
 )  # fmt: skip

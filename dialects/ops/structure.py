@@ -6,12 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
+from ..sharding import ShardingRule
 from ..types import TensorType
+from . import factors
 
 #: moves nothing: each result is its operand, seen through a view
 BARRIER = "optimization_barrier"
 #: ends a run with an error: no pass may drop it, or put an update of an argument before it
 CHECK = "check"
+
+#: a part of the program that another engine runs
+ENGINE, ENGINE_YIELD = "engine", "engine_yield"
+#: engines that may run one
+ENGINES = ("xla", "onnxruntime", "openvino", "tensorrt")
+#: runs of operands (or results) of one type that a region of an engine may have
+_ENGINE_GROUPS = 256
 
 #: exceptions that a check may raise, by the names that its attribute `error` takes
 ERRORS = ("IndexError", "RuntimeError", "LinAlgError", "ValueError", "AssertionError")
@@ -44,6 +53,28 @@ OPS: tuple[OpDef, ...] = (
         regions=1,
     ),
     OpDef(
+        ENGINE,
+        "structure",
+        "a part of the program that another engine compiles and runs as a whole; the region sees its operands only as "
+        "block arguments. The engine has read all operands when it writes the first result",
+        ("*inputs",),
+        {"engine": Attr("str", "which", choices=ENGINES)},
+        results=None,
+        mixed=True,
+        groups=_ENGINE_GROUPS,
+        regions=1,
+    ),
+    OpDef(
+        ENGINE_YIELD,
+        "structure",
+        "ends a region of `gflow.engine` and gives its results",
+        ("*values",),
+        results=0,
+        mixed=True,
+        groups=_ENGINE_GROUPS,
+        pure=False,
+    ),
+    OpDef(
         "yield",
         "structure",
         "ends a region and gives its results",
@@ -61,6 +92,7 @@ OPS: tuple[OpDef, ...] = (
         results=None,
         infer=lambda operands, attrs: list(operands),
         mixed=True,
+        sharding=ShardingRule(factors.barrier),
     ),
     OpDef(
         CHECK,

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
+from gflow.runtime.distributed.pieces import whole_strides
+
 
 def metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a program depends on besides the elements."""
-    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    """What a program depends on besides the elements; of a tensor that lies in pieces on the ranks, as when whole."""
+    return (tensor.shape, whole_strides(tensor), tensor.dtype, tensor.device)
 
 
 class LayoutGuard:

@@ -19,6 +19,7 @@ from .first_step import FirstStep, Setup, make_first_step
 from .micro_batches import compile_step, split_call
 from .plan import Plan
 from .signature import check_call, check_tensors
+from .zero_state import prepare
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
         GraphInputError, GraphTraceError: it is none that a program can be made of.
     """
     parts = micro_batch_calls(request)
+    prepare(request.optimizers)
     first: FirstStep | None = None
     start, stepping = time.perf_counter(), 0.0
     with held():  # what is exchanged while `build()` runs is put back
@@ -98,7 +100,17 @@ def _first_step(
 def compile_plan(
     trace: Trace, call: BoundCall, options: Any, timings: dict[str, float] | None = None
 ) -> Plan:
-    """Compile what was traced of a call. timings: of what was done before."""
+    """Compile what was traced of a call. timings: of what was done before.
+
+    Raises:
+        GraphTraceError: state is to be split among ranks that share no parameters.
+    """
+    if options is not None and options.passes.zero and trace.steps and not trace.groups:
+        raise GraphTraceError(
+            f"{trace.name}: enable_zero() splits the state of data-parallel training, and build() calls no "
+            "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model), or leave "
+            "enable_zero() out."
+        )
     compiled = compile_step(trace, options)
     compiled = replace(compiled, timings={**(timings or {}), **compiled.timings})
     return Plan(trace, compiled, call.dynamic)

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from gflow.execution.executor import Compiled
+from gflow.tracing.data.global_tensors import global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, size_of
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef
@@ -34,6 +35,7 @@ class Plan:
         self.record: CallRecord | None = None
         self.guard: StateGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
+        self.wholes = self._wholes()
         self.input_slots = [
             (position, leaf)
             for position, entry in enumerate(trace.inputs)
@@ -50,6 +52,14 @@ class Plan:
         ]
         spec = trace.out_spec
         self.single = len(trace.out_leaves) == 1 and spec is not None and spec.is_leaf()
+
+    def _wholes(self) -> dict[int, tuple[tuple[str, ...], tuple[int, ...]]]:
+        """By result of `build()` its sharding and whole shape, of a trace of global tensors."""
+        return {
+            n: (sharding, out.value.shape)
+            for n, (out, sharding) in enumerate(zip(self.trace.outputs, self.compiled.shardings))
+            if out.alias is None and sharding is not None
+        }
 
     def _take_places(self) -> None:
         """Remember the real tensors and where they are."""
@@ -88,6 +98,10 @@ class Plan:
             position, tensor = self.positions[slot.value], slot.read()
             if tensor is self.arguments[position]:
                 continue
+            if isinstance(tensor, torch.Tensor):
+                tensor = local_of(tensor)
+            if tensor is self.arguments[position]:
+                continue
             if not isinstance(tensor, torch.Tensor) or metadata(tensor) != metadata(
                 self.arguments[position]
             ):
@@ -100,7 +114,9 @@ class Plan:
     def run(self, leaves: Sequence[Any], state: Any) -> Any:
         arguments = self.arguments.copy()
         for position, leaf in self.input_slots:
-            arguments[position] = leaves[leaf]
+            arguments[position] = (
+                leaves[leaf] if self.trace.mesh is None else local_of(leaves[leaf])
+            )
         if self.dynamic is not None:
             arguments[self.size_at].fill_(size_of(self.dynamic, leaves))
         updated = [arguments[i] for i in self.updated]
@@ -135,6 +151,11 @@ class Plan:
             self.python.write()
 
     def results(self, results: Sequence[torch.Tensor]) -> Any:
+        """What `build()` returned; of a graph of global tensors, global ones."""
+        if self.wholes:
+            results = list(results)
+            for n, (sharding, shape) in self.wholes.items():
+                results[n] = global_tensor(results[n], self.trace.mesh, sharding, shape)
         if self.single:
             leaf = self.trace.out_leaves[0]
             return results[leaf.index] if isinstance(leaf, OutputRef) else leaf

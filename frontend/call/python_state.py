@@ -262,8 +262,8 @@ class PythonState:
                     return False
                 if number.rate and not self._rate_changed(source):
                     return False
-                source.last = value
                 source.tensor.fill_(value)
+                source.last = value  # behind it: a call that is given up in between fills it again
                 changed = True
         holds = self._all if changed else self._always
         self._held = holds(self.trace.numbers)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten
 from gflow.errors import GraphInputError
 from gflow.tracing.context.location import here
 from gflow.tracing.data.bound_call import BoundCall, input_names
+from gflow.tracing.data.global_tensors import is_global
 from gflow.tracing.data.pytrees import learn
 from gflow.tracing.program.modules import ModuleTable
 
@@ -171,6 +172,8 @@ def _flattened(
             parts.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
             if isinstance(leaf, torch.nn.Parameter):
                 parts.append(id(leaf))
+            if is_global(leaf):
+                parts.append((leaf.device_mesh, leaf.placements))  # type: ignore[attr-defined]
         elif isinstance(leaf, _PLAIN):
             number = isinstance(leaf, (float, complex))  # nan is one value, 0.0 and -0.0 are two
             parts.append((type(leaf), repr(leaf) if number else leaf))

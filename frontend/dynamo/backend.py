@@ -19,6 +19,7 @@ from gflow.runtime.arena import Arena
 
 from .overlaps import written_in_memory
 from .program import FxProgram, boxed
+from .scalar_updates import scalar_updates_kept
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx
 
@@ -43,6 +44,9 @@ def gflow(
     Args:
         options: a `gflow.compiler.CompileOptions`, or a dict of its fields.
         mode: accepted for torch.compile's sake; "default" or None.
+
+    Raises:
+        ValueError: `mode` is another one.
     """
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
@@ -71,7 +75,7 @@ def _options(given: Any) -> CompileOptions:
 def _compile_static(
     module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
 ) -> Callable[..., Any]:
-    module = written_in_memory(module)
+    direct = written_in_memory(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=options, arena=arena, phase=p) for p in ("forward", "backward")
@@ -83,7 +87,8 @@ def _compile_static(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return compiler(module, example_inputs)
+    with scalar_updates_kept(module):
+        return compiler(direct, example_inputs)  # type: ignore[no-any-return]
 
 
 def _compile(

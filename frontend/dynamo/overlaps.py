@@ -1,4 +1,4 @@
-"""Writes to parts of expanded tensors in graphs of TorchDynamo's: as `tracing/overlaps.py` has them for `build()`.
+"""Writes to parts of expanded tensors in graphs of TorchDynamo, as `tracing/dispatch/overlaps.py` has them for graphs.
 
 And what depends on strides, after an update of a tensor with gaps: AOTAutograd puts the dense result of another op in
 its place, so that `contiguous()` gives the tensor itself where eager gives a copy.
@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_sequence
 
+from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.overlaps import Unwritable, call
 
+from .specialize import is_symbolic
+
 #: parts of the names of functions that may give a tensor whose elements are one in memory
-_MANIFOLD = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
+_OVERLAPPING = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
 
 #: operators that TorchDynamo records, as methods of tensors
 _OPERATORS: dict[Any, Callable[..., Any]] = {operator.setitem: torch.Tensor.__setitem__} | {
@@ -37,7 +40,7 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     there is none."""
     calls = ("call_method", "call_function")
     left = [
-        n for n in module.graph.nodes if n.op in calls and any(m in _name(n) for m in _MANIFOLD)
+        n for n in module.graph.nodes if n.op in calls and any(m in _name(n) for m in _OVERLAPPING)
     ]
     left += [
         n
@@ -52,12 +55,20 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
                 left.append(user)
     if not found:
         return module
+    shared = _shared_storages(module.graph)
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
     graph.output(graph.graph_copy(module.graph, copies))
     for node in found:
         new = copies[node]
         trace = (node.meta.get("stack_trace") or "").strip()
+        held = [_storage(n.meta.get("example_value")) in shared for n in node.all_input_nodes]
         new.op, new.target = "call_function", _in_memory(new.target, trace)
+        if any(held):
+            lies = [
+                isinstance(a, torch.fx.Node) and _storage(a.meta.get("example_value")) in shared
+                for a in (*node.args, *node.kwargs.values())
+            ]
+            new.target = _unwritten(new.target, lies, trace)
     return torch.fx.GraphModule(module, graph)
 
 
@@ -70,6 +81,42 @@ def _has_gaps(value: Any) -> bool:
         return False
     reach = sum((n - 1) * s for n, s in zip(value.shape, value.stride())) + 1
     return value.numel() > 0 and reach != value.numel()
+
+
+def _storage(value: Any) -> int | None:
+    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else None
+
+
+def _shared_storages(graph: torch.fx.Graph) -> set[int | None]:
+    """The storages of arguments whose elements are one in memory."""
+    found: set[int | None] = set()
+    for node in graph.nodes:
+        value = node.meta.get("example_value")
+        if node.op != "placeholder" or not isinstance(value, torch.Tensor) or is_symbolic(value):
+            continue
+        if value.layout == torch.strided and share_memory(tuple(value.shape), value.stride()):
+            found.add(_storage(value))
+    return found
+
+
+def _unwritten(function: Callable[..., Any], lies: list[bool], trace: str) -> Callable[..., Any]:
+    """A node's function, which may not change those of its arguments that `lies` names: of AOTAutograd's copy of such a
+    tensor, each element is changed once, where eager changes a place in memory once for each of its elements."""
+
+    def unwritten(*args: Any, **kwargs: Any) -> Any:
+        held = [a for a, one in zip((*args, *kwargs.values()), lies, strict=True) if one]
+        before = [t._version for t in held]
+        result = function(*args, **kwargs)
+        for t, version in zip(held, before, strict=True):
+            if t._version != version:
+                raise GraphTraceError(
+                    f"an argument is changed in place, and some of its elements are one in memory (shape "
+                    f"{[*t.shape]}, strides {[*t.stride()]}). Pass a copy (.clone())\n{trace}"
+                )
+        return result
+
+    return unwritten
 
 
 def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

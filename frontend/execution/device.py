@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gflow.dialects.program import LaunchStep, Program
-from gflow.dialects.program_form import seal
+from gflow.dialects.program.form import seal
 from gflow.runtime.loading import DEVICE, gpu_for
 from gflow.runtime.stored import cache
 from gflow.tracing.context.watch import current
@@ -83,13 +83,14 @@ def _store() -> Any:
 
 
 def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -> Program:
-    """The program with its launches chosen by measuring on the GPU, if the options want that."""
+    """The program with its launches chosen by measuring on the GPU, if the options want that; its IR says how."""
     if not options.tune or gpu is None or program.target == "cpu" or os.environ.get(DEVICE):
         return program
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.emit.triton.library_calls import library_calls
     from gflow.compiler.emit.triton.toolchain.autotune import contenders, tune
     from gflow.compiler.emit.triton.toolchain.compile import compile_kernels, key_of
+    from gflow.compiler.emit.triton.winners import with_winners
     from gflow.compiler.targets import parse_target
     from gflow.runtime.cuda.timing import StepTimer
 
@@ -101,7 +102,9 @@ def tuned(program: Program, options: CompileOptions, gpu: torch.device | None) -
     complete = replace(program, device_code={**every, **program.device_code})
     timer = StepTimer(complete, gpu_for(program.target, gpu))
     name = torch.cuda.get_device_name(gpu)
-    found = tune(complete, timer, name, calls=library_calls(program), store=store, tell=tell)
+    calls = library_calls(program) if options.tune_libraries else {}
+    found = tune(complete, timer, name, calls=calls, store=store, tell=tell)
+    found = with_winners(program, found, calls, name)
     used = {key_of(s.kernel, s.config) for s in found.steps if isinstance(s, LaunchStep)}
     options.timing["tune"] = time.perf_counter() - start
     found = replace(found, device_code={k: v for k, v in found.device_code.items() if k in used})

@@ -12,9 +12,11 @@ import torch
 
 from gflow.dialects.extents import STAND_INS
 from gflow.dialects.program import Program
+from gflow.runtime.distributed import groups
 from gflow.runtime.loading import load_program
 from gflow.runtime.stored import cache, program_io
 from gflow.tracing.context.watch import current
+from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
 
 from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
@@ -29,7 +31,8 @@ Runner = Callable[[list[torch.Tensor]], Any]
 class Compiled:
     """`run` takes the arguments of the traced function in order, then, if `takes_rng`, an
     int64 tensor (seed, offset). `ir` is the module as it runs, `timings` seconds by phase,
-    `options` the compiler's, `program` what `run` runs."""
+    `options` the compiler's, `program` what `run` runs. `shardings` say of a trace of global tensors how its results
+    lie."""
 
     run: Runner
     takes_rng: bool
@@ -37,6 +40,7 @@ class Compiled:
     timings: dict[str, float] = field(default_factory=dict)
     options: Any = None
     program: Any = None
+    shardings: list[Any] = field(default_factory=list)
 
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:
@@ -44,6 +48,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
     from gflow.lowering import lower
+    from gflow.lowering.global_view import result_shardings
 
     watcher = current()
     gpu = gpu_of(trace)
@@ -52,6 +57,9 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher.phase("lower")
     start = time.perf_counter()
     module = lower(trace, target=options.target)
+    shardings = [] if trace.mesh is None else result_shardings(module)
+    if trace.mesh is not None:
+        use_groups(trace.mesh)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options, trace)
@@ -63,7 +71,14 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None)
-    return Compiled(executable, takes_rng, program.ir, timings, options, program)
+    return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
+
+
+def use_groups(mesh: Any) -> None:
+    """The process groups of a `DeviceMesh` are those of programs over it."""
+    sizes = dict(zip(axes_of(mesh), mesh.shape))
+    for n, axis in enumerate(sizes):
+        groups.use(sizes, (axis,), mesh.get_group(n))
 
 
 def program_of(trace: Trace, options: Any) -> Any:
@@ -127,14 +142,6 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
     program = compiled()
     cache.write("programs", name, program_io.to_bytes(program))
     return program
-
-
-def lowered_ir(trace: Trace) -> str:
-    """The module of a trace before any pass."""
-    # start-up: the compiler is loaded by the first compilation
-    from gflow.lowering import lower
-
-    return lower(trace.main).operation.get_asm(enable_debug_info=True)
 
 
 def _argument_count(module: Any) -> int:

@@ -4,6 +4,8 @@ captured        what a function reads besides its arguments, as far as it can be
 compiled        `gflow.compile`: one line for a module or a function
 differentiable  calls of a compiled module or function that need gradients: one program for the call and one for
                 its backward, both from one trace
+imported        `gflow.from_stablehlo`: a program in StableHLO, such as JAX exports, as a module of PyTorch
 joint           a trace of a function with its gradients, divided in two: what a call runs, and what its
                 backward runs
+torch_ops       ops of the dialect by PyTorch's own: those that StableHLO is read into
 """

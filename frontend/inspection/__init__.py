@@ -1,6 +1,7 @@
 """What a graph shows of itself: `print`, `debug`, `ir`, `kernels`, `memory`, `profile`, `explain`.
 
 against_eager  a step beside eager: `graph.config.check_against_eager(every=N)`
+engines        what of a graph another engine runs, and what stayed with gflow's kernels, and why
 explain        `graph.explain()`: what the compiler did with a graph, and why
 kernels        `graph.kernels()`: the generated functions, and what they are for
 memory         `graph.memory()`: what memory a compiled graph takes

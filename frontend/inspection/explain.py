@@ -16,13 +16,16 @@ from gflow.compiler.ir.locations import Source, source_of
 from gflow.compiler.ir.ssa import Op, fused_kind, read_body
 from gflow.compiler.ir.tables import table
 from gflow.compiler.memory.planned import label
+from gflow.compiler.passes.distribution.propagate import WHY
 from gflow.compiler.reports.costs import Report, measure, report
 from gflow.compiler.reports.visual.page import byte_text
 from gflow.compiler.targets import parse_target
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
 from gflow.lowering import lower
+from gflow.lowering.global_view import propagated
 
+from .engines import EngineRegion, Stayed, engines_text, partition_of
 from .spills import Spill, spills_of, text_of
 from .stage import planned
 
@@ -59,12 +62,23 @@ class Recomputation:
 
 
 @dataclass(frozen=True)
+class Resharding:
+    """An op that runs on values which ranks exchange first, or on whole ones: why, and where it stands."""
+
+    op: str
+    why: str
+    source: Source
+
+
+@dataclass(frozen=True)
 class Explanation:
     """What became of a graph. `str()` is a text for people.
 
     switches: what its config sets. pipeline: the passes. costs: kernels, bytes and the least time
     before and after them. races: how kernels' configurations were chosen by measuring. no_graph: on a
     GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere. spills: kernels short of registers.
+    engines: what other engines run; stayed: what they do not, with an engine switched on.
+    moved: of a graph of global tensors, the ops whose operands are placed otherwise first.
     """
 
     name: str
@@ -78,13 +92,20 @@ class Explanation:
     races: list[Race] = field(default_factory=list)
     no_graph: str | None = None
     spills: list[Spill] = field(default_factory=list)
+    engines: list[EngineRegion] = field(default_factory=list)
+    stayed: list[Stayed] = field(default_factory=list)
+    moved: list[Resharding] = field(default_factory=list)
 
     def __str__(self) -> str:
         switched = ", ".join(f"{k}={v!r}" for k, v in self.switches.items()) or "none set"
         parts = [f"{self.name}\n\nSwitches: {switched}\nPasses: {self.pipeline}"]
         parts.append(self._fused())
+        if self.engines or self.stayed:
+            parts.append(engines_text(self.engines, self.stayed))
         parts.append(self._aten())
         parts.append(self._recomputed())
+        if self.moved:
+            parts.append(self._moved())
         if self.races:
             parts.append(self._races())
         if self.spills:
@@ -132,6 +153,12 @@ class Explanation:
             lines.append(f"  and {len(self.recomputed) - _SHOWN} more")
         return "\n".join(lines)
 
+    def _moved(self) -> str:
+        lines = [f"Placed otherwise over ranks, or whole: operands of {len(self.moved)} ops.", ""]
+        lines += [f"  {m.op} of {m.source}: {m.why}" for m in self.moved[:_SHOWN]]
+        more = len(self.moved) - _SHOWN
+        return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
+
     def _races(self) -> str:
         rows = [("time", "chosen", "next", "by", "for")]
         for race in self.races[:_SHOWN]:
@@ -153,6 +180,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     device = parse_target(program.target).device.name
     costs = measure(before, device)
     recomputed = _checkpointed(before, pipeline)
+    regions, stayed = partition_of(lower(plan.trace.main), pipeline)
     module, function = planned(plan)
     with module.context:
         body = read_body(function)
@@ -164,8 +192,23 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     fused = [f for f in fused if len(f.ops) > 1]
     return Explanation(
         program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
-        program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program),
+        program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program), regions, stayed,
+        _moved(plan),
     )  # fmt: skip
+
+
+def _moved(plan: Plan) -> list[Resharding]:
+    """What `gflow-propagate-shardings` says of ops for which something is sent, or that have no rule."""
+    if plan.trace.mesh is None:
+        return []
+    module = propagated(lower(plan.trace.main, whole=True))
+    with module.context:
+        found = []
+        for o in read_body(module.body.operations[0]).ops:
+            why = ir.StringAttr(o.op.attributes[WHY]).value if WHY in o.op.attributes else ""
+            if "bytes sent" in why or "no sharding rule" in why:
+                found.append(Resharding(o.name, why, source_of(o.op)))
+        return found
 
 
 def _fusion(o: Op) -> Fusion:

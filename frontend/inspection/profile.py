@@ -20,7 +20,7 @@ from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.ir.tables import ratio, table, time_text
 from gflow.compiler.memory.planned import label
-from gflow.dialects.program import AtenStep
+from gflow.dialects.program import AtenStep, CollectiveStep, KernelStep, LaunchStep, Member
 from gflow.errors import GraphError
 
 from .stage import planned
@@ -148,7 +148,11 @@ def _cut(module: str, depth: int | None) -> str:
 def profile(
     graph: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], rounds: int
 ) -> Profile:
-    """Call a graph once, and then `rounds` times with a clock on every step."""
+    """Call a graph once, and then `rounds` times with a clock on every step; times are in seconds.
+
+    Raises:
+        GraphError: the graph compiled again in between, so the calls are not alike.
+    """
     graph(*args, **kwargs)
     state: Any = graph.__dict__["_state"]
     plans: list[Plan] = [plan for variants in state.plans.values() for plan in variants]
@@ -201,7 +205,7 @@ def _steps(plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]]) -> Ite
     with module.context:
         for i, (step, ops) in enumerate(zip(program.steps, ops_of_steps(program, function))):
             ones = members(step)
-            names = [o.overload if isinstance(o, AtenStep) else o.kernel for o in ones]
+            names = [_called(o) for o in ones]
             more = f" +{len(names) - 1}" if len(names) > 1 else ""
             known = [op for op in ops if op is not None]
             seconds = median(times[i][1] - times[i][0] for times in timeline)
@@ -209,3 +213,12 @@ def _steps(plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]]) -> Ite
             shares = tuple((s, n / counts.total()) for s, n in counts.most_common())
             op = label(known[0]) + more if known else names[0]
             yield StepTime(names[0] + more, op, seconds, shares)
+
+
+def _called(step: Member) -> str:
+    """What a step runs."""
+    if isinstance(step, AtenStep):
+        return step.overload
+    if isinstance(step, KernelStep | LaunchStep):
+        return step.kernel
+    return step.kind if isinstance(step, CollectiveStep) else type(step).__name__

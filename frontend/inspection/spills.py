@@ -41,6 +41,7 @@ def spills_of(program: Program) -> list[Spill]:
 
 
 def text_of(spills: list[Spill]) -> str:
+    """A table of spills: bytes of a thread, the chosen configuration, the first choice and the kernel."""
     rows = [("bytes", "chosen", "first choice", "kernel")]
     rows += [(str(s.bytes), s.chosen, s.first, s.kernel) for s in spills[:_SHOWN]]
     more = f"\n  and {len(spills) - _SHOWN} more" if len(spills) > _SHOWN else ""

@@ -12,6 +12,7 @@ from gflow.dialects.opdef import VerifyError
 from gflow.tracing.data.values import TraceValue
 
 from .checks import find_check
+from .collectives import emit_collectives
 from .decompose import decompose
 from .dtypes import TO_MLIR, LoweringError, Unsupported, is_complex
 from .emitter import Emitter, Value
@@ -32,6 +33,9 @@ def lower_call(
     check = find_check(func)
     if check is not None and not em.proven:
         check(em, *args, **kwargs)
+    made = emit_collectives(em, func, args, kwargs)
+    if made is not None:
+        return [conform(em, func, want, got) for want, got in zip(results, made, strict=True)]
     lowered = try_lower(em, func, args, kwargs, results)
     if lowered is not None:
         return lowered

@@ -9,6 +9,7 @@ from typing import Any
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import STAND_INS, size_of_program
+from gflow.dialects.mesh import MESH, Mesh
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
@@ -21,12 +22,13 @@ from gflow.tracing.program.collectives import is_collective
 from .calls import lower_call
 from .dtypes import TO_MLIR, LoweringError, Unsupported
 from .emitter import Emitter, Value
+from .global_view import mark, ranked
 
 # Importing a family registers its rules.
 _FAMILIES = (
-    "elementwise", "choosing", "activations", "reductions", "shape", "scatter", "strided",
-    "creation", "indexing", "contraction", "convolution", "normalization", "softmax", "losses",
-    "randomness", "foreach", "pooling", "attention", "recurrent",
+    "elementwise", "choosing", "reductions", "shape", "scatter", "strided", "creation", "indexing",
+    "randomness", "distribution", "foreach", "nn.activations", "nn.contraction", "nn.convolution", "nn.normalization",
+    "nn.softmax", "nn.losses", "nn.pooling", "nn.attention", "nn.recurrent",
 )  # fmt: skip
 for _family in _FAMILIES:
     importlib.import_module(f"{__name__.rpartition('.')[0]}.rules.{_family}")
@@ -34,11 +36,14 @@ for _family in _FAMILIES:
 _NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
 
 
-def lower(trace: Trace, stand_in: int = STAND_INS[0], target: str = "cpu") -> ir.Module:
+def lower(
+    trace: Trace, stand_in: int = STAND_INS[0], target: str = "cpu", whole: bool = False
+) -> ir.Module:
     """The trace as a module with one function, in a context of its own.
 
     stand_in: of the trace's size, if it has one. target: what PyTorch computes in another type than it stores
-    depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU.
+    depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a trace of global
+    tensors, the program of whole values; else that of each rank.
     """
     if trace.size is not None:
         trace = with_size(trace, stand_in)
@@ -68,6 +73,13 @@ def lower(trace: Trace, stand_in: int = STAND_INS[0], target: str = "cpu") -> ir
             results.append(em.order)
         func_dialect.ReturnOp([r.ir for r in results], ip=ir.InsertionPoint(block))
         _finish(function, block, trace, em)
+        if em.mesh:
+            mesh = Mesh(tuple(em.mesh), tuple(em.mesh.values()))
+            module.operation.attributes[MESH] = mesh.mlir()
+        if trace.mesh is not None:
+            mark(module, function, trace)
+            if not whole:
+                ranked(module)
     return module
 
 
@@ -193,7 +205,8 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
             attrs["gflow.alias"] = ir.IntegerAttr.get(i64, out.alias)
         results.append(ir.DictAttr.get(attrs))
     if em.order is not None:
-        results.append(ir.DictAttr.get({"gflow.name": ir.StringAttr.get("order")}))
+        order = ir.StringAttr.get("order")
+        results.append(ir.DictAttr.get({"gflow.name": order, "gflow.role": order}))
     terminator = list(block.operations)[-1]
     function.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get(

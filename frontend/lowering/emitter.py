@@ -154,6 +154,8 @@ class Emitter:
         self.needed: set[int] = set()  # ids of the trace's values that something reads
         self.rng: Value | None = None
         self.order: Value | None = None  # the token of the latest collective
+        self.collectives = 0
+        self.mesh: dict[str, int] = {}  # ranks along each axis that collectives name
         self.size: Value | None = None
         self.streams = 0
         self.uniques = 0
@@ -250,6 +252,17 @@ class Emitter:
             ip=self._ip,
         )
         return [Value(self, r, tuple(ty[0]), ty[1]) for r, ty in zip(op.results, types)]
+
+    def collective(self, x: Value, kind: str, attrs: dict[str, Any]) -> Value:
+        """Append a collective, which comes after all that are there, on all ranks."""
+        operands = [x] if self.order is None else [x, self.order]
+        attrs = {"kind": kind, "sequence": self.collectives, **attrs}
+        infer = OPS["collective"].infer
+        assert infer is not None
+        types = infer([v.type for v in operands], attrs)
+        self.collectives += 1
+        value, self.order = self.create("collective", operands, attrs, types)
+        return value
 
     def __call__(self, name: str, *operands: Value, **attrs: Any) -> Value:
         """Append `gflow.<name>`; the result type follows from the op's shape rule."""

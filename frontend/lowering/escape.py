@@ -7,14 +7,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import arg_tree_leaves
 
-from gflow.dialects.aten import encode_call
-from gflow.dialects.collectives import is_collective
+from gflow.dialects.aten.calls import encode_call
 
 from .dtypes import LoweringError, mlir_dtype
 from .emitter import Emitter, Value
 
-#: the type of what orders collectives
-_TOKEN: tuple[tuple[int, ...], str] = ((), "i8")
 _NONDETERMINISTIC = torch.Tag.nondeterministic_seeded
 
 
@@ -72,15 +69,8 @@ def emit_aten(
         raise LoweringError(f"{func} gives a sparse tensor; a graph has dense tensors only")
     types = [(r.shape, mlir_dtype(r.dtype)) for r in results if r is not None]
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
-    collective = is_collective(str(func))
-    if collective or _draws(func, args, kwargs):
+    if _draws(func, args, kwargs):
         attrs["unique"] = em.uniques
         em.uniques += 1
-    if collective:
-        order = [] if em.order is None else [em.order]
-        # behind those that the call reads, whose numbers stay
-        *found, em.order = em.create("aten", [*operands, *order], attrs, [*types, _TOKEN])
-        values = iter(found)
-    else:
-        values = iter(em.create("aten", operands, attrs, types))
+    values = iter(em.create("aten", operands, attrs, types))
     return [None if r is None else next(values) for r in results]

@@ -61,7 +61,11 @@ class ModuleView(View):
         return self._held.to(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """An error, unless it is called for the state dict of a module around it."""
+        """The module's part of the state dict of a module around it.
+
+        Raises:
+            GraphError: it is called by itself, without a `destination`.
+        """
         if args or "destination" in kwargs:
             return self._held.state_dict(*args, **kwargs)
         path = self._path

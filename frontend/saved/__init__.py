@@ -1,9 +1,10 @@
 """State dicts and saved graphs.
 
-export      `gflow.save(graph, path)`: a graph's programs and state as a directory that runs without its code
-regenerate  programs made again from their IR: what `gflow.load(..., native=False)` runs instead of stored code
-run         `gflow-run DIR --input x.npy --output y.npy`: run a saved graph on numpy files
-saving      `gflow.save` and `gflow.load`: checkpoints and compiled graphs, without pickle
-schedules   learning rate schedules of a graph's optimizers
-state_dict  `graph.state_dict()`: all that a training run goes on from
+engine_files  `gflow.save(graph, path, format="onnx")`: a step as a file that other engines' tools load
+export        `gflow.save(graph, path)`: a graph's programs and state as a directory that runs without its code
+regenerate    programs made again from their IR: what `gflow.load(..., native=False)` runs instead of stored code
+run           `gflow-run DIR --input x.npy --output y.npy`: run a saved graph on numpy files
+saving        `gflow.save` and `gflow.load`: checkpoints and compiled graphs, without pickle
+schedules     learning rate schedules of a graph's optimizers
+state_dict    `graph.state_dict()`: all that a training run goes on from
 """

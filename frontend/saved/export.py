@@ -40,7 +40,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
 
     wanted = None if target is None else str(parse_target(target))
     state = graph._checked()
-    plans = _plans(state)
+    plans = plans_of(state)
     if not plans:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
@@ -108,7 +108,7 @@ def _schedulers(state: Any) -> list[dict[str, Any] | None]:
     return found
 
 
-def _plans(state: Any) -> list[Plan]:
+def plans_of(state: Any) -> list[Plan]:
     """The plans for the modes that the modules are in now, the latest first."""
     if state.table is None:
         return []

@@ -25,7 +25,12 @@ Place = str | os.PathLike[str]
 
 
 def save(
-    obj: Any, path: Place, *, target: str | None = None, key: bytes | Place | None = None
+    obj: Any,
+    path: Place,
+    *,
+    target: str | None = None,
+    key: bytes | Place | None = None,
+    format: str | None = None,
 ) -> None:
     """Save a state dict, or a graph with its programs and weights. docs/checkpoints.md,
     docs/deployment.md.
@@ -40,6 +45,7 @@ def save(
         target: for a graph, the device to save for; what it was compiled for without it.
         key: for a graph, signs it: at least 16 bytes, or the path of a file that holds them and that
             nobody else may read. `gflow.load(..., key=...)` refuses what isn't signed with it.
+        format: for a graph, "stablehlo" or "onnx": its step as a file for other engines, docs/engines.md.
 
     Raises:
         TypeError: `obj` holds other objects; only pickle could save them (`torch.save`).
@@ -55,11 +61,21 @@ def save(
     place = Path(path)
     graphs = sys.modules.get("gflow.graph")
     if graphs is not None and isinstance(obj, graphs.Graph):
+        if format is not None:
+            if target is not None or key is not None:
+                raise TypeError("target and key are for gflow's own format; leave format out")
+            # start-up: loading needs nothing of what makes files for engines
+            from .engine_files import export_for_engines
+
+            export_for_engines(obj, place, format)
+            return
         # start-up: loading needs nothing of what makes artifacts
         from .export import export
 
         export(obj, place, target, _key(key))
         return
+    if format is not None:
+        raise TypeError(f"format is for graphs that were traced here; got {type(obj).__name__}")
     if type(obj).__name__ == "LoadedGraph" and target is None:
         obj.save(place, _key(key))
         return

@@ -19,8 +19,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from gflow.errors import GraphError, GraphTraceError
 
 from .context.collector import collector_paused
-from .context.location import Locator, user_line
+from .context.location import Locator, here, user_line
 from .context.threads import here_only
+from .data.global_tensors import common_mesh
 from .data.places import OptimizerTrace
 from .data.pytrees import learn, opened
 from .data.trace import Trace
@@ -36,8 +37,10 @@ from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
+from .program.data_parallel import DataParallel, is_data_parallel
 from .program.module_config import is_checkpointed
 from .program.modules import Slot, is_traced, kept_real
+from .program.parallel_modules import reshardings
 from .program.shared import Shared, base_of, conflicts, storage_of, view_in
 from .request import TraceRequest
 
@@ -122,10 +125,12 @@ class Tracing:
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
         self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
+        self._kept: dict[int, torch.Tensor] = {}  # what these are of
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         self.trace = Trace(self.name)
         self.outputs: list[TraceOutput] = []
+        self.parallel = DataParallel()
         self.waited = False  # for a first step, which has been made
         self._first: Trace | None = None
         self._steps: list[OptimizerTrace] = []
@@ -157,8 +162,13 @@ class Tracing:
             self._loss_scale()
             with (
                 self._active(),
-                self.locator.module_calls(is_checkpointed),
-                traceable_library(self.rewrites.lift),
+                self.locator.module_calls(is_checkpointed, self._instead),
+                reshardings(
+                    self.table,
+                    partial(_describe_here, self.locator),
+                    bool(self.recorder.meshes),
+                ),
+                traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
                 with _located():
@@ -178,7 +188,9 @@ class Tracing:
         """
         with _machinery():
             if not self.waited:
-                self.partial = self._partial()
+                if self.micro_batches == 1:
+                    self._reduce_gradients()
+                self.partial = self._partial_reduced()
                 if self.optimizers and not any(map(self._with_grad, self.optimizers)):
                     self._warn_of_no_gradients()
                 self.trace.histories = self._histories()
@@ -190,6 +202,7 @@ class Tracing:
                 state_to_devices(optimizer)
             if self.micro_batches > 1 and self._first is None:
                 self._first = self._one_micro_batch()
+                self._reduce_gradients()
             try:
                 self._trace_steps()
             except NewState:
@@ -204,6 +217,12 @@ class Tracing:
                     "from gradients is needed, which is dense. Use optimizers whose state starts with "
                     "zeros in graphs with sparse ones."
                 )
+        if self.recorder.meshes:
+            raise GraphTraceError(
+                f"{self.name}: an optimizer makes its state from gradients at its first step, which a graph of global "
+                "tensors (DTensor) cannot do op by op. Make a step without the graph first, or use an optimizer whose "
+                "state starts with zeros (SGD, AdamW, ...)."
+            )
         self.waited = True
         return FirstStepNeeded(
             self.partial, [p for o in self.optimizers for p in self._with_grad(o)]
@@ -217,8 +236,14 @@ class Tracing:
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = self._steps
         trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]
+        trace.groups, trace.reduced = self.parallel.axes, self.parallel.reduced
+        trace.buckets = self.parallel.buckets
         if first is not None:
             self._divide(trace, first, updates)
+            for part in trace.parts or ():
+                part.groups, part.reduced = trace.groups, trace.reduced
+                part.buckets = trace.buckets
+        self.parallel.use()
         prune(trace)
         return trace
 
@@ -303,6 +328,29 @@ class Tracing:
         self.views[index] = self.rewrites.stand_ins[id(first)].index
         with contextlib.nullcontext() if self.recorder.active else self._active():
             return view_in(wrapper, first, tensor)
+
+    def _check_global(self, trace: Trace) -> None:
+        """
+        Raises:
+            GraphTraceError: a trace of global tensors has what its ranks cannot share.
+        """
+        if trace.mesh is None:
+            return
+        what = None
+        if self.micro_batches > 1:
+            what = "set_gradient_accumulation_steps() would split inputs of which ranks hold parts"
+        elif trace.size is not None or self.recorder.sizes is not None:
+            what = "a dimension marked with dynamic_dim() cannot be shared evenly for every size"
+        elif any(map(self.request.is_sparse, range(len(self.optimizers)))):
+            what = "a sparse optimizer works on rows that ranks hold parts of"
+        elif trace.groups or trace.reduced:
+            what = "a data-parallel module works on each rank's own batch"
+        elif self.storages:
+            what = "parameters or buffers share memory in part, which ranks hold parts of"
+        if what is not None:
+            raise GraphTraceError(
+                f"{self.name}: the graph has global tensors (DTensor), and {what}. Leave one of the two out."
+            )
 
     def _check_begins(self) -> None:
         """
@@ -420,11 +468,36 @@ class Tracing:
         if self.optimizers and prepare(self.request.scaler, parameters):
             self.scaling = LossScale(self.request.scaler, self)
             self.rewrites.seed = self.scaling.seed
-        if self.scaling is not None or self.micro_batches > 1:
+        if self.optimizers:
             self.rewrites.read_gradient = self._read_gradient
 
+    def _instead(self, module: torch.nn.Module) -> torch.nn.Module | None:
+        """What is called in the place of a module that works with other ranks by hooks."""
+        if not is_data_parallel(module):
+            return None
+        return self.parallel.enter(module, here(), bool(self.optimizers))
+
+    def value_of(self, wrapper: torch.Tensor) -> TraceValue:
+        """The value of a traced tensor."""
+        return self.recorder.value_of(unwrap(wrapper))
+
+    def detached(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """A traced tensor without a history."""
+        return functional(unwrap(wrapper), wrapper)
+
+    def _reduce_gradients(self, in_build: bool = False) -> None:
+        """Average what data-parallel modules leave in gradients."""
+        if self.parallel.waiting:
+            every = [p for o in self.optimizers for p in _parameters(o)]
+            unique = list({id(p): p for p in every}.values())
+            self.parallel.reduce(self, unique, in_build=in_build)
+
     def _read_gradient(self, wrapper: torch.Tensor) -> None:
-        """`build()` reads a gradient: from here on, gradients are not scaled."""
+        """`build()` reads a gradient: from here on, gradients are averaged over ranks, and not scaled."""
+        if self.micro_batches == 1:
+            self._reduce_gradients(in_build=True)
+            if self.scaling is None:
+                return
         if self.scaling is not None and self.scaling.found:
             return
         parameters = [p for o in self.optimizers for p in _parameters(o)]
@@ -475,6 +548,22 @@ class Tracing:
         step.keep_rows()
         return found
 
+    def _partial_reduced(self) -> Trace:
+        """As `_partial`; with micro-batches, each of its gradients is averaged over ranks, there alone."""
+        if self.micro_batches == 1 or not self.parallel.waiting:
+            return self._partial()
+        wrappers = [
+            self.rewrites.wrapper_of(p) for o in self.optimizers for p in self._with_grad(o)
+        ]
+        before, count = [w.grad for w in wrappers], len(self.recorder.ops)
+        self._reduce_gradients()
+        found = self._partial()
+        del self.recorder.ops[count:]
+        for wrapper, gradient in zip(wrappers, before):
+            wrapper.grad = gradient
+        self.parallel.forget()
+        return found
+
     def _partial(self) -> Trace:
         """The trace up to the optimizers; its last outputs are the gradients."""
         grads: list[TraceOutput] = []
@@ -522,8 +611,10 @@ class Tracing:
         if known is None:
             name = f"grad.{self.parameter_names[id(parameter)]}"
             index = len(self.recorder.inputs)
-            fake = self.recorder.add_input(gradient_buffer(parameter), "gradient", name)
+            buffer = gradient_buffer(parameter)
+            fake = self.recorder.add_input(buffer, "gradient", name)
             known = self._buffers[id(parameter)] = (fake, index)
+            self._kept[id(parameter)] = buffer
         return known
 
     def _keep_gradients(self, trace: Trace) -> list[TraceOutput]:
@@ -534,8 +625,7 @@ class Tracing:
             value = self.recorder.value_of(self._current(grad))
             _, index = self._buffer(parameter)
             entry = self.recorder.inputs[index]
-            assert entry.tensor is not None
-            trace.kept.append((parameter, entry.tensor))
+            trace.kept.append((parameter, self._kept[id(parameter)]))
             if value is not entry.value:
                 outputs.append(TraceOutput(value, index, entry.name))
         return outputs
@@ -628,6 +718,8 @@ class Tracing:
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
         trace.input_leaves = self.input_leaves
+        trace.mesh = common_mesh(self.recorder.meshes, self.name)
+        self._check_global(trace)
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size
 

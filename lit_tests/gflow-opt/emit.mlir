@@ -40,7 +40,7 @@
 // TRITON-NEXT: fused forward:model.fc(model.py:7:0)
 // TRITON:    @triton.jit
 // TRITON:    def reduce_tanh_sum_
-// UNKNOWN:   gflow-opt: no form 'plam' to emit; did you mean 'plan'? (known: mlir, kernels, llvm-dialect, llvm, plan, dot, triton, launches)
+// UNKNOWN:   gflow-opt: no form 'plam' to emit; did you mean 'plan'? (known: mlir, kernels, llvm-dialect, llvm, plan, dot, triton, launches, stablehlo, onnx, timeline)
 // TARGET:    error: no kernels for target 'abacus' as MLIR (known: cpu)
 
 #line = loc("model.py":7:0)

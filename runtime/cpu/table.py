@@ -7,15 +7,17 @@ patched when these move, all others are written once.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
+import torch
 
 from gflow.dialects.extents import Extent
-from gflow.dialects.program import KernelGroup, KernelStep, Place, Program
+from gflow.dialects.program import KernelGroup, KernelStep, Place, Program, Step
 
-from ..failures import FOUND, REPORT_WORDS, raise_failed
+from ..device import FixedAddress, Part
+from ..host_step import HostStep
 from ..sizes import Numbers
 from . import jit
 
@@ -102,15 +104,48 @@ _THREADS = {
 }
 _PARALLEL = "  llvm.func @GOMP_parallel(!llvm.ptr, !llvm.ptr, i32, i32)"
 
-#: the address of a place that never moves; None for arguments and results
-FixedAddress = Callable[[Place], int | None]
+
+class Segment:
+    """Rows of a table that run in one call, on PyTorch's OpenMP threads; a `Part`.
+
+    The runner's words are the table, the first row and the one behind the last, threads, and the report.
+    """
+
+    label, torn = "a kernel", False  # a kernel has run once its segment has
+
+    def __init__(self, table: KernelTable, begin: int, end: int) -> None:
+        self.count, self._table, self._begin = end - begin, table, begin
+        self._runner, self._look, self._most = table.runner, table.look, table.threads
+        self._words = (ctypes.c_int64 * 5)(*table.addresses(begin, end))
+        self._address = ctypes.addressof(self._words)
+
+    @property
+    def has_run(self) -> bool:
+        return not self._words[3]
+
+    def prepare(self) -> None:
+        self._words[3] = min(torch.get_num_threads(), self._most)
+
+    def run(self) -> None:
+        """Run its rows.
+
+        Raises:
+            IndexError, RuntimeError, …: a check failed; what comes after it has not run.
+        """
+        if self._runner(self._address):
+            self._look()
+
+    def undo(self) -> None:
+        """Kernels draw nothing."""
+
+    def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        for row in range(self._begin, self._begin + self.count):
+            yield self._table.steps[row], partial(_run, Segment(self._table, row, row + 1))
 
 
-class Segment(NamedTuple):
-    """Rows of a table that run in one call: the runner's words, and their address."""
-
-    words: np.ndarray
-    address: int
+def _run(segment: Segment) -> None:
+    segment.prepare()
+    segment.run()
 
 
 def kernels_of(program: Program) -> tuple[dict[str, str], dict[str, str]]:
@@ -124,21 +159,22 @@ def kernels_of(program: Program) -> tuple[dict[str, str], dict[str, str]]:
 
 
 class KernelTable:
-    """Compiled kernels with their words. Row i is the i-th step of the program that is no ATen call."""
+    """Compiled kernels with their words. Row i is the i-th native step of the program; see `Code`."""
 
-    def __init__(self, program: Program, fixed: FixedAddress) -> None:
+    def __init__(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> None:
         """
         Args:
-            fixed: of constants; what kernels report goes to the table's own memory.
+            fixed: of constants, and of the report of checks. look: raises what a check has reported.
 
         Raises:
             ValueError: a kernel's text is not valid MLIR.
         """
         steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
         functions = jit.compile_kernels(*kernels_of(program))
-        self._runner = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions[_RUNNER])
-        self._checks = program.checks
-        self._report = np.zeros(REPORT_WORDS, dtype=np.int64)
+        self.steps, self.look, self.threads = steps, look, program.max_threads
+        self._report = fixed(Place("status", 0, 0)) or 0
+        self.runner = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions[_RUNNER])
+        self._all = program.steps
         # never empty, so that their addresses are good
         self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
         self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
@@ -176,8 +212,6 @@ class KernelTable:
                 self._varying.append((self._used, word))
             elif isinstance(word, int):
                 self._words[self._used] = word
-            elif isinstance(word, Place) and word.space == "status":
-                self._words[self._used] = self._report.ctypes.data
             elif isinstance(word, Place) and (address := fixed(word)) is not None:
                 self._words[self._used] = address
             elif isinstance(word, Place):
@@ -210,38 +244,23 @@ class KernelTable:
         for key, i, offset in self._offsets:
             self._patches[key][1][i] = offset.at(n)
 
-    def segment(self, begin: int, end: int) -> Segment:
-        """Rows `begin`…`end`, the end left out."""
-        rows, report = self._rows.ctypes.data, self._report.ctypes.data
-        words = np.array([rows, begin, end, 0, report], dtype=np.int64)
-        return Segment(words, words.ctypes.data)
+    def addresses(self, begin: int, end: int) -> tuple[int, ...]:
+        """The runner's words for rows `begin`…`end`, the end left out."""
+        return self._rows.ctypes.data, begin, end, 0, self._report
 
-    def run(self, segment: Segment, threads: int) -> None:
-        """Run the rows of a segment, the parallel ones on `threads` threads; raises as `finish`."""
-        prepare(segment, threads)
-        self.finish(segment)
-
-    def finish(self, segment: Segment) -> None:
-        """Run a segment that is prepared.
-
-        Raises:
-            IndexError, RuntimeError, …: a check failed; what comes after it has not run.
-        """
-        failed = self._runner(segment.address)
-        if failed:
-            found = int(self._report[FOUND])
-            self._report[:] = 0
-            raise_failed(self._checks[failed - 1], found)
-
-
-def prepare(segment: Segment, threads: int) -> None:
-    """Let a segment run next, its parallel rows on `threads` threads."""
-    segment.words[3] = threads
-
-
-def has_run(segment: Segment) -> bool:
-    """Whether a segment has run since it was prepared."""
-    return not segment.words[3]
+    def parts(self, call: Callable[[Step], HostStep]) -> Iterator[Part]:
+        """Runs of native steps, and the calls between them."""
+        begin = end = 0
+        for step in self._all:
+            if isinstance(step, (KernelStep, KernelGroup)):
+                end += 1
+                continue
+            if begin < end:
+                yield Segment(self, begin, end)
+                begin = end
+            yield call(step)
+        if begin < end:
+            yield Segment(self, begin, end)
 
 
 def _word_count(step: KernelStep | KernelGroup) -> int:

@@ -7,7 +7,7 @@ pinned memory, without waiting. A tensor whose address is no multiple of 16 is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ import torch
 from gflow.dialects.program import Program
 from gflow.dialects.types import share_memory
 
+from ..device import DeviceError
 from ..tensors import DTYPES, extent
-from .device import Device, DeviceError
+from .device import Launcher
 
 #: multiple of which addresses are
 ALIGNMENT = 16
@@ -29,7 +30,7 @@ _SLOTS = 64
 class Numbers:
     """Small tensors of the CPU, as one block on the device."""
 
-    def __init__(self, count: int, device: Device) -> None:
+    def __init__(self, count: int, device: Launcher) -> None:
         self.device = device
         self.block = torch.zeros((count, ALIGNMENT), dtype=torch.uint8, device=device.where)
         pinned = device.where.type == "cuda"
@@ -66,14 +67,13 @@ class Numbers:
         return raw.view(like.dtype).view(like.shape)
 
 
-class Binding:
-    """The arguments of a program, as its kernels get them.
+class Arguments:
+    """The arguments of a program, as its kernels get them; a `Binding`.
 
-    copied: arguments that are copied to a buffer of the binding's at every call, by number. version: counts
-    calls of `bind`.
+    version: counts calls of `bind`.
     """
 
-    def __init__(self, program: Program, device: Device) -> None:
+    def __init__(self, program: Program, device: Launcher) -> None:
         self.program, self.device = program, device
         self.written = {r.alias for r in program.results if r.alias is not None}
         small = [
@@ -85,14 +85,17 @@ class Binding:
         self._buffers: dict[int, torch.Tensor] = {}
         #: elements of buffers whose tensors' elements share memory: copied as they lie
         self._flat: dict[int, int] = {}
-        self.copied: set[int] = set()
         self.version = 0
         self._sent: list[tuple[int, int]] = []  # numbers: which of the block, which argument
         self._made: list[int] = []  # arguments that have a buffer
         self._back: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def bind(
+        self, args: Sequence[torch.Tensor], copied: Collection[int] = ()
+    ) -> list[torch.Tensor]:
         """Tensors on the device for all arguments; copies of some are under way.
+
+        copied: arguments that may not be used where they lie, by number.
 
         Raises:
             DeviceError: one is on another device.
@@ -102,14 +105,14 @@ class Binding:
         for i, tensor in enumerate(args):
             if tensor.device != self.device.where:
                 self._sent.append((self._spot(i, tensor), i))
-            elif i in self.copied or tensor.data_ptr() % ALIGNMENT:
+            elif i in copied or tensor.data_ptr() % ALIGNMENT:
                 self._made.append(i)
             elif tensor.device.type == "cpu" and self._is_number(i):
                 self._sent.append((self._spots[i], i))
         return self.bind_again(args)
 
     def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """As `bind`, for arguments that lie where those of the last call did, but for `copied` ones."""
+        """As `bind`, for arguments that lie where those of the last call did, but for copied ones."""
         found = list(args)
         self._back = []
         for i in self._made:

@@ -15,10 +15,11 @@ from typing import Protocol
 
 import torch
 
-from gflow.dialects.program import AtenStep, Program
+from gflow.dialects.program import AtenStep, CollectiveStep, Program
 
-from .binding import Binding
-from .device import Device
+from .binding import Arguments
+from .device import Launcher
+from .launches import waits
 
 _log = logging.getLogger("gflow")
 
@@ -30,14 +31,8 @@ class Steps(Protocol):
     """An executable, as far as a graph is made of it."""
 
     program: Program
-    device: Device
-    binding: Binding
-
-    def bind(self, args: Sequence[torch.Tensor], copied: Sequence[int] = ()) -> list[torch.Tensor]:
-        """The arguments as kernels get them. copied: those that may not be used where they lie."""
-
-    def bind_again(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same for arguments that lie where they did at the last `bind`, but for copied ones."""
+    binding: Arguments
+    done: bool
 
     def take_results(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Memory for the results; of aliased ones their argument's."""
@@ -46,7 +41,7 @@ class Steps(Protocol):
         """Put the addresses of arguments and results into all steps."""
 
     def run_steps(self) -> None:
-        """Begin all steps."""
+        """Begin all steps, and set `done`."""
 
 
 class Graphs:
@@ -55,12 +50,15 @@ class Graphs:
     problem: why there will be none; "" if there is no reason.
     """
 
-    def __init__(self, executable: Steps, wanted: bool) -> None:
-        self.executable = executable
-        self.problem = "" if wanted else "it is switched off"
-        if wanted and not executable.device.captures:
-            self.problem = f"{executable.device.where} has no graphs"
+    def __init__(self, executable: Steps, device: Launcher, wanted: bool) -> None:
+        self.executable, self._device = executable, device
+        self.problem = "" if wanted and not waits() else "it is switched off"
+        if not self.problem and not device.captures:
+            self.problem = f"{device.where} has no graphs"
         for step in executable.program.steps:
+            if isinstance(step, CollectiveStep):
+                self._give_up(f"it works with other ranks ({step.label})")
+                break
             if isinstance(step, AtenStep) and '"s":' in step.args:
                 self._give_up(f"{step.overload} reads a number from the device ({step.label})")
                 break
@@ -89,21 +87,22 @@ class Graphs:
         before, self._seen = self._seen, seen
         if before is None:
             return None
-        same = self._version == self.executable.binding.version
+        binding = self.executable.binding
+        same = self._version == binding.version
         if same and self._launch is not None and seen == self._bound:
-            bound = self.executable.bind_again(args)
+            bound = binding.bind_again(args)
         else:
             for i in self._inputs:
                 if seen[i] != before[i]:
                     self._copied.add(i)
                     seen[i], self._launch = 0, None
-            bound = self.executable.bind(args, tuple(self._copied))
+            bound = binding.bind(args, self._copied)
             at = [t.data_ptr() for t in bound]
             if self._launch is None or at != self._captured_at:
                 if not self._capture(bound):
                     return None
                 self._captured_at = at
-            self._bound, self._version = seen, self.executable.binding.version
+            self._bound, self._version = seen, binding.version
         assert self._launch is not None
         self._launch()
         fresh = self.executable.take_results(bound)
@@ -126,7 +125,8 @@ class Graphs:
         ]
         executable.place(bound, own)
         try:
-            self._launch = executable.device.capture(executable.run_steps)
+            self._launch = self._device.capture(executable.run_steps)
+            executable.done = False  # they were noted
         except RuntimeError as error:
             self._give_up(str(error).split("\n")[0])
             return False

@@ -8,7 +8,7 @@ from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
 from functools import cache
 from typing import Any
 
-from .device import DeviceError
+from ..device import DeviceError
 
 #: shared memory of a block that needs no leave
 _FREELY = 48 * 1024

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.accesses import Access, Accesses, Unit
 from gflow.dialects.program import (
     AtenStep,
     DeviceCode,
@@ -26,11 +25,13 @@ from gflow.dialects.program import (
     TensorRef,
     TritonKernel,
 )
+from gflow.dialects.program.accesses import Access, Accesses, Unit
 
-from ..aten_step import AtenCall
+from ..device import DeviceError, Span
+from ..executable import Executable
+from ..host_step import HostStep
 from ..tensors import DTYPES, extent
-from .device import DeviceError, Launch, Span
-from .executable import CudaExecutable
+from .device import Launch
 from .recording import Recorder
 
 #: what addresses and numbers are multiples of, where that is promised
@@ -46,9 +47,6 @@ class FakeDevice(Recorder):
 
     runs: how many ended well.
     """
-
-    where = torch.device("cpu")
-    captures = checks = True
 
     def __init__(self, accesses: Accesses) -> None:
         super().__init__()
@@ -70,35 +68,14 @@ class FakeDevice(Recorder):
         if config >= len(kernel.configs):
             raise DeviceError(f"kernel {kernel.name} has no config {config}")
 
-    def report(self, words: int) -> torch.Tensor:
-        return torch.zeros(words, dtype=torch.int64)
-
     def launch(self, launch: Launch) -> None:
         self.begin(self._launch, launch)
 
-    def call(self, call: AtenCall) -> None:
+    def call(self, call: HostStep) -> None:
         self.begin(self._call, call)
-
-    def current(self) -> Any:
-        return contextlib.nullcontext()
-
-    def stream(self) -> int:
-        return 0
-
-    def wait_for(self, stream: int) -> None:
-        pass
 
     def mark(self) -> float:
         return 0.0
-
-    def seconds(self, begin: float, end: float) -> float:
-        return 0.0
-
-    def wait(self, mark: float) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
 
     # -- checks
 
@@ -124,11 +101,9 @@ class FakeDevice(Recorder):
                 ):
                     raise DeviceError(f"{name} is {value}, which is no {kind}")
 
-    def _call(self, call: AtenCall) -> None:
+    def _call(self, call: HostStep) -> None:
         with self._step(call.step) as unit:
-            refs = [*call.step.inputs, *(r for r in call.step.outputs if r is not None)]
-            tensors = [*call.inputs, *(t for t in call.outputs if t is not None)]
-            for n, (ref, tensor) in enumerate(zip(refs, tensors, strict=True)):
+            for n, (ref, tensor) in enumerate(zip(call.refs(), call.bound(), strict=True)):
                 if ref.type.numel:
                     self._address(f"tensor {n}", ref.place, tensor.data_ptr())
                     self._named(f"tensor {n}", ref.place, unit)
@@ -320,7 +295,7 @@ def dry_run(program: Program, accesses: Accesses, calls: int = 3) -> FakeDevice:
         DeviceError: a step breaks a rule; it says which.
     """
     device = FakeDevice(accesses)
-    run = CudaExecutable(program, device)
+    run = Executable(program, device)
     args = [_blank(a.type, a.strides) for a in program.arguments]
     for _ in range(calls):
         run(args)

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
-from gflow.dialects.program_form import unpacked
+from gflow.dialects.program.form import unpacked
 
-from ..aten_step import AtenCall
-from .device import DeviceError, Launch, Span
+from ..device import DeviceError, Span
+from ..host_step import HostStep
+from .device import Launch
 from .driver import Driver, driver
+from .launcher import LaunchingDevice
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class _Loaded:
     shared: int
 
 
-class Gpu:
+class Gpu(LaunchingDevice):
     """A CUDA device. Kernels with the same code are loaded once."""
 
     def __init__(self, where: torch.device, library: Driver | None = None) -> None:
@@ -72,7 +74,7 @@ class Gpu:
             raise DeviceError(
                 f"there is no machine code for kernel {kernel.name} with config {config}"
             )
-        found = self._functions.get(code.cubin)
+        found = self._functions.get(code.image)
         if found is None:
             most = getattr(
                 torch.cuda.get_device_properties(self.where), "shared_memory_per_block_optin", 0
@@ -82,10 +84,10 @@ class Gpu:
                     f"kernel {kernel.name} wants {code.shared} bytes of shared memory a block; "
                     f"{torch.cuda.get_device_name(self.where)} has {most}"
                 )
-            image = unpacked(code.cubin)
+            image = unpacked(code.image)
             with self.current():
                 _, function = self._driver.load(image, code.entry, code.shared)
-            found = self._functions[code.cubin] = _Loaded(function, 32 * code.warps, code.shared)
+            found = self._functions[code.image] = _Loaded(function, 32 * code.warps, code.shared)
         return found
 
     def report(self, words: int) -> torch.Tensor:
@@ -100,7 +102,7 @@ class Gpu:
             f.function, launch.step.grid, f.threads, f.shared, self.stream(), launch.parameters
         )
 
-    def call(self, call: AtenCall) -> None:
+    def call(self, call: HostStep) -> None:
         try:
             call.run()
         except torch.OutOfMemoryError:

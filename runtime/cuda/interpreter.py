@@ -15,16 +15,17 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import methodcaller
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
 
-from ..aten_step import AtenCall
-from .device import DeviceError, Launch, Span
+from ..device import DeviceError, Span
+from ..host_step import HostStep
+from .device import Launch
 from .interpreter_repair import repair
 from .recording import Recorder
 
@@ -34,18 +35,12 @@ _lock = threading.RLock()
 class InterpreterDevice(Recorder):
     """Interprets Triton kernels."""
 
-    where = torch.device("cpu")
-    captures = checks = True
-
     def check(self, program: Program) -> None:
         if program.target == "cpu":
             raise DeviceError(f"{program.name} is compiled for {program.target}, not for a GPU")
 
     def load(self, kernel: TritonKernel, config: int, code: DeviceCode | None) -> Any:
         return _load(kernel)
-
-    def report(self, words: int) -> torch.Tensor:
-        return torch.zeros(words, dtype=torch.int64)
 
     def launch(self, launch: Launch) -> None:
         self.begin(self._run, launch)
@@ -60,29 +55,11 @@ class InterpreterDevice(Recorder):
                 f"{launch.kernel.name}{_line(error, launch.kernel)}: {reason}"
             ) from error
 
-    def call(self, call: AtenCall) -> None:
-        self.begin(AtenCall.run, call)
-
-    def current(self) -> Any:
-        return contextlib.nullcontext()
-
-    def stream(self) -> int:
-        return 0
-
-    def wait_for(self, stream: int) -> None:
-        pass
+    def call(self, call: HostStep) -> None:
+        self.begin(methodcaller("run"), call)
 
     def mark(self) -> float:
         return time.perf_counter()
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-    def wait(self, mark: float) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
 
 
 def _reasons(error: BaseException | None) -> Iterator[str]:
@@ -222,6 +199,8 @@ def interpreting() -> Iterator[None]:
     for module, name, function in library:
         setattr(module, name, function)
     scope = interpreter._patch_lang(everything)
+    # Triton 3.6 gives `int` an array of one element, which NumPy refuses since 2.4
+    scope.set_attr(tl.core.tensor, "__index__", lambda x: int(x.handle.data.item()))
     own_call = interpreter.InterpretedFunction.__call__
     interpreter.InterpretedFunction.__call__ = lambda f, *a, **k: f.rewrite()(*a, **k)
     _depth += 1

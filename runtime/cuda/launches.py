@@ -7,15 +7,18 @@ patched when these move, all others are written once.
 from __future__ import annotations
 
 import math
+import os
 import struct
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 
-from gflow.dialects.program import LaunchStep, Place, Program
+from gflow.dialects.program import LaunchStep, Place, Program, Step
 
-from ..cpu.table import FixedAddress
-from .device import Device, DeviceError, Launch
+from ..device import DeviceError, FixedAddress
+from ..host_step import HostStep
+from .device import Launch, Launcher
 
 _FORMATS = {
     "i1": "<?", "u1": "<?", "i8": "<b", "u8": "<B", "i16": "<h", "u16": "<H", "i32": "<i", "u32": "<I",
@@ -25,17 +28,79 @@ _FORMATS = {
 _EXTRA = 2
 
 
-class LaunchTable:
-    """A program's launches, in order."""
+def waits() -> bool:
+    """Whether each step is waited for, so that an error of the device names the step that it is of."""
+    return os.environ.get("GFLOW_CUDA_SYNC", "0") not in ("", "0")
 
-    def __init__(self, program: Program, device: Device, fixed: FixedAddress) -> None:
+
+class Begun:
+    """A launch or a call, to be begun on a device; a `Part`. The host does not know how far it has come."""
+
+    count, has_run = 1, False
+
+    def __init__(self, item: Launch | HostStep, table: LaunchTable) -> None:
+        self.item, self._table = item, table
+
+    @property
+    def label(self) -> str:
+        return self.item.step.label if isinstance(self.item, Launch) else self.item.label
+
+    @property
+    def torn(self) -> bool:
+        return not isinstance(self.item, Launch) and self.item.torn
+
+    def prepare(self) -> None:
+        if not isinstance(self.item, Launch):
+            self.item.prepare()
+
+    def undo(self) -> None:
+        if not isinstance(self.item, Launch):
+            self.item.undo()
+
+    def run(self) -> None:
+        item, device = self.item, self._table.device
+        try:
+            if isinstance(item, Launch):
+                device.launch(item)
+            else:
+                device.call(item)
+            if self._table.waits:
+                device.synchronize()
+                self._table.look()
+        except DeviceError as error:
+            raise DeviceError(self._explained(error)) from None
+
+    def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        yield self.item.step, self.run
+
+    def _explained(self, error: DeviceError) -> str:
+        kernel = f"kernel {self.item.step.kernel}, " if isinstance(self.item, Launch) else ""
+        if self._table.waits:
+            return f"{error}\n  in {kernel}{self.label}"
+        return (
+            f"{error}\n  seen at {kernel}{self.label}; an earlier step may have caused it: "
+            "GFLOW_CUDA_SYNC=1 in the environment waits for each step, and finds it"
+        )
+
+
+class LaunchTable:
+    """A program's launches, in order; see `Code`. waits: whether each is waited for."""
+
+    def __init__(
+        self, program: Program, device: Launcher, fixed: FixedAddress, look: Callable[[], None]
+    ) -> None:
         """
         Args:
             fixed: the address of a place that never moves; None for the others.
+            look: raises what a check has reported.
 
         Raises:
-            DeviceError: code of a launch is missing.
+            DeviceError: code of a launch is missing, or sizes vary.
         """
+        self.device, self.look, self.waits = device, look, waits()
+        self._steps = program.steps
+        if program.size is not None:
+            raise DeviceError(f"{program.name}: sizes that vary are for the CPU so far")
         steps = [s for s in program.steps if isinstance(s, LaunchStep)]
         count = sum(len(s.args) + _EXTRA for s in steps)
         self._words = np.zeros(1 + count, dtype=np.int64)
@@ -76,9 +141,14 @@ class LaunchTable:
         if found is not None:
             self._words[found[0]] = address + found[1]
 
-    def used(self, space: str, index: int) -> bool:
-        """Whether a launch has an address in there."""
-        return (space, index) in self._patches
+    def resize(self, n: int) -> None:
+        """Programs for launches have no size."""
+
+    def parts(self, call: Callable[[Step], HostStep]) -> Iterator[Begun]:
+        """All steps of the program, in order."""
+        launches = iter(self.launches)
+        for step in self._steps:
+            yield Begun(next(launches) if isinstance(step, LaunchStep) else call(step), self)
 
 
 def _word(kind: str, value: int | float) -> int:
@@ -90,7 +160,7 @@ def _word(kind: str, value: int | float) -> int:
     return int.from_bytes(raw, "little", signed=True)
 
 
-def _scratch(program: Program, steps: list[LaunchStep], device: Device) -> torch.Tensor | None:
+def _scratch(program: Program, steps: list[LaunchStep], device: Launcher) -> torch.Tensor | None:
     """Memory that kernels want for themselves; launches run one after the other and share it."""
     size = 0
     for step in steps:

@@ -1,21 +1,29 @@
-"""Graphs for devices that stand in for a GPU: what was begun is noted, and begun again as it was."""
+"""Devices that stand in for a GPU: what was begun is noted for graphs, and begun again as it was."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from ..aten_step import AtenCall
-from .device import Launch, Span
+import torch
+
+from ..device import Span
+from ..host_step import HostStep
+from .device import Launch
+from .launcher import LaunchingDevice
 
 
-class Recorder:
-    """`begin` runs things at once, or notes them while `capture` is at work.
+class Recorder(LaunchingDevice):
+    """`begin` runs things at once, or notes them while `capture` is at work. Tensors lie on the CPU.
 
     spans: the memory that steps work in; a graph's steps in the memory that they were noted with.
     """
+
+    where = torch.device("cpu")
+    captures = checks = True
 
     def __init__(self) -> None:
         self.spans: Sequence[Span] = ()
@@ -24,7 +32,28 @@ class Recorder:
     def placed(self, spans: Sequence[Span]) -> None:
         self.spans = spans
 
-    def begin(self, run: Callable[[Any], None], item: Launch | AtenCall) -> None:
+    def report(self, words: int) -> torch.Tensor:
+        return torch.zeros(words, dtype=torch.int64)
+
+    def current(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def stream(self) -> int:
+        return 0
+
+    def wait_for(self, stream: int) -> None:
+        pass
+
+    def wait(self, mark: float) -> None:
+        pass
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin(self, run: Callable[[Any], None], item: Launch | HostStep) -> None:
         """Run an item, as it is now."""
         if self._noted is None:
             run(item)

@@ -10,9 +10,10 @@ import torch
 
 from gflow.dialects.program import AtenStep, LaunchStep, Program
 
+from ..device import DeviceError
+from ..executable import Executable
 from ..tensors import DTYPES
-from .device import Device, DeviceError
-from .executable import CudaExecutable
+from .device import Launcher
 
 #: bytes that are overwritten before each run, so that caches hold nothing of the step's
 _CACHES = 256 << 20
@@ -27,7 +28,7 @@ class StepTimer:
     def __init__(
         self,
         program: Program,
-        device: Device,
+        device: Launcher,
         *,
         runs: int = 15,
         warm_up: int = 3,
@@ -49,7 +50,7 @@ class StepTimer:
         alone = copy.copy(self.program)
         alone.steps, device = [step], self.device
         try:
-            run = CudaExecutable(alone, device, graphs=False)
+            run = Executable(alone, device, graphs=False)
         except (DeviceError, AttributeError):  # a library's call that this PyTorch does not have
             return math.inf
         with torch.no_grad(), device.current():

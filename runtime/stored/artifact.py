@@ -27,13 +27,14 @@ from typing import Any
 import torch
 
 from gflow.dialects.program import Argument, Program
-from gflow.dialects.program_form import decode, encode
+from gflow.dialects.program.form import decode, encode
 from gflow.dialects.types import share_memory
 
 from ..arena import Arena
 from ..calls import bind, decode_results, encode_call, result_names
 from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
+from ..device import DeviceError
 from ..interrupts import held
 from ..loading import gpu_for, interpreted, load_program
 from ..micro_batches import MicroBatches, Ready, Split
@@ -613,9 +614,6 @@ def _device(target: str) -> torch.device:
     """
     if target == "cpu":
         return torch.device("cpu")
-    # start-up: a program for the CPU needs no CUDA
-    from ..cuda import DeviceError
-
     try:
         return gpu_for(target).where
     except DeviceError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.aten import AtenError, decode_call, find_overload
+from gflow.dialects.aten.calls import AtenError, decode_call, find_overload
 from gflow.dialects.program import AtenStep
 
 #: of ATen: what reads files, prints, or takes memory for something else

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
-from gflow.dialects.program_form import ProgramError, decode, encode, packed, unpacked
+from gflow.dialects.program.form import ProgramError, decode, encode, packed, unpacked
 
 
 def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -19,8 +19,8 @@ def device_files(program: Program) -> tuple[dict[str, Any], dict[str, bytes]]:
     files = {f"kernels/{name}.py": k.source.encode() for name, k in program.triton.items()}
     code = {}
     for key, value in program.device_code.items():
-        files[_image(key, program.target)] = unpacked(value.cubin)
-        code[key] = encode(replace(value, cubin=""))
+        files[_image(key, program.target)] = unpacked(value.image)
+        code[key] = encode(replace(value, image=""))
     kernels = {name: encode(replace(k, source="")) for name, k in program.triton.items()}
     return {"triton": kernels, "device_code": code}, files
 
@@ -38,7 +38,7 @@ def read_device(values: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
             for name, k in triton.items()
         },
         "device_code": {
-            key: replace(_of(DeviceCode, value), cubin=packed(files[_image(key, values["target"])]))
+            key: replace(_of(DeviceCode, value), image=packed(files[_image(key, values["target"])]))
             for key, value in code.items()
         },
     }

@@ -1,6 +1,6 @@
 """Checks a program from a file whole before any of it runs.
 
-Types come from the declarations (`gflow.dialects.program_form`). Here is what the numbers must satisfy:
+Types come from the declarations (`gflow.dialects.program.form`). Here is what the numbers must satisfy:
 each tensor and each address that a step gets lies inside the arena, argument, result or constant that it
 names, with all that the step may touch from there on; counts agree; names are those of kernels, overloads and
 data types that there are. `CHECKS` has the check of each kind of step; a kind without one is refused.
@@ -16,19 +16,28 @@ from math import prod
 from typing import Any
 
 from gflow.dialects import limits
+from gflow.dialects.opdef import VerifyError
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.distribution import KINDS, REDUCTIONS, shard_size
 from gflow.dialects.program import (
     AtenStep,
+    CollectiveStep,
+    EngineStep,
     KernelGroup,
     KernelStep,
     LaunchStep,
     Place,
     Program,
+    Ranks,
+    ShardStep,
     Step,
     TensorRef,
+    WaitStep,
 )
-from gflow.dialects.program_form import ProgramError, check_types, seal
-from gflow.dialects.types import TensorType, row_major_strides, share_memory
+from gflow.dialects.program.form import ProgramError, check_types, seal, unpacked
+from gflow.dialects.types import TensorType, is_row_major, row_major_strides, share_memory
 
+from ..engines.packages import PACKAGES
 from ..failures import ERRORS, REPORT_WORDS
 from ..sizes import fixed, fixed_ref, fixed_type
 from .aten_check import check_call
@@ -310,6 +319,75 @@ def _check_aten(program: Program, memory: _Memory, step: AtenStep) -> None:
     check_call(step, device, 0 if memory.n < 0 else memory.n)
 
 
+def _check_collective(program: Program, memory: _Memory, step: CollectiveStep) -> None:
+    for ref in (step.input, step.output):
+        if ref is not None:
+            memory.check_ref(ref)
+            if not is_row_major(ref.type.shape, ref.strides):
+                raise ValueError(f"a collective on a tensor with strides {list(ref.strides)}")
+    _check_ranks(program, step.ranks)
+    attrs: dict[str, Any] = {
+        "kind": step.kind, "axes": step.ranks.axes, "group": step.ranks.group, "ranks": step.ranks.count,
+        "sequence": step.sequence, "reduction": step.reduction or None, "sends": step.sends or None,
+        "takes": step.takes or None, "root": None if step.root < 0 else step.root,
+        "peer": None if step.peer < 0 else step.peer,
+        "type": step.output.type if step.kind == "recv" and step.output is not None else None,
+    }  # fmt: skip
+    if step.kind not in KINDS or step.reduction not in ("", *REDUCTIONS):
+        raise ValueError(f"no collective {step.kind!r} {step.reduction!r}")
+    infer = OPS["collective"].infer
+    assert infer is not None
+    try:
+        wanted = infer([] if step.input is None else [step.input.type], attrs)
+    except (VerifyError, IndexError) as error:
+        raise ValueError(str(error)) from None
+    if (step.output is None) != (step.kind == "send") or (
+        step.output is not None and step.output.type != wanted[0]
+    ):
+        raise ValueError(f"{step.kind} gives a {wanted[0]}, no {step.output and step.output.type}")
+    if sum(isinstance(s, WaitStep) and s.sequence == step.sequence for s in program.steps) != 1:
+        raise ValueError(f"{step.kind} number {step.sequence} needs one wait")
+
+
+def _check_wait(program: Program, memory: _Memory, step: WaitStep) -> None:
+    for before in program.steps[: program.steps.index(step)]:
+        if isinstance(before, CollectiveStep) and before.sequence == step.sequence:
+            return
+    raise ValueError(f"waits for number {step.sequence}, which has not begun")
+
+
+def _check_shard(program: Program, memory: _Memory, step: ShardStep) -> None:
+    for ref in (step.input, step.output):
+        memory.check_ref(ref)
+        if not is_row_major(ref.type.shape, ref.strides):
+            raise ValueError(f"a piece of a tensor with strides {list(ref.strides)}")
+    _check_ranks(program, step.ranks)
+    size = shard_size(step.input.type, step.ranks.count)
+    if step.output.type != TensorType((size,), step.input.type.dtype):
+        raise ValueError(f"a piece of {step.input.type} in a {step.output.type}")
+
+
+def _check_ranks(program: Program, ranks: Ranks) -> None:
+    if ranks.axes:
+        if not set(ranks.axes) <= set(program.mesh) or len(set(ranks.axes)) != len(ranks.axes):
+            raise ValueError(f"no mesh axes {', '.join(ranks.axes)}")
+        if prod(program.mesh[a] for a in ranks.axes) != ranks.count:
+            raise ValueError(f"{ranks.count} ranks along {', '.join(ranks.axes)}")
+    if bool(ranks.axes) == bool(ranks.group) or ranks.count < 1:
+        raise ValueError("ranks along axes, or of a group")
+
+
+def _check_engine(program: Program, memory: _Memory, step: EngineStep) -> None:
+    if step.engine not in PACKAGES:
+        raise ValueError(f"there is no engine {step.engine!r}")
+    for ref in (*step.inputs, *step.outputs):
+        memory.check_ref(ref)
+    for output in step.outputs:
+        if not is_row_major(output.type.shape, output.strides):
+            raise ValueError(f"a result with strides {list(output.strides)}")
+    unpacked(step.code)
+
+
 def _check_launch(program: Program, memory: _Memory, step: LaunchStep) -> None:
     if program.target == "cpu":
         raise ValueError("a kernel for a GPU")
@@ -361,5 +439,9 @@ CHECKS: Mapping[type[Step], Callable[[Program, _Memory, Any], None]] = {
     KernelStep: _check_kernel,
     KernelGroup: _check_group,
     AtenStep: _check_aten,
+    EngineStep: _check_engine,
     LaunchStep: _check_launch,
+    CollectiveStep: _check_collective,
+    WaitStep: _check_wait,
+    ShardStep: _check_shard,
 }

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from gflow.dialects.program import Program
-from gflow.dialects.program_form import ProgramError, decode, encode
+from gflow.dialects.program.form import ProgramError, decode, encode
 
 from .program_check import check_program
 

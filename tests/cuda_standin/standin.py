@@ -19,8 +19,9 @@ import numpy as np
 
 from gflow.dialects.program import DeviceCode, TritonKernel
 from gflow.runtime.cuda import interpreter
-from gflow.runtime.cuda.device import Launch, Span
+from gflow.runtime.cuda.device import Launch
 from gflow.runtime.cuda.gpu import Gpu
+from gflow.runtime.device import Span
 
 #: PyTorch's kernels that were launched, which did nothing
 own: collections.Counter[str] = collections.Counter()

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
 _COMMENT = re.compile(r"<!--\s*(?P<key>[a-z ]+):\s*(?P<value>.*?)\s*-->\s*$", re.DOTALL)
-_KEYS = ("not run", "file", "measured")
+_KEYS = ("not run", "file", "measured", "script")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _MAINS = {
     "gflow-reduce": "gflow.compiler.tools.reduce",
     "gflow-run": "gflow.saved.run",
 }
-_HELPERS = ("lit", "cat", "head", "tail", "grep", "ls", "wc", "echo")
+_HELPERS = ("torchrun", "lit", "cat", "head", "tail", "grep", "ls", "wc", "echo")
 
 
 class NotOurs(AssertionError):

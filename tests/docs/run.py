@@ -37,6 +37,9 @@ class Page:
         """
         if block.mark and block.mark[0] == "not run":
             return
+        if block.mark and block.mark[0] == "script":  # a later command of the page runs it
+            (self.folder / block.mark[1]).write_text(block.text, encoding="utf-8")
+            return
         kind = getattr(self, f"_run_{block.language}", None)
         assert kind is not None, (
             f"{block.where}: a block {f'in {block.language!r}' if block.language else 'without a language'} "

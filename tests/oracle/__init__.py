@@ -7,7 +7,7 @@ ops_*.py      tables: an op → how to draw a call of it
 op_db.py      calls drawn from PyTorch's own samples
 settings.py   how a program is run: entry point, switches, optimizer, AMP
 run.py        runs a program eagerly, or by gflow
-noise.py      eager with every op's rounding errors made larger
+dense.py      eager on row-major copies of all operands
 judge.py      what is a mismatch, and what is rounding
 minimize.py   shrinks a program that fails
 campaign.py   many seeds in child processes with time-outs, records on disk

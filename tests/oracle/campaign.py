@@ -1,9 +1,11 @@
 """Many seeds in child processes.
 
 A child grows and judges one seed after the other and says what came of it on a pipe. The parent starts
-another where one dies or takes too long, and puts that down to the seed that it was at. Every result is a
-line of `results.jsonl`; a run that is started again goes on where the last one ended. A find is also a file:
-the program as JSON, and a script that shows it.
+another where one dies or takes too long, and puts that down to the seed that it was at. How long a seed takes
+is counted in processor time of the child, its threads and its children, so that a campaign may run beside other
+work; wall time has a limit of its own for a child that only waits. Every result is a line of `results.jsonl`; a
+run that is started again goes on where the last one ended. A find is also a file: the program as JSON, and a
+script that shows it.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from typing import Any
 
 from .program import Program, source, to_json
 
-#: seconds that a seed may take, seeds that one child takes
-LIMIT, BATCH = 90, 100
+#: seconds of processor time that a seed may take; of wall time, for one that waits for ever; seeds of one child
+LIMIT, WALL, BATCH = 180, 3600, 100
+#: units of the times in /proc per second
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one seed. signature: what finds of one cause have in common."""
+    """What came of one seed. seconds: of processor time. signature: what finds of one cause have in common."""
 
     seed: int
     status: str
@@ -79,7 +83,7 @@ def judged(seed: int, shrink: float) -> tuple[Result, str | None]:
     from .judge import judge
     from .minimize import minimize
 
-    start = time.monotonic()
+    start = time.process_time()
     program = grow(seed)
     verdict = judge(program)
     base = Result(
@@ -91,12 +95,12 @@ def judged(seed: int, shrink: float) -> tuple[Result, str | None]:
         len(program.calls),
     )
     if verdict.status not in FINDS:
-        return replace(base, seconds=round(time.monotonic() - start, 3)), None
+        return replace(base, seconds=round(time.process_time() - start, 3)), None
     if shrink:
         program = minimize(program, lambda p: _same_kind(p, verdict.status, verdict.detail), shrink)
         verdict = judge(program)
     name = signature(verdict.status, verdict.detail, program)
-    seconds = round(time.monotonic() - start, 3)
+    seconds = round(time.process_time() - start, 3)
     return replace(base, detail=verdict.detail, signature=name, seconds=seconds), to_json(program)
 
 
@@ -121,13 +125,37 @@ def _child(pipe: Connection, seeds: list[int], shrink: float, judge: Judge) -> N
     pipe.send(("end", None))
 
 
+def processor_time(pid: int) -> float:
+    """Seconds that a process has computed, with its threads and with its children, those that ended included. What
+    has ended meanwhile counts as 0."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        tasks = sorted(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(c) for t in tasks for c in (t / "children").read_text().split()]
+    except OSError:
+        return 0.0
+    own = sum(map(int, fields[11:15])) / _TICKS  # utime, stime, cutime, cstime
+    return own + sum(map(processor_time, children))
+
+
 @dataclass
 class _Worker:
+    """A child. at: the seed that it is at, or -1; since: when it began with that (wall time, its processor time)."""
+
     process: Any
     pipe: Connection
     left: list[int]
     at: int = -1
-    since: float = 0.0
+    since: tuple[float, float] = (0.0, 0.0)
+
+    def clocks(self) -> tuple[float, float]:
+        return time.monotonic(), processor_time(self.process.pid)
+
+    def is_late(self, limit: float, wall: float) -> bool:
+        if self.at < 0:
+            return False
+        now = self.clocks()
+        return now[0] - self.since[0] > wall or now[1] - self.since[1] > limit
 
 
 def _start(context: Any, seeds: list[int], shrink: float, judge: Judge) -> _Worker:
@@ -135,7 +163,7 @@ def _start(context: Any, seeds: list[int], shrink: float, judge: Judge) -> _Work
     process = context.Process(target=_child, args=(theirs, seeds, shrink, judge), daemon=True)
     process.start()
     theirs.close()
-    return _Worker(process, ours, list(seeds), since=time.monotonic())
+    return _Worker(process, ours, list(seeds))
 
 
 def campaign(
@@ -145,8 +173,13 @@ def campaign(
     limit: float = LIMIT,
     minutes: float = 1e9,
     judge: Judge = judged,
+    wall: float = WALL,
 ) -> Iterator[tuple[Result, str | None]]:
-    """(result, what shows it where it is a find) of each seed, as they come."""
+    """(result, what shows it where it is a find) of each seed, as they come.
+
+    shrink: seconds of processor time to minimize a find in; limit: that a seed may take besides; wall: seconds of
+    wall time that it may take in all.
+    """
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["torch", "gflow", "oracle.judge", "oracle.growth"])
     todo, end = iter(seeds), time.monotonic() + 60 * minutes
@@ -166,10 +199,13 @@ def campaign(
             return
         wait([w.pipe for w in workers], timeout=1)
         for w in list(workers):
+            alive = (
+                w.process.is_alive()
+            )  # before what it said is read: all of what an ended one said is
             ended, results = _drain(w)
             yield from results
-            late = w.at >= 0 and time.monotonic() - w.since > limit + 2 * shrink
-            if not ended and w.process.is_alive() and not late:
+            late = alive and not ended and w.is_late(limit + 2 * shrink, wall)
+            if not ended and alive and not late:
                 continue
             workers.remove(w)
             if late:
@@ -193,7 +229,7 @@ def _drain(w: _Worker) -> tuple[bool, list[tuple[Result, str | None]]]:
         while w.pipe.poll():
             message = w.pipe.recv()
             if message[0] == "at":
-                w.at, w.since = message[1], time.monotonic()
+                w.at, w.since = message[1], w.clocks()
             elif message[0] == "done":
                 results.append((message[1], message[2]))
                 w.left = [s for s in w.left if s != message[1].seed]
@@ -217,17 +253,21 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         self.results: list[Result] = []
         if self.file.exists():
-            for line in self.file.read_text().splitlines():
+            text = self.file.read_text()
+            if text and not text.endswith("\n"):
+                with self.file.open("a") as out:
+                    out.write("\n")
+            for line in text.splitlines():
                 with contextlib.suppress(ValueError, TypeError):  # a line cut off by a kill
                     self.results.append(Result(**json.loads(line)))
         self.done = {r.seed for r in self.results}
 
     def add(self, result: Result, program: str | None) -> None:
+        if program is not None:
+            (self.folder / f"{result.seed}.{self.kind}").write_text(program)
         self.results.append(result)
         with self.file.open("a") as out:
             out.write(json.dumps(vars(result)) + "\n")
-        if program is not None:
-            (self.folder / f"{result.seed}.{self.kind}").write_text(program)
 
     def summary(self) -> str:
         """Counts by status, refusals by reason, finds by signature."""
@@ -287,7 +327,12 @@ def parser_of(doc: str, out: str, what: str) -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1)
     add("--minutes", type=float, default=1e9)
     add("--out", type=Path, default=Path(out))
-    add("--shrink", type=float, default=20, help="seconds to minimize a find; 0: don't")
+    add(
+        "--shrink",
+        type=float,
+        default=20,
+        help="seconds of processor time to minimize a find; 0: don't",
+    )
     add("--summary", action="store_true", help="only print what --out holds")
     add("--table", type=Path, help="write the counts and the finds here, as JSON")
     return parser

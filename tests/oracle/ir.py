@@ -153,7 +153,7 @@ def judge_ir(seed: int) -> Verdict:
 
 def judged_ir(seed: int, shrink: float) -> tuple[Result, str | None]:
     """One seed for `campaign`; a find with its module, which is made smaller for `shrink` seconds."""
-    start = time.monotonic()
+    start = time.process_time()
     subject, target, pipeline = drawn(seed)
     if subject is None:
         return Result(seed, "refused", "the program is not traced"), None
@@ -169,7 +169,7 @@ def judged_ir(seed: int, shrink: float) -> tuple[Result, str | None]:
         found = Result(seed, verdict.status, verdict.detail, verdict.where, signature=name)
         text = f"// {target}: {pipeline}\n// {verdict.status}: {verdict.detail}\n{subject.text}\n"
     return replace(
-        found, mode=f"{subject.kind} {target}", seconds=round(time.monotonic() - start, 3)
+        found, mode=f"{subject.kind} {target}", seconds=round(time.process_time() - start, 3)
     ), text
 
 

@@ -15,10 +15,11 @@ Fails = Callable[[Program], bool]
 
 
 def minimize(program: Program, fails: Fails, seconds: float = 60) -> Program:
-    """The smallest program found for which `fails` holds. `fails(program)` must hold."""
-    deadline = time.monotonic() + seconds
+    """The smallest program found for which `fails` holds, in about so many seconds of processor time. `fails(program)`
+    must hold."""
+    deadline = time.process_time() + seconds
     before = None
-    while program != before and time.monotonic() < deadline:
+    while program != before and time.process_time() < deadline:
         before = program
         for shrink in (_outputs, _calls, _settings, _tensors, _arguments):
             program = _greedy(program, shrink, fails, deadline)
@@ -30,10 +31,10 @@ def _greedy(
 ) -> Program:
     """Take the first smaller program that fails, again and again."""
     again = True
-    while again and time.monotonic() < deadline:
+    while again and time.process_time() < deadline:
         again = False
         for candidate in shrink(program):
-            if time.monotonic() > deadline:
+            if time.process_time() > deadline:
                 break
             candidate = _without_unused(candidate)
             if candidate != program and candidate.outputs and _holds(candidate, fails):

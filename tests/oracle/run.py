@@ -154,6 +154,8 @@ def _kept(spec: TensorSpec, storages: list[Tensor]) -> Tensor:
 
 
 def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """What gradients are taken by, asked before the program runs: an update makes another input need one, and what
+    eager gives for that depends on whether it is a view of what it lies in."""
     found: list[Tensor] = []
     for t in inputs:
         if t.requires_grad and not any(t is f for f in found):
@@ -161,9 +163,9 @@ def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def _gradients(outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+def _gradients(outs: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
     """The outputs, and gradients of the loss by the inputs that can have one."""
-    loss, leaves = loss_of(outs), _leaves(inputs)
+    loss = loss_of(outs)
     if loss is None or not leaves:
         return list(outs)
     grads = torch.autograd.grad(loss, leaves, allow_unused=True)
@@ -221,7 +223,12 @@ def _eager_step(run: _Instance) -> tuple[Step, Any]:
 
         return train, optimizer
     if settings.mode == "graph_grad":
-        return lambda inputs: _gradients(forward(inputs), inputs), None
+
+        def differentiate(inputs: Sequence[Tensor]) -> list[Tensor]:
+            leaves = _leaves(inputs)
+            return _gradients(forward(inputs), leaves)
+
+        return differentiate, None
     if settings.grad:
         return lambda inputs: _backward(forward(inputs)), None
     return forward, None
@@ -246,13 +253,14 @@ class _Graph(flow.nn.Graph):
             self.add_optimizer(optimizer, schedule)
 
     def build(self, *inputs: Tensor) -> list[Tensor]:
+        leaves = _leaves(inputs)
         outs = self.step(inputs)
         if self.mode == "train":
             loss = loss_of(outs)
             assert loss is not None
             loss.backward()
             return [*outs, loss]
-        return _gradients(outs, inputs) if self.mode == "graph_grad" else outs
+        return _gradients(outs, leaves) if self.mode == "graph_grad" else outs
 
 
 def _options(program: Program) -> dict[str, Any]:
@@ -329,8 +337,7 @@ def run(
                 seen.error = error
                 return seen
         _note_state(seen, instance, optimizer)
-        if engine == "gflow":
-            seen.stale = _stale(held)
+        seen.stale = _stale(held)
     return seen
 
 

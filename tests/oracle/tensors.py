@@ -66,7 +66,7 @@ def memory(storage: Storage, call: int = 0) -> Tensor:
     """The elements of a storage, as they are before call number `call`."""
     dtype = dtype_of(storage.dtype)
     if storage.values is not None:
-        made = [complex(*v) if isinstance(v, list) else v for v in storage.values]
+        made = [complex(*map(float, v)) if isinstance(v, list) else v for v in storage.values]
         return torch.tensor([_number(v) for v in made], dtype=dtype)
     g = torch.Generator().manual_seed(storage.seed * 1009 + call)
     if dtype == torch.bool:

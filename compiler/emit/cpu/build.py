@@ -13,13 +13,16 @@ from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.choice import check_target, choice_of
+from gflow.compiler.kernel.selection.cpu.chooser import OTHERS
 from gflow.compiler.targets import Target
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.ops.distribution import SHARD, START
+from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.program import KernelGroup, KernelStep, Program
 
-from .. import aten_ops, aten_pooling, steps
+from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
+from ..collectives import axis_sizes
 from ..placement import arguments, results
 from . import checks, movement
 from .language import vmath
@@ -64,6 +67,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         constants=b.constants,
         checks=b.checks,
         max_threads=threads,
+        mesh=axis_sizes(function),
         first_write=len(b.steps) if b.first_write is None else b.first_write,
     )
 
@@ -92,6 +96,11 @@ def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
     if KERNEL in o.op.attributes:
         b.choice = choice_of(o.op)
+        b.choice.check_fields({})
+        kind = OTHERS.get(o.name)
+        b.choice.check(
+            kind in (None, b.choice.kind) or b.choice.kind == "none", f"is not for what is a {kind}"
+        )
     steps.add_op(b, o, _STEPS, "CPU")
 
 
@@ -141,6 +150,9 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "concatenate": movement.concatenate,
     "reverse": movement.reverse,
     CHECK: checks.check,
+    START: collectives.start,
+    SHARD: collectives.shard,
+    ENGINE: engine_regions.region,
     "aten": halves.widening_call(aten_ops.call),
     "attention": halves.widening_call(aten_ops.attention),
     "attention_grad": halves.widening_call(aten_ops.attention_grad),

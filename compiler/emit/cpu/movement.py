@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.movement import concatenation, counting, reversal, shifted
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
-from ..movement import concatenation, counting, reversal
-from ..placement import shifted
 from .program_builder import Builder
 
 

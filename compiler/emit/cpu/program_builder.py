@@ -8,13 +8,14 @@ from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.choice import Choice
 from gflow.dialects.extents import Piece, at_most
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import COMPLEX, TensorType
 
-from ..placement import Placement, shifted
+from ..placement import Placement
 from .language.parameters import Plan, plan, structure
 from .product import gemm
 from .region.render import render
@@ -58,6 +59,9 @@ class Builder(Placement):
         """Add a step that runs kernel `k`; places by operand and result number.
 
         first: where the kernel starts along its first dimension. part: how far it goes along that.
+
+        Raises:
+            CannotLower: the kernel reads or writes complex numbers.
         """
         if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
             return

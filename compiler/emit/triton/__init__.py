@@ -5,6 +5,7 @@ build            a planned function to a `Program` for a CUDA device: Triton ker
 library_calls    what a library would run in the place of launches: products, convolutions and attention through
                  PyTorch
 program_builder  adding launches of Triton kernels to a program
+winners          what was measured to be fastest, written into the IR: each op's `gflow.kernel` then says how it runs
 language/        writing Triton's Python: expressions, parameters, index arithmetic, functions that kernels call
 ops/             ops with kernels of their own in Triton: attention, indexing, pooling, scans and sorts, copies,
                  checks

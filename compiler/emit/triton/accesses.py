@@ -7,10 +7,10 @@ from gflow.compiler.ir.ssa import Op, aliases
 from gflow.compiler.memory.in_place import reads_where_it_writes
 from gflow.compiler.memory.results import owners
 from gflow.compiler.targets import parse_target
-from gflow.dialects.accesses import Access, Accesses, Unit
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Place, Program, Step
+from gflow.dialects.program.accesses import Access, Accesses, Unit
 
 from .build import build_with
 from .program_builder import Builder

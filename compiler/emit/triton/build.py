@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import is_view
-from gflow.compiler.kernel.selection.choice import check_target, choice_of
+from gflow.compiler.kernel.selection.choice import check_target
 from gflow.compiler.kernel.selection.gpu.contraction import contraction_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.program import Program
 
-from .. import steps
+from .. import collectives, steps
+from ..collectives import axis_sizes
 from ..placement import arguments, results
 from .ops import argmax, attention, checks, indexing, movement, pooling, scan_sort
 from .product.convolution import convolution
@@ -68,6 +70,7 @@ def build_with(b: Builder) -> Program:
         constants=b.constants,
         checks=b.checks,
         target=str(b.target),
+        mesh=axis_sizes(function),
         first_write=len(b.steps) if b.first_write is None else b.first_write,
         triton=b.triton,
     )
@@ -75,7 +78,7 @@ def build_with(b: Builder) -> Program:
 
 def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
-    steps.add_op(b, o, _STEPS, "CUDA")
+    steps.add_op(b, o, _BY_CHOICE, "CUDA")
 
 
 def _fused(b: Builder, o: Op) -> None:
@@ -90,17 +93,18 @@ def _contraction(b: Builder, o: Op) -> None:
     assert c is not None
     op, after = follow(b, o, c)
     add = matmul if c.name == "matmul" else convolution
-    add(b, op, c, after, choice_of(o.op))
+    add(b, op, c, after, b.choice)
 
 
-_STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
+_Add = Callable[[Builder, Op], None]
+
+_STEPS: Mapping[str, _Add] = {
     "fused": _fused,
     **dict.fromkeys(CONTRACTIONS, _contraction),
-    "iota": movement.iota,
-    "pad": movement.pad,
-    "concatenate": movement.concatenate,
-    "reverse": movement.reverse,
+    **dict.fromkeys(("iota", "pad", "concatenate", "reverse"), movement.move),
     CHECK: checks.check,
+    START: collectives.start,
+    SHARD: collectives.shard,
     "aten": scan_sort.call,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
@@ -110,3 +114,16 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "take": indexing.take,
     "index_add": indexing.index_add,
 }
+
+
+def _as_chosen(add: _Add) -> _Add:
+    def added(b: Builder, o: Op) -> None:
+        with b.chosen(o):
+            own = o.name in ("attention", "attention_grad") or not b.choice.library
+            b.choice.check(own, "names a library of attention's")
+            add(b, o)
+
+    return added
+
+
+_BY_CHOICE = {name: _as_chosen(add) for name, add in _STEPS.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.choice import choice_of
 from gflow.compiler.targets import parse_target
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
@@ -19,6 +20,11 @@ from .ops import library_attention
 from .program_builder import Builder
 
 LIBRARY = "library"
+
+
+def library_of(name: str) -> str:
+    """The library of a way to run attention, as `gflow.kernel` has it; "" of another op's."""
+    return name.removeprefix(LIBRARY).strip(" ()")
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ def library_calls(program: Program) -> dict[int, Instead]:
         b = Builder(function, parse_target(program.target))
         build_with(b)
         for ops, begin, end in b.units:
-            if len(ops) == 1 and all(isinstance(s, LaunchStep) for s in program.steps[begin:end]):
+            own = all(isinstance(s, LaunchStep) for s in program.steps[begin:end])
+            if len(ops) == 1 and own and not choice_of(ops[0].op).tuned:
                 calls = _calls(b, ops[0])
                 if calls:
                     found[begin] = Instead(end, calls)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, Way, choice_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
@@ -49,6 +50,8 @@ class Builder(Placement):
     target: the device that it is for.
     triton: kernels so far, by name.
     units: the ops that steps are of: ops, the first step, the one behind the last.
+    choice: of the op whose launches are added; taken: how many of its ways have been.
+    tried: for each launch of an op alone the ways to run it, and which of the op's launches it is.
     """
 
     def __init__(self, function: func.FuncOp, target: Target) -> None:
@@ -56,6 +59,8 @@ class Builder(Placement):
         self.target = target
         self.triton: dict[str, TritonKernel] = {}
         self.units: list[tuple[tuple[Op, ...], int, int]] = []
+        self.choice, self.taken = Choice("none"), 0
+        self.tried: dict[int, tuple[tuple[TritonConfig, ...], int]] = {}
 
     @contextmanager
     def unit(self, ops: Sequence[Op]) -> Iterator[None]:
@@ -65,14 +70,47 @@ class Builder(Placement):
         if len(self.steps) > begin:
             self.units.append((tuple(ops), begin, len(self.steps)))
 
+    @contextmanager
+    def chosen(self, o: Op) -> Iterator[None]:
+        """What is added in here runs as was chosen for an op.
+
+        Raises:
+            CannotLower: the choice has a field that its kind has no use of, or too few ways, or too many.
+        """
+        self.choice, self.taken = choice_of(o.op), 0
+        yield
+        self.choice.check_fields(GPU_FIELDS)
+        count = len(self.choice.ways)
+        self.choice.check(self.taken == count, f"says how {count} launches run, of {self.taken}")
+        self.choice, self.taken = Choice("none"), 0
+
+    def way(self) -> Way:
+        """How the next launch of the op runs."""
+        ways = self.choice.ways
+        self.choice.check(self.taken < len(ways), f"says how {len(ways)} launches run, of more")
+        self.taken += 1
+        return ways[self.taken - 1]
+
+    def ways(self, model: Sequence[TritonConfig]) -> tuple[TritonConfig, ...]:
+        """Ways to run the next launch of the op: the one that was chosen, then the model's others."""
+        way, names = self.way(), model[0].constants
+        way.check(len(way.block) == len(names), f"needs a block of {len(names)} sizes")
+        way.check(way.warps > 0 and way.stages > 0, "needs warps and stages")
+        first = TritonConfig(dict(zip(names, way.block)), way.warps, way.stages)
+        return (first, *(c for c in model if c != first))
+
     def launch(self, source: Source, args: Sequence[int | float | Place], label: str) -> None:
         """Add a launch, with the source's first config.
 
         args: one for each of the source's parameters.
         """
+        if self.choice.tuned:  # nothing is left to try
+            source = replace(source, configs=source.configs[:1])
         kernel = self._named(source, _multiples(source, args))
         grid = grid_of(kernel, kernel.configs[0], args)
         if 0 not in grid:
+            if self.taken:
+                self.tried[len(self.steps)] = source.configs, self.taken - 1
             self.steps.append(LaunchStep(kernel.name, tuple(args), 0, grid, label))
 
     def _with_warps(self, config: TritonConfig) -> TritonConfig:

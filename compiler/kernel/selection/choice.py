@@ -8,19 +8,54 @@ are declared in `dialects/marks.py`; what stands for nothing special is left out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gflow.compiler.targets import Target
 from gflow.dialects.attributes import from_mlir, to_mlir
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import TritonConfig
 
 from ...ir.errors import CannotLower
 
 
+class _Chosen:
+    """What a choice and a way have in common."""
+
+    def check(self, right: bool, what: str) -> None:
+        """Refuse a choice that code cannot follow.
+
+        Raises:
+            CannotLower: it isn't right.
+        """
+        if not right:
+            raise CannotLower(f"the choice {self.text()} {what}; run gflow-select-kernels again")
+
+    def text(self) -> str:
+        given = vars(self).items()
+        return ", ".join(f"{name} = {value}" for name, value in given if value != _DEFAULTS[name])
+
+
 @dataclass(frozen=True)
-class Choice:
+class Way(_Chosen):
+    """How one launch of a kernel runs; `KERNEL_FIELDS` says what each field means."""
+
+    block: tuple[int, ...] = ()
+    warps: int = 0
+    stages: int = 0
+    pieces: int = 1
+
+
+def way_of(config: TritonConfig, pieces: int = 1) -> Way:
+    """A configuration of a kernel as a way to run it."""
+    block = tuple(config.constants.values())
+    return Way(block, config.num_warps, config.num_stages, pieces)
+
+
+@dataclass(frozen=True)
+class Choice(_Chosen):
     """A kernel, or the launches, of one op; `KERNEL_FIELDS` says what each field means."""
 
     kind: str
@@ -35,29 +70,74 @@ class Choice:
     split_k: int = 1
     pieces: int = 1
     copies: tuple[str, ...] = ()
+    then: tuple[Way, ...] = ()
+    library: str = ""
+    tuned: str = ""
 
-    def check(self, right: bool, what: str) -> None:
-        """Refuse a choice that code cannot follow.
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Those of all launches, in order: copies of operands come before the kernel."""
+        own = Way(self.block or self.tile, self.warps, self.stages, self.pieces)
+        before = len(self.copies)
+        return (*self.then[:before], own, *self.then[before:]) if self.warps else self.then
+
+    def with_ways(self, ways: Sequence[Way]) -> Choice:
+        """The choice with other ways for its launches; a product's tile is not among them."""
+        before = len(self.copies)
+        then = (*ways[:before], *ways[before + 1 :])
+        if self.tile:
+            return replace(self, then=then)
+        own = ways[before]
+        return replace(
+            self, block=own.block, warps=own.warps, stages=own.stages, pieces=own.pieces, then=then
+        )
+
+    def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
+        """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
 
         Raises:
-            CannotLower: it isn't right.
+            CannotLower: there are such.
         """
-        if not right:
-            raise CannotLower(f"the choice {self.text()} {what}; run gflow-select-kernels again")
+        known = ("kind", "scratch", *used.get(self.kind, ()))
+        given = (f.name for f in fields(self) if f.name not in known)
+        for name in given:
+            same = getattr(self, name) == _DEFAULTS[name]
+            self.check(same, f"has {name}, of which what runs it has no use")
 
     def attribute(self) -> ir.DictAttr:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return ir.DictAttr.get(
-            {
-                name: to_mlir(KERNEL_FIELDS[name], value)
-                for name, value in found.items()
-                if value != _DEFAULTS[name]
-            }
-        )
+        if self.then:
+            found["then"] = ir.ArrayAttr.get([_attributes(vars(way)) for way in self.then])
+        return _attributes(found)
 
-    def text(self) -> str:
-        given = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return ", ".join(f"{name} = {value}" for name, value in given if value != _DEFAULTS[name])
+
+def _attributes(values: Mapping[str, Any]) -> ir.DictAttr:
+    """Fields as an attribute; what stands for nothing special is left out."""
+    return ir.DictAttr.get(
+        {
+            name: to_mlir(KERNEL_FIELDS[name], value)
+            for name, value in values.items()
+            if value != _DEFAULTS[name]
+        }
+    )
+
+
+def _values(given: ir.DictAttr) -> dict[str, Any]:
+    return {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
+
+
+_LAUNCHES = ("block", "warps", "stages", "then", "tuned")
+
+#: by kind, the fields that a GPU's kernels have a use of
+GPU_FIELDS: Mapping[str, Sequence[str]] = {
+    "region": ("pieces", *_LAUNCHES),
+    "product": ("tile", "parts", "loads", "persistent", "split_k", "copies", "warps", "stages", "then", "tuned"),
+    "depthwise": ("pieces", *_LAUNCHES),
+    "argmax": ("pieces", *_LAUNCHES),
+    "kernel": _LAUNCHES,
+    "zero": _LAUNCHES,
+    "pytorch": ("library", *_LAUNCHES),
+}  # fmt: skip
 
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Choice)}
@@ -72,9 +152,9 @@ def choice_of(op: ir.Operation) -> Choice:
     """
     if KERNEL not in op.attributes:
         raise CannotLower(f"no kernel is selected for '{op.name}'; run gflow-select-kernels first")
-    given = ir.DictAttr(op.attributes[KERNEL])
-    values = {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
-    return Choice(**values)
+    values = _values(ir.DictAttr(op.attributes[KERNEL]))
+    then = tuple(Way(**_values(ir.DictAttr(way))) for way in values.pop("then", ()))
+    return Choice(**values, then=then)
 
 
 def selected_for(function: func.FuncOp) -> str:

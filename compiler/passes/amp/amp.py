@@ -51,6 +51,11 @@ class Options:
 
 
 def run(function: func.FuncOp, options: Options) -> None:
+    """Compute contractions of the function in halves (see the file's docstring).
+
+    Raises:
+        PassError: the option `dtype` is neither f16 nor bf16.
+    """
     if options.dtype not in ("f16", "bf16"):
         raise PassError(f"dtype must be f16 or bf16, found {options.dtype!r}", function.operation)
     body = read_live_body(function)

@@ -39,7 +39,7 @@ from gflow.compiler.memory.results import owners
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
-from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import COMPLEX
 
 from ..base import NoOptions, Pass
@@ -180,6 +180,8 @@ def _in_place(body: Body, at: list[Layout], value: int, argument: int, readers: 
     if p not in readers:
         return True
     result = o.results.index(value)
+    if o.name == ENGINE:  # has read all when it writes
+        return True
     return o.name == "fused" and all(
         operand == argument and reads_where_it_writes(o.op, n, result)
         for n, operand in enumerate(o.operands)

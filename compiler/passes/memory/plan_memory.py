@@ -72,6 +72,11 @@ class PlanMemoryOptions:
 
 
 def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
+    """Write a place for each value of the function, in bytes of the arena.
+
+    Raises:
+        PassError: there is no strategy of a given name.
+    """
     strategies = tuple(STRATEGIES) if options.strategies == ("all",) else options.strategies
     for name in strategies or ("",):
         if name not in STRATEGIES:

@@ -7,16 +7,18 @@ Before:
 After `gflow-select-kernels{target=cuda:90}`:
 
     %0 = "gflow.matmul"(%x, %w) {gflow.kernel = {kind = "product", scratch = 10485760 : i64, split_k = 32 : i64,
-        stages = 3 : i64, tile = array<i64: 128, 256, 64>, warps = 8 : i64}} : …
+        stages = 3 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}],
+        tile = array<i64: 128, 256, 64>, warps = 8 : i64}} : …
 
 `gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
-them. Choices can be edited: one that code cannot follow is an error at the op. Pointwise ops that share one launch
-share its block. What a field means:
+them. Choices can be edited: one that code cannot follow, or a field that what runs the op has no use of, is an error
+at the op. A processor's kernels have kind and scratch alone. Pointwise ops that share one launch share its block,
+whose size follows from all of them; one whose choice was edited has a launch of its own. What a field means:
 
 %FIELDS%
 
 The choices follow a model of the device. Where there is one, autotuning measures the choice beside its neighbours,
-which code generation derives from it.
+which code generation derives from it, and writes the fastest here, with the device's name; it is not measured again.
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ class SelectKernelsOptions:
 
 
 def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
+    """Write the choice of a kernel (`gflow.kernel`) into each op of the function.
+
+    Raises:
+        PassError: the target is not known.
+    """
     target = target_of(options.target)
     if target is None:
         raise PassError(f"target must be one of {', '.join(KINDS)}, or as cuda:90")

@@ -36,6 +36,11 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Check the function's memory plan.
+
+    Raises:
+        PassError: it is not sound; the first problem, with its op.
+    """
     for message, op in problems(function):
         raise PassError(message, op)
 

@@ -45,6 +45,7 @@ from gflow.compiler.ir.ssa import Body, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.dialects.ops.distribution import ORDERED
 from gflow.dialects.ops.structure import BARRIER
 
 from ..base import NoOptions, Pass
@@ -183,9 +184,9 @@ class _Level:
 
 
 def _draws(body: Body, op: int) -> bool:
-    """Whether running an op again would give other numbers."""
+    """Whether an op may not run again: it would give other numbers, or the other ranks would not take part."""
     o = body.ops[op]
-    return o.name == "aten" and "unique" in o.op.attributes
+    return o.name in ORDERED or (o.name == "aten" and "unique" in o.op.attributes)
 
 
 def _one_level(body: Body, scopes: list[Scope], lasting: set[int]) -> None:

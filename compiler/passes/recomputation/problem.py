@@ -19,6 +19,7 @@ from gflow.compiler.memory.liveness import TakesOver, aligned
 from gflow.compiler.targets import DEVICES
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import ORDERED, WAIT
 from gflow.dialects.ops.structure import BARRIER
 
 
@@ -88,7 +89,7 @@ class Problem:
         if index < 0:
             return None
         o = self.body.ops[index]
-        if o.name == BARRIER or "unique" in o.op.attributes:
+        if o.name in (BARRIER, WAIT, *ORDERED) or "unique" in o.op.attributes:
             return None
         device = DEVICES[self.device]
         if o.name != "fused" or len(values) == len(o.results):

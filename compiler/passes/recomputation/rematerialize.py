@@ -73,6 +73,11 @@ _BISECTIONS = 8
 
 
 def run(function: func.FuncOp, options: RematerializeOptions) -> None:
+    """Compute values of the function again until it fits the budget, in bytes.
+
+    Raises:
+        PassError: an option is out of range, or names no device.
+    """
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
     if options.budget < 0 or not 0 <= options.fraction <= 1:

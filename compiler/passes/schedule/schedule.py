@@ -80,6 +80,11 @@ class ScheduleOptions:
 
 
 def run(function: func.FuncOp, options: ScheduleOptions) -> None:
+    """Order the ops of the function.
+
+    Raises:
+        PassError: an option names no algorithm, or no device.
+    """
     for value, known, what in (
         (options.algorithm, [*_ORDERS], "algorithm"),
         (options.device, [*DEVICES], "device"),

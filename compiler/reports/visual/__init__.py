@@ -5,5 +5,6 @@ dot       a function as text for Graphviz: `gflow-opt --emit=dot model.mlir | do
 graph     a function as a layered drawing: `gflow-opt --view-graph FILE.html` or `FILE.svg`
 layered   a layered drawing of a directed graph, after Sugiyama: layers, order within them, coordinates
 memory    the arena over time as a page: `gflow-opt --view-memory FILE.html`
+timeline  what ranks do over time as a page: `gflow-opt --view-timeline FILE.html`
 page      what all pages share: the frame, the style, and moving around in a drawing
 """

@@ -85,8 +85,8 @@ for _name in _COMPARE:
 @lowers("aten.add")
 def add(em: Emitter, a: Any, b: Any, alpha: Any = 1) -> Value:
     def body(x: Value, y: Value) -> Value:
-        if x.dtype == "i1":
-            return x | y
+        if x.dtype == "i1":  # alpha is a bool, or ATen refuses it
+            return x | y if alpha else x
         return x + scaled(y, alpha)
 
     return pointwise(em, [a, b], body)

@@ -145,16 +145,21 @@ class Locator:
 
     @contextlib.contextmanager
     def module_calls(
-        self, checkpointed: Callable[[torch.nn.Module], bool] = lambda module: False
+        self,
+        checkpointed: Callable[[torch.nn.Module], bool] = lambda module: False,
+        instead: Callable[[torch.nn.Module], torch.nn.Module | None] = lambda module: None,
     ) -> Iterator[None]:
         """Keep the path of the module that runs, and the marked calls that it is in, by a patched
-        `Module.__call__`."""
+        `Module.__call__`. instead: what is called in a module's place, if anything."""
         original = torch.nn.Module.__call__
         names, stack, scopes = self.module_names, self.stack, self.scopes
         watcher = self.watcher
 
         def call(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             path = names.get(id(module))
+            inner = instead(module)
+            if inner is not None:
+                return call(inner, *args, **kwargs)
             check_module(module, path or "", here)
             stack.append(stack[-1] if path is None else path)
             if path is not None:

@@ -14,12 +14,8 @@ from gflow.errors import GraphTraceError
 from .ranks import world_size
 
 _GRADIENTS = (
-    "Pass the inner module ({name}.module) to the graph and average the gradients yourself, after "
-    "backward() in build():\n"
-    "    for p in self.model.parameters():\n"
-    "        p.grad = torch.distributed._functional_collectives.all_reduce(p.grad, 'avg', group)\n"
-    "or compile the inner module with gflow.compile() and wrap the result, "
-    "DistributedDataParallel(gflow.compile(module))."
+    "Train it in an nn.Graph that has the optimizer, which averages the gradients; or compile the inner module with "
+    "gflow.compile() and wrap the result, DistributedDataParallel(gflow.compile(module))."
 )
 
 
@@ -47,12 +43,14 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
         return (
             "it gathers its parameters from the other ranks by hooks at each call, which a graph does not "
             "run yet",
-            "Use the module without it, or leave the graph out (torch.compile(backend='gflow') compiles "
-            "what is between its hooks).",
+            "Wrap the module in DistributedDataParallel and use config.enable_zero(stage=2), which splits gradients "
+            "and optimizer state, or leave the graph out (torch.compile(backend='gflow') compiles what is between its "
+            "hooks).",
         )
     if (
         isinstance(module, torch.nn.SyncBatchNorm)
         and module.training
+        and "forward" not in vars(module)  # of whole batches: `program/parallel_modules.py`
         and _ranks(module.process_group) > 1
     ):
         return (
@@ -101,10 +99,9 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
     kind = type(tensor)
     data = type(tensor.data) if isinstance(tensor, torch.nn.Parameter) else kind
     for k in (kind, data):
-        if k.__name__ in ("DTensor", "ShardedTensor", "AsyncCollectiveTensor"):
+        if k.__name__ in ("ShardedTensor", "AsyncCollectiveTensor"):
             raise GraphTraceError(
                 f"{name} is a {k.__module__}.{k.__name__}, a tensor that is spread over ranks (of "
-                "parallelize_module, fully_shard or distribute_tensor) or still under way; a graph takes "
-                "plain tensors. Pass its part on this rank, .to_local(), with functional collectives in "
-                "build(), or leave the graph out."
+                "an older kind) or still under way; a graph takes plain tensors and DTensors. Pass a "
+                "DTensor, or wait for it."
             )

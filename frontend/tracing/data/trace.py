@@ -37,7 +37,11 @@ class Trace:
 
     `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
     `views`: tensors that are no inputs, since they lie in the memory of one.
-    `histories`: inputs that need no gradient and are updated with values that do."""
+    `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `reduced`:
+    gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
+    sent as one at most, see `gflow.buckets`.
+    `histories`: inputs that need no gradient and are updated with values that do.
+    `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -57,6 +61,10 @@ class Trace:
     views: list[View] = field(default_factory=list)
     histories: list[TraceInput] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
+    groups: dict[str, str] = field(default_factory=dict)
+    reduced: dict[TraceValue, str] = field(default_factory=dict)
+    buckets: dict[TraceValue, tuple[int, ...]] = field(default_factory=dict)
+    mesh: Any = None
 
     @property
     def main(self) -> Trace:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .global_tensors import Layout
+
 _CPU = torch.device("cpu")
 
 
@@ -68,13 +70,15 @@ class TraceOp:
 class TraceInput:
     """An argument of the traced function. `tensor` is the real tensor whose storage is
     read and updated (None for a graph input). `from_start`: the program counts from where the
-    input's memory begins, so the input must begin there."""
+    input's memory begins, so the input must begin there. `layout`: of a global tensor, whose
+    whole is the value, and of which `tensor` is this rank's part."""
 
     value: TraceValue
     role: str
     name: str
     tensor: torch.Tensor | None
     from_start: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(eq=False, slots=True)

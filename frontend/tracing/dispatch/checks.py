@@ -1,5 +1,5 @@
-"""Checks of element types that PyTorch's kernels make and its shape rules leave out: without
-them a graph would compute what eager refuses."""
+"""Checks of element types and sizes that PyTorch's kernels make and its shape rules leave out: without them a graph
+would compute what eager refuses, or leave out a call that eager refuses because nothing reads its result."""
 
 from __future__ import annotations
 
@@ -85,6 +85,43 @@ def _difference(args: tuple[Any, ...]) -> str | None:
     return None
 
 
+def _known(*sizes: Any) -> bool:
+    """Whether sizes are numbers: those of a dimension that varies are symbols."""
+    return all(type(n) is int for n in sizes)
+
+
+def _some(args: tuple[Any, ...]) -> str | None:
+    if 0 not in [n for n in args[0].shape if _known(n)]:
+        return None
+    return "takes no empty tensor without a dimension to reduce; pass dim="
+
+
+def _lapack(args: tuple[Any, ...]) -> str | None:
+    if args[0].dtype not in _HALVES:
+        return None
+    return f"takes no {_name(args[0].dtype)}; convert the tensor with .float()"
+
+
+def _viewed(args: tuple[Any, ...]) -> str | None:
+    """What a view as wider elements asks of the memory."""
+    tensor, dtype = args
+    old, new = tensor.element_size(), dtype.itemsize
+    if new <= old:
+        return None
+    more, names = new // old, f"{_name(tensor.dtype)} as {_name(dtype)}"
+    if tensor.dim() == 0:
+        return f"takes no 0-d tensor to view {names}; reshape it first"
+    size, strides, offset = tensor.shape[-1], tensor.stride(), tensor.storage_offset()
+    if not _known(size, offset, *strides):
+        return None
+    if size % more == 0 and strides[-1] == 1 and not any(n % more for n in (offset, *strides[:-1])):
+        return None
+    return (
+        f"views {names} only where the last size, the other strides and the offset are multiples of {more} and the "
+        f"last stride is 1, got {[*tensor.shape]}, {[*strides]} and {offset}; copy the tensor first (.clone())"
+    )
+
+
 _Check = Callable[[tuple[Any, ...]], "str | None"]
 
 CHECKS: dict[Any, _Check] = {
@@ -109,6 +146,11 @@ CHECKS: dict[Any, _Check] = {
     aten.sub.Scalar: _difference,
     aten.rsub.Tensor: _difference,
     aten.rsub.Scalar: _difference,
+    aten.heaviside.default: _same,
+    aten.max.default: _some,
+    aten.min.default: _some,
+    aten.view.dtype: _viewed,
+    **{getattr(aten.linalg_pinv, o): _lapack for o in aten.linalg_pinv.overloads()},
     aten._softmax.default: _floating,
     aten._log_softmax.default: _floating,
 }

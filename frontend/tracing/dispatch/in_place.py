@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.utils._pytree import tree_leaves
 
 from .numbers import number_of
+from .overlaps import is_basic, is_view
 from .recorder import untraced
 
 Tensor = torch.Tensor
@@ -42,10 +44,10 @@ def _plain_forms() -> Mapping[Any, Callable[..., Tensor]]:
         plain = name.removesuffix("_")
         if plain == name or name.startswith("_") or not hasattr(Tensor, plain):
             continue
-        packet = getattr(torch.ops.aten, plain, None)
-        overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
-        if plain in _OTHER_NAMES or any(torch.Tag.pointwise in o.tags for o in overloads):
-            found[getattr(Tensor, name)] = getattr(Tensor, plain)
+        if _is_elementwise(plain):
+            for owner in (Tensor, torch):
+                if hasattr(owner, name):
+                    found[getattr(owner, name)] = getattr(Tensor, plain)
     for name, plain in _OPERATORS.items():
         found[getattr(Tensor, name)] = getattr(Tensor, plain)
     return found
@@ -61,23 +63,38 @@ def write_problem(
     plain = _plain_forms().get(func)
     written = plain is not None or func in (Tensor.copy_, Tensor.__setitem__)
     if written and args and isinstance(args[0], Tensor):
-        problem = _overlap_problem(func, args, kwargs, concrete)
+        problem = _overlap_problem(func, args[0], (args[1:], kwargs), args, concrete)
         if problem is not None or plain is None:
             return problem
         return _in_place_problem(plain, args, kwargs, concrete)
     target = kwargs.get("out")
-    return (
-        _out_problem(func, args, kwargs, target, concrete) if isinstance(target, Tensor) else None
-    )
+    if not isinstance(target, Tensor):
+        return None
+    if _is_elementwise(getattr(func, "__name__", "")):
+        others = {k: v for k, v in kwargs.items() if k != "out"}
+        problem = _overlap_problem(func, target, (args, others), args, concrete)
+        if problem is not None:
+            return problem
+    return _out_problem(func, args, kwargs, target, concrete)
+
+
+@functools.cache
+def _is_elementwise(name: str) -> bool:
+    """Whether a function of `torch` has an elementwise kernel."""
+    packet = getattr(torch.ops.aten, name, None) if name and name[0] != "_" else None
+    overloads = [] if packet is None else [getattr(packet, o) for o in packet.overloads()]
+    return name in _OTHER_NAMES or any(torch.Tag.pointwise in o.tags for o in overloads)
 
 
 def _overlap_problem(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], concrete: Callable[[Any], Any]
+    func: Any, target: Tensor, others: Any, args: Sequence[Any], concrete: Callable[[Any], Any]
 ) -> str | None:
     """What an op reads may be what it writes, element by element, or lie elsewhere; not in parts, as in
-    `x[1:] = x[:-1]`. The rules are those of ATen/MemoryOverlap.cpp: where strides leave gaps, nothing is said."""
-    target = args[0]
-    read = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, Tensor) and a is not target]
+    `x[1:] = x[:-1]`. The rules are those of ATen/MemoryOverlap.cpp: where strides leave gaps, nothing is said.
+
+    others: the arguments that hold what it reads.
+    """
+    read = [a for a in tree_leaves(others) if isinstance(a, Tensor) and a is not target]
     if func is Tensor.__setitem__:
         read = [args[2]] if len(args) > 2 and isinstance(args[2], Tensor) else []
     read = [a for a in read if a.numel() and torch._C._is_alias_of(a, target)]  # type: ignore[attr-defined]
@@ -87,7 +104,7 @@ def _overlap_problem(
     with untraced():
         place = _extent(target, concrete)
         if func is Tensor.__setitem__:
-            if not _is_basic(args[1]):
+            if not is_basic(args[1]):
                 return None
             size = (
                 target.storage_offset()
@@ -119,12 +136,6 @@ def _extent(tensor: Tensor, concrete: Callable[[Any], Any]) -> tuple[Any, ...] |
     strides = tuple(st for n, st in zip(tensor.shape, tensor.stride()) if n != 1)
     size = tensor.element_size()
     return begin * size, (begin + length) * size, strides
-
-
-def _is_basic(index: Any) -> bool:
-    """Whether an index gives a view."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(p is None or p is Ellipsis or type(p) in (int, slice) for p in parts)
 
 
 def _in_place_problem(
@@ -181,6 +192,11 @@ def _out_problem(
         return (
             f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it, which "
             f"is an operand too, has shape {shape}. Write the result to a new tensor."
+        )
+    if list(result.shape) != shape and is_view(target):
+        return (
+            f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it is a view "
+            f"of shape {shape}, which PyTorch would make larger than what it is a view of. Write to a new tensor."
         )
     if torch.can_cast(result.dtype, target.dtype):
         return None

@@ -91,11 +91,11 @@ def _nothing(*_: Any) -> None:
 
 
 @contextlib.contextmanager
-def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
+def traceable_library(lift: Callable[[Any], Any], seed: seeding.Seed) -> Iterator[None]:
     """Active around `build()`.
 
     lift: gives the traced stand-ins of real tensors. `autograd.Function.apply` is no function that PyTorch
-        lets others override, but asks for its arguments to be unwrapped.
+        lets others override, but asks for its arguments to be unwrapped. seed: the generator's.
     """
     unwrap = _functorch.utils.unwrap_dead_wrappers
     lifted = (
@@ -105,7 +105,7 @@ def traceable_library(lift: Callable[[Any], Any]) -> Iterator[None]:
     )
     hook = optimizer.register_optimizer_step_pre_hook(here_only(_nothing, _no_step))
     try:
-        with replaced(*_replacements(), *collectives.replaced(), *seeding.refused(), lifted):
+        with replaced(*_replacements(), *collectives.replaced(), *seeding.refused(seed), lifted):
             yield
     finally:
         hook.remove()

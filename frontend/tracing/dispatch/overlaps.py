@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from gflow.dialects.types import share_memory
 
@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 _views: Any = torch._C._functionalization
 
 #: views that may show an element more than once
-_MANIFOLD = (_views.expand_ViewMeta, _views.as_strided_ViewMeta, _views.unfold_ViewMeta)
+_OVERLAPPING = (_views.expand_ViewMeta, _views.as_strided_ViewMeta, _views.unfold_ViewMeta)
 
 #: operators that write into their first operand, and methods with a trailing underscore that do not
 _OPERATORS = {"__setitem__", *(f"__i{o}__" for o in (
@@ -37,6 +37,8 @@ _STATISTICS = {
     torch.batch_norm: (3, 4), torch.instance_norm: (3, 4), F.batch_norm: (1, 2), F.instance_norm: (1, 2),
 }  # fmt: skip
 
+#: what PyTorch says of a write through several views, one of which is `as_strided`
+_CHAIN = "encountered a mutation on a view chain"
 _ADVICE = "Call .clone() first, or change what it is a view of."
 
 
@@ -96,13 +98,13 @@ def call(
         before = [(t, t._version) for t in _tensors((args, kwargs)) if not t.is_inference()]
         result = run(*args, **kwargs)
         for t, version in before:
-            if t._version != version and is_manifold(t):
+            if t._version != version and may_overlap(t):
                 raise Unwritable(
                     f"{_name(func)} changes a tensor in place, which may be one that shares memory with a part of "
                     f"an expanded tensor, or of windows that overlap. {_ADVICE}"
                 )
         return result
-    if func is Tensor.__setitem__ and _is_basic(args[1]) and shares(args[0], concrete):
+    if func is Tensor.__setitem__ and is_basic(args[1]) and shares(args[0], concrete):
         part = args[0][args[1]]
         return _assign(part, args[2], concrete, moved)
     direct: dict[int, Tensor] = {}
@@ -118,7 +120,15 @@ def call(
         args[place] = tree_map_only(Tensor, exchange, args[place])
     for name in names:
         kwargs[name] = tree_map_only(Tensor, exchange, kwargs[name])
-    result = run(*args, **kwargs)
+    try:
+        result = run(*args, **kwargs)
+    except RuntimeError as error:
+        if _CHAIN not in str(error):
+            raise
+        raise Unwritable(
+            f"{_name(func)} changes a view of a view of .unfold(), .as_strided() or the like in place, which PyTorch "
+            f"cannot take back to what it is a view of. {_ADVICE}"
+        ) from error
     if not direct:
         return result
     return tree_map_only(Tensor, lambda t: direct.get(id(t), t), result)
@@ -137,14 +147,22 @@ def _assign(
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    """The tensors among arguments of a function of PyTorch: itself, or in lists, tuples and dicts."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from _tensors(value)
 
 
 def _name(func: Callable[..., Any]) -> str:
     return getattr(func, "__name__", str(func))
 
 
-def _is_basic(index: Any) -> bool:
+def is_basic(index: Any) -> bool:
     """Whether an index gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(isinstance(p, (int, slice, EllipsisType)) or p is None for p in parts) and not any(
@@ -158,9 +176,14 @@ def _sequence(t: Tensor) -> list[Any]:
     return _views.get_view_meta_sequence(held) if torch._is_functional_tensor(held) else []
 
 
-def is_manifold(t: Tensor) -> bool:
+def is_view(t: Tensor) -> bool:
+    """Whether a traced tensor is a view of another one."""
+    return bool(_sequence(t))
+
+
+def may_overlap(t: Tensor) -> bool:
     """Whether a traced tensor is made by views that may show an element more than once."""
-    return any(isinstance(view, _MANIFOLD) for view in _sequence(t))
+    return any(isinstance(view, _OVERLAPPING) for view in _sequence(t))
 
 
 def shares(t: Tensor, concrete: Callable[[Any], Any]) -> bool:
@@ -192,7 +215,7 @@ def _direct(
         Unwritable: some of its elements are one in memory, or there is no such view.
     """
     sequence = _sequence(t)
-    if not any(isinstance(view, _MANIFOLD) for view in sequence):
+    if not any(isinstance(view, _OVERLAPPING) for view in sequence):
         return t
     torch._sync(getattr(t, "elem", t))
     if shares(t, concrete):
@@ -200,7 +223,7 @@ def _direct(
     if len(sequence) == 1 and isinstance(sequence[0], _views.as_strided_ViewMeta):
         return t
     base = t._base
-    if base is None or is_manifold(base) or base.dtype != t.dtype or moved(base):
+    if base is None or may_overlap(base) or base.dtype != t.dtype or moved(base):
         raise Unwritable(
             f"{_name(func)} changes a part of an expanded tensor, or of windows that overlap, in place, as a view that "
             f"PyTorch has no base of that type for. {_ADVICE}"

@@ -27,6 +27,7 @@ from gflow.runtime.interrupts import deliver, waiting
 
 from ..context.location import Locator
 from ..context.wrappers import check_tensor
+from ..data.global_tensors import is_global, layout_of, local_of
 from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
@@ -100,6 +101,7 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[TraceInput] = []
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
+        self.meshes: list[Any] = []  # of global tensors
         self.sizes: SizeEnv | None = None
         self.size: TraceValue | None = None
         self._next_id = 0
@@ -107,7 +109,7 @@ class Recorder(TorchDispatchMode):
         self._constants: dict[int, FakeTensor] = {}
         #: what a real tensor's stand-in holds now, if it has one
         self.held: Callable[[torch.Tensor], FakeTensor | None] = lambda tensor: None
-        self._seeded = torch.default_generator.initial_seed()
+        self.seed = seeding.Seed()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -130,6 +132,8 @@ class Recorder(TorchDispatchMode):
         have the size of the trace; the tensor is dense."""
         shape: Sequence[Any] = tensor.shape
         strides: Sequence[Any] = tensor.stride()
+        if is_global(tensor):
+            strides = row_major_strides(tuple(shape))
         if dynamic:
             assert self.sizes is not None
             shape = [self.sizes.symint if d in dynamic else s for d, s in enumerate(shape)]
@@ -150,8 +154,12 @@ class Recorder(TorchDispatchMode):
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
         check_tensor(tensor, f"{role} {name!r}")
+        layout = layout_of(tensor, f"{describe(self.locator.here())}: {role} {name!r}")
         fake = self.fake_like(tensor, dynamic)
-        self.inputs.append(TraceInput(self.value_of(fake), role, name, tensor if real else None))
+        own = local_of(tensor) if real else None
+        self.inputs.append(TraceInput(self.value_of(fake), role, name, own, layout=layout))
+        if layout is not None:
+            self.meshes.append(layout.mesh)
         self.locator.watcher.argument(self.inputs[-1])
         return fake
 
@@ -245,7 +253,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             GraphTraceError: `build()` has seeded PyTorch's generator, in a way that `seeding` does not see.
         """
-        if torch.default_generator.initial_seed() != self._seeded:
+        if self.seed.changed():
             raise seeding.problem(describe(loc))
 
     # dispatch

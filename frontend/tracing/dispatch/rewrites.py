@@ -23,7 +23,8 @@ from torch.overrides import TorchFunctionMode
 from gflow.errors import GraphTraceError
 from gflow.tracing.reads.reads import OF_TENSORS
 
-from ..program import collectives
+from ..data.global_tensors import OWN
+from ..program import collectives, resharding
 from . import overlaps
 from .assertions import asserted, fail_if
 from .in_place import write_problem
@@ -132,7 +133,7 @@ class Rewrites(TorchFunctionMode):
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func)
         run = func if handler is None else partial(_handled, handler, self, func)
-        if handler is None:
+        if handler is None or handler in _IN_PLACE:
             if overlaps.writes_first(func, kwargs):
                 self._check_target(func, args)
             problem = write_problem(func, args, kwargs, self.concrete)
@@ -157,7 +158,7 @@ class Rewrites(TorchFunctionMode):
                 view that `overlaps` knows.
         """
         target = args[0] if args else None
-        if not isinstance(target, Tensor) or overlaps.is_manifold(target):
+        if not isinstance(target, Tensor) or overlaps.may_overlap(target):
             return
         outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
         if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
@@ -206,7 +207,7 @@ def functional(fake: Tensor, like: Tensor) -> Tensor:
 def own_attributes(tensor: Tensor) -> dict[str, Any]:
     """What code other than PyTorch's keeps at a tensor, as `weight.is_embedding`."""
     own = vars(tensor)
-    return {name: own[name] for name in own.keys() - OF_TENSORS} if own else {}
+    return {name: own[name] for name in own.keys() - OF_TENSORS - OWN} if own else {}
 
 
 def unwrap(wrapper: Tensor) -> Tensor:
@@ -508,6 +509,16 @@ def _clamp_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return tensor.copy_(torch.clamp(*args, **kwargs))
 
 
+def _polygamma_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    # PyTorch's functionalization does not know the method.
+    order = args[1] if len(args) > 1 else kwargs["n"]
+    return args[0].copy_(torch.polygamma(order, args[0]))
+
+
+#: of those, methods that write like others do
+_IN_PLACE = (_clamp_, _polygamma_)
+
+
 def _embedding(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """Gradients are dense; see `sparse.py` for optimizers that expect them sparse."""
     places = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
@@ -632,7 +643,9 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
+    Tensor.polygamma_: _polygamma_,
     torch.tensor: _tensor_literal,
     torch.as_tensor: _tensor_literal,
+    resharding.reshard: resharding.handler,
     **collectives.in_place(),
 }

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gflow.errors import GraphTraceError
 
+from ..data.global_tensors import global_tensor, layout_of, local_of
 from ..data.trace import Trace
 from ..data.values import TraceOutput, renamed_op, values_in
 
@@ -24,11 +25,15 @@ _buffers: Any = WeakIdKeyDictionary()
 
 
 def gradient_buffer(parameter: torch.Tensor) -> torch.Tensor:
-    """The buffer that holds a parameter's gradient."""
+    """The buffer that holds a parameter's gradient; a global tensor for one of these, placed as it is."""
     known = _buffers.get(parameter)
     buffer = known() if known is not None else None
     if buffer is None or buffer.shape != parameter.shape or buffer.dtype != parameter.dtype:
-        buffer = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        own = local_of(parameter)
+        buffer = torch.zeros(own.shape, dtype=own.dtype, device=own.device)
+        layout = layout_of(parameter, "a parameter")
+        if layout is not None:
+            buffer = global_tensor(buffer, layout.mesh, layout.placements, parameter.shape)
         _buffers[parameter] = weakref.ref(buffer)
     return buffer
 

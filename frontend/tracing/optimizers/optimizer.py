@@ -392,11 +392,14 @@ class _Tracer:
         whole = self.place("state", optimizer)
         record = _Record((), whole, real, state, {})
         for key, entry in real.items():
-            inner, name = key, str(key)
-            if isinstance(key, torch.Tensor):
+            inner = key
+            if not isinstance(key, torch.Tensor):
+                name = str(key)
+            else:
                 name = self.param_names.get(id(key), f"param{len(record.before)}")
-                # Counters in float64: bias corrections then are what eager's doubles give.
-                self.widen = self.capturable and key.ndim > 0
+                # Counters in float64: bias corrections then are what eager's doubles give. Beside a 0-d parameter in
+                # float32, a counter looks like any other state.
+                self.widen = self.capturable and (key.ndim > 0 or key.dtype != torch.float32)
                 inner = self.parameter(key)
             name = f"{prefix}.{name}"
             if isinstance(entry, dict):

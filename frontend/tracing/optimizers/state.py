@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+from gflow.errors import GraphTraceError
+
+from ..data.global_tensors import global_tensor, is_global, layout_of, local_of
 from .rates import scaled_rates
 from .sparse import one_update, run_step
 from .step_hooks import HOOKS, without_hooks
@@ -167,7 +170,7 @@ def _probe(
 ) -> tuple[list[torch.Tensor], list[list[dict[Any, Any]]], list[list[dict[Any, Any]]]]:
     """One real step on copies: new parameters; for each of the optimizers' states (see `_states`), new
     entries of the parameters, and the first values of those."""
-    copies = {id(p): _copy(p).requires_grad_(p.requires_grad) for p in parameters}
+    copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad.clone()
     every = [p for o in nested(optimizer) for g in o.param_groups for p in g["params"]]
@@ -202,7 +205,7 @@ def _probe(
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(tensor, requires_grad=False, device=_CPU)
+    return torch.zeros_like(local_of(tensor), requires_grad=False, device=_CPU)
 
 
 def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> list[int]:
@@ -249,9 +252,35 @@ def prepare_state(optimizer: torch.optim.Optimizer, parameters: list[torch.Tenso
             for real, entries in zip(states, candidate, strict=True):
                 for p, entry in zip(missing, entries, strict=True):
                     if entry:
-                        real[p] = _copy(entry, p.device)
+                        real[p] = _whole(optimizer, _copy(entry, p.device), p)
             return True
     return False
+
+
+def _whole(
+    optimizer: torch.optim.Optimizer, entry: dict[Any, Any], parameter: torch.Tensor
+) -> dict[Any, Any]:
+    """The state of a global parameter: what has the shape of a rank's part lies as the parameter does.
+
+    Raises:
+        GraphTraceError: a state has another shape, so that it is not known what it is a part of.
+    """
+    if not is_global(parameter):
+        return entry
+    layout = layout_of(parameter, "a parameter")
+    assert layout is not None
+    found = dict(entry)
+    for key, value in entry.items():
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            continue
+        if value.shape != local_of(parameter).shape:
+            raise GraphTraceError(
+                f"{type(optimizer).__name__} keeps state {key!r} of shape {list(value.shape)} for a DTensor of which a "
+                f"rank holds {list(local_of(parameter).shape)}, so it does not update elements by themselves; with "
+                "global parameters, use an optimizer that does (SGD, AdamW, ...)."
+            )
+        found[key] = global_tensor(value, layout.mesh, layout.placements, parameter.shape)
+    return found
 
 
 def state_to_devices(optimizer: torch.optim.Optimizer) -> None:

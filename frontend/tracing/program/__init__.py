@@ -1,9 +1,12 @@
 """What a traced program consists of besides its ops: modules, shared memory, collectives, seeds.
 
 collectives    collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses
+data_parallel  data-parallel modules in `build()`: what `DistributedDataParallel` does by hooks, as ops of the graph
 interpreter    run a trace op by op with PyTorch
 module_config  what graphs do with one module of a model: `BlockConfig`, and how authors reach it
 modules        the modules of a graph: their dotted names, parameters and buffers
+parallel_modules  hooks of `parallelize_module` in a trace
+resharding     where `build()` says how ranks are to hold a value
 seeding        seeds of PyTorch's generator in `build()`: they would act once, while the graph is traced, so
                they are refused
 shared         different tensors in one memory, where a program updates one of them

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gflow.dialects.collectives import is_collective as is_collective_name
+from gflow.dialects.aten.collectives import is_collective as is_collective_name
 from gflow.errors import GraphTraceError
 
 from ..context.location import here

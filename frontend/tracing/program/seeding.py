@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,30 @@ def problem(where: str) -> GraphTraceError:
     )
 
 
+class Seed:
+    """The seed that PyTorch's generator had when a trace began, or that another thread gave it since."""
+
+    def __init__(self) -> None:
+        self._lock, self._known = threading.Lock(), torch.default_generator.initial_seed()
+
+    def changed(self) -> bool:
+        """Whether the thread that traces has seeded, in a way that `refused` does not see."""
+        with self._lock:
+            return torch.default_generator.initial_seed() != self._known
+
+    def elsewhere(self, seed: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that seeds, for other threads: theirs is theirs to do, whoever traces."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                try:
+                    return seed(*args, **kwargs)
+                finally:
+                    self._known = torch.default_generator.initial_seed()
+
+        return call
+
+
 def _refuse(*_: Any, **__: Any) -> Any:
     raise problem(here())
 
@@ -33,10 +58,13 @@ def _set_state(state: torch.Tensor) -> None:
         _refuse()
 
 
-def refused() -> list[tuple[Any, str, Callable[..., Any]]]:
+def refused(seed: Seed) -> list[tuple[Any, str, Callable[..., Any]]]:
     """(module, name, function) for what stands in for PyTorch's functions in the thread that traces."""
     found = []
     for name, other in (("manual_seed", _refuse), ("seed", _refuse), ("set_rng_state", _set_state)):
         for module in (torch, torch.random):
-            found.append((module, name, here_only(getattr(module, name), other)))
+            original = getattr(module, name)
+            function: Any = here_only(seed.elsewhere(original), other)
+            function._torchdynamo_inline = original
+            found.append((module, name, function))
     return found

@@ -37,6 +37,8 @@ _PLAIN = (
 )  # fmt: skip
 #: what every module has, and is looked at in another way, or never
 _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+#: attributes of modules that gflow itself reads: `no_sync()` sets the second
+_ALWAYS = {"training", "require_backward_grad_sync"}
 #: what every class has
 _OF_CLASSES = {"__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__class__"}
 #: dicts of a module's hooks
@@ -122,7 +124,7 @@ class Reads:
     def _begin(self) -> None:
         self.found, self.modules, self.reached = [], {}, []
         self.iterators, self._seen = [], dict(self.known)
-        self.names = set().union(*map(read_names, self.codes)) | {"training"}
+        self.names = set().union(*map(read_names, self.codes)) | _ALWAYS
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
         self.computed = bool(computing)
         self.computed_by_user = not all(map(is_installed, computing))

@@ -6,9 +6,19 @@ rows up where windows overlap.
 
 from __future__ import annotations
 
-from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY
+from gflow.compiler.kernel.convolution import Geometry
 
 from ..language.template import LANES, Template
+
+#: words that every kernel of convolutions may take: images, sizes of input, output and kernel, and the windows' steps
+SIZES = ("n", "h", "w", "c", "ho", "wo", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
+
+
+def sizes(g: Geometry) -> dict[str, int]:
+    """The words `SIZES` of a convolution in one or two dimensions."""
+    g = g.in_planes()
+    walk = (*g.kernel, *g.stride, *g.padding, *g.dilation)
+    return dict(zip(SIZES, (g.n, *g.inputs, g.c, *g.outputs, *walk), strict=True))
 
 
 def pack(strided: bool) -> Template:
@@ -18,7 +28,7 @@ def pack(strided: bool) -> Template:
 
     Words: x, rows (target); first, count: output positions; cg: channels taken, of c in memory.
     """
-    t = Template(("x", "rows", "first", "count", "cg", *GEOMETRY), ("x", "rows"))
+    t = Template(("x", "rows", "first", "count", "cg", *SIZES), ("x", "rows"))
     taps = t.mul(t["kh"], t["kw"])
     width = t.mul(taps, t["cg"])
     low, high = t.share(t["count"])
@@ -67,7 +77,7 @@ def unpack(strided: bool) -> Template:
 
     Words: x (target), rows; first: the first image; count: input positions of these images.
     """
-    t = Template(("x", "rows", "first", "count", "cg", *GEOMETRY), ("x", "rows"))
+    t = Template(("x", "rows", "first", "count", "cg", *SIZES), ("x", "rows"))
     taps = t.mul(t["kh"], t["kw"])
     width = t.mul(taps, t["cg"])
     low, high = t.share(t["count"])

@@ -12,23 +12,17 @@ activation is the matrix.
 
 from __future__ import annotations
 
+from math import prod
+
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY, Geometry, geometry
-from gflow.compiler.kernel.selection.cpu.patches import (
-    ROLES,
-    Patches,
-    dense_activations,
-    kind_of_patches,
-    patches_of,
-)
-from gflow.dialects.attributes import read
+from gflow.compiler.kernel.convolution import ROLES, Geometry, geometry
+from gflow.compiler.kernel.selection.cpu.patches import Patches, kind_of_patches, patches_of
 from gflow.dialects.extents import Count, Piece, at_most
-from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ..program_builder import Builder
-from . import conv_kernels, gemm
+from . import conv_kernels, conv_patches, gemm
 from .epilogue import Epilogue
 from .gemm import Matrix
 
@@ -39,21 +33,18 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     Raises:
         CannotLower: the kernel that is chosen cannot make it.
     """
-    attrs = read(OPS[o.name], o.op.attributes)
     values = (*o.operands, *o.results)
-    x, w, y = (values[n] for n in ROLES[o.name])
-    types, strides = [b.body.types[v] for v in (x, w, y)], [b.strides(v) for v in (x, w, y)]
-    layout = attrs["layout"]
-    b.choice.check(layout == "N*C" and types[0].rank <= 4, "is for channels-last images")
-    g = geometry(o.name, o.op, *types)
-    kind = kind_of_patches(o.name, g, layout, types, dense_activations(types, strides), b.blas)
+    types, strides = [b.body.types[v] for v in values], [b.strides(v) for v in values]
+    g = geometry(o.name, o.op, types)
+    kind = kind_of_patches(g, types, strides, b.blas)
     b.choice.check(b.choice.kind == kind, f"is not for a convolution whose kind is {kind}")
     if kind == "zero":
         _zero(b, o, epilogue)
         return
-    result, rows = b.body.types[o.results[0]], None if epilogue is None else epilogue.made
-    made = patches_of(o.name, g, types[1], strides[1], result, rows, b.threads)
-    conv = _Convolution(b, o, g, (x, w, y), made, epilogue)
+    rows = None if epilogue is None else epilogue.made
+    x, w, y = ROLES[o.name]
+    made = patches_of(g, types[w], strides[w], types[2], rows, b.threads)
+    conv = _Convolution(b, o, g, (values[x], values[w], values[y]), made, epilogue)
     getattr(conv, "depthwise" if kind == "depthwise" else o.name)()
 
 
@@ -129,8 +120,7 @@ class _Convolution:
         )
         self.w_value = values[1]
         self.label = b.label(o)
-        self.cg, self.og = g.c // g.groups, g.o // g.groups
-        self.k = g.taps * self.cg
+        self.k = g.taps * g.cg
         self.scratch = 0
 
     # -- steps
@@ -146,7 +136,7 @@ class _Convolution:
         text, externals, names = conv_kernels.kernel(name)
         self.b.kernels[name] = text
         self.b.externals |= externals
-        given = dict(zip(GEOMETRY, self.g.words())) | words
+        given = conv_patches.sizes(self.g) | words
         self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
 
     def product(
@@ -171,7 +161,7 @@ class _Convolution:
 
     def rows(self) -> Place:
         """Where patches are made."""
-        return Place("arena", 0, 0) if self.g.direct else self.take_scratch(self.made.patches)
+        return Place("arena", 0, 0) if self.g.pointwise else self.take_scratch(self.made.patches)
 
     # -- patches and GEMM
 
@@ -183,69 +173,68 @@ class _Convolution:
         for first, count in pieces:
             out.begin(first)
             for i in range(g.groups):
-                x = self.at(self.x, i * self.cg)
-                if g.direct:
+                x = self.at(self.x, i * g.cg)
+                if g.pointwise:
                     a = Matrix(self.at(x, first * g.c), g.c)
                 else:
-                    self.run(pack, x=x, rows=rows, first=first, count=count, cg=self.cg)
+                    self.run(pack, x=x, rows=rows, first=first, count=count, cg=g.cg)
                     a = Matrix(rows, self.k)
-                w = Matrix(self.at(weight, i * self.og * self.k), self.k, True)
-                y = Matrix(out.at(first, i * self.og), g.o)
-                self.product(a, w, y, count, self.og, self.k)
+                w = Matrix(self.at(weight, i * g.og * self.k), self.k, True)
+                y = Matrix(out.at(first, i * g.og), g.o)
+                self.product(a, w, y, count, g.og, self.k)
             out.done(first, count, (first, count) == pieces[-1])
 
     def convolution_input_grad(self) -> None:
         g = self.g
         pieces, weight, rows = self.made.pieces, self.weight(), self.rows()
-        image = g.ho * g.wo
+        inputs_each, outputs_each = prod(g.inputs), prod(g.outputs)
         unpack = "add_patches_channel_major" if self.made.channel_major else "add_patches"
         out = _Output(self)
         for first, count in pieces:
             begin, inputs = first, count
-            if not g.direct:
-                begin = first // image * g.h * g.w
+            if not g.pointwise:
+                begin = first // outputs_each * inputs_each
                 inputs = (
-                    count.times(g.h * g.w, image)
+                    count.times(inputs_each, outputs_each)
                     if isinstance(count, Piece)
-                    else count // image * g.h * g.w
+                    else count // outputs_each * inputs_each
                 )
             out.begin(begin)
             for i in range(g.groups):
-                w = Matrix(self.at(weight, i * self.og * self.k), self.k)
-                dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o)
-                if g.direct:
-                    dx = Matrix(out.at(first, i * self.cg), g.c)
-                    self.product(dy, w, dx, count, self.cg, self.og)
+                w = Matrix(self.at(weight, i * g.og * self.k), self.k)
+                dy = Matrix(self.at(self.y, first * g.o + i * g.og), g.o)
+                if g.pointwise:
+                    dx = Matrix(out.at(first, i * g.cg), g.c)
+                    self.product(dy, w, dx, count, g.cg, g.og)
                     continue
-                self.product(dy, w, Matrix(rows, self.k), count, self.k, self.og)
+                self.product(dy, w, Matrix(rows, self.k), count, self.k, g.og)
                 # the kernel counts images from the place that it is given
-                target = out.at(0, i * self.cg)
-                self.run(
-                    unpack, x=target, rows=rows, first=first // image, count=inputs, cg=self.cg
-                )
+                target = out.at(0, i * g.cg)
+                image = first // outputs_each
+                self.run(unpack, x=target, rows=rows, first=image, count=inputs, cg=g.cg)
             out.done(begin, inputs, (first, count) == pieces[-1])
 
     def convolution_weight_grad(self) -> None:
         g = self.g
         pieces, rows = self.made.pieces, self.rows()
-        every = self.b.body.types[self.w_value].numel // max(self.cg, 1)
+        every = self.b.body.types[self.w_value].numel // max(g.cg, 1)
         out = _Output(self)
         for i in range(g.groups):
-            dw = Matrix(self.at(out.at(0), i * self.og * self.k), self.k)
+            dw = Matrix(self.at(out.at(0), i * g.og * self.k), self.k)
             for first, count in pieces:
-                x = self.at(self.x, i * self.cg)
-                if not g.direct:
-                    self.run("pack_patches", x=x, rows=rows, first=first, count=count, cg=self.cg)
-                patches = Matrix(x, g.c) if g.direct else Matrix(rows, self.k)
-                dy = Matrix(self.at(self.y, first * g.o + i * self.og), g.o, True)
-                self.product(dy, patches, dw, self.og, self.k, count, add=first > 0)
+                x = self.at(self.x, i * g.cg)
+                if not g.pointwise:
+                    self.run("pack_patches", x=x, rows=rows, first=first, count=count, cg=g.cg)
+                patches = Matrix(x, g.c) if g.pointwise else Matrix(rows, self.k)
+                dy = Matrix(self.at(self.y, first * g.o + i * g.og), g.o, True)
+                self.product(dy, patches, dw, g.og, self.k, count, add=first > 0)
         out.done(0, every, True)
 
     # -- depthwise
 
     def depthwise(self) -> None:
         """One output channel for each input channel."""
-        _g, b = self.g, self.b
+        b = self.b
         ty = b.body.types[self.w_value]
         taps_first = TensorType((*ty.shape[1:-1], ty.shape[0]), ty.dtype)
         dense = row_major_strides(taps_first.shape)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gflow.compiler.kernel.selection.cpu.geometry import GEOMETRY
-
 from ..language.template import LANES, Template
+from .conv_patches import SIZES
 
 
 def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:
@@ -51,7 +50,7 @@ def _store(t: Template, vectors: list[str], word: str, start: str, mask: str | N
 
 def forward() -> Template:
     """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c]. Words: x, k, y (target)."""
-    t = Template(("x", "k", "y", *GEOMETRY), ("x", "k", "y"))
+    t = Template(("x", "k", "y", *SIZES), ("x", "k", "y"))
     low, high = t.share(t.mul(t["n"], t["ho"]))
 
     def row(r: str, _: list[str]) -> list[str]:
@@ -100,7 +99,7 @@ def _taps_inside(t: Template, start: str, size: str, taps: str, dilation: str) -
 
 def input_grad() -> Template:
     """x[n, h, w, c] = sum over outputs that read it of y k; dilation 1. Words: x (target), k, y."""
-    t = Template(("x", "k", "y", *GEOMETRY), ("x", "k", "y"))
+    t = Template(("x", "k", "y", *SIZES), ("x", "k", "y"))
     low, high = t.share(t.mul(t["n"], t["h"]))
 
     def readers(position: str, taps: str, stride: str, outputs: str) -> tuple[str, str]:
@@ -149,7 +148,7 @@ def weight_grad() -> Template:
 
     Threads share the batch. Words: x, y, k (target), partial (one k for each thread).
     """
-    t = Template(("x", "y", "k", "partial", *GEOMETRY), ("x", "y", "k", "partial"))
+    t = Template(("x", "y", "k", "partial", *SIZES), ("x", "y", "k", "partial"))
     low, high = t.share(t["n"])
     tid, count = t.thread("thread_num"), t.thread("num_threads")
     taps = t.mul(t["kh"], t["kw"])

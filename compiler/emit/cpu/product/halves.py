@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gflow.compiler.emit.placement import shifted
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.cpu.chooser import HALVES, widened_shapes
 from gflow.dialects.amp import amp_of
 from gflow.dialects.program import Place

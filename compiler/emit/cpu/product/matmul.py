@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gflow.compiler.emit.placement import shifted
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES
 from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef

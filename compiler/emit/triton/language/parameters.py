@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 from gflow.compiler.emit.placement import Placement
 from gflow.compiler.kernel.sizes import WIDE, extent
 from gflow.dialects.program import Place
-from gflow.dialects.types import FLOATS, INTEGERS
 
-from .expressions import pointer_type, triton_type
-
-#: element types in Triton's language
-TYPES = {t: triton_type(t) for t in (*FLOATS, *INTEGERS, "i1")}
+from .expressions import pointer_type
 
 
 @dataclass
@@ -33,7 +29,11 @@ class Parameters:
         return name
 
     def number(self, name: str, value: int) -> str:
-        """A run-time number. One that exists already must have the same value."""
+        """A run-time number. One that exists already must have the same value.
+
+        Raises:
+            ValueError: it has another one.
+        """
         if name in self.types:
             if self.values[list(self.types).index(name)] != value:
                 raise ValueError(f"two values of {name}")

@@ -32,10 +32,18 @@ def add_kernel(
     constants: dict[str, int],
     epilogue: Described,
     used: set[str],
-    unhinted: frozenset[str] = frozenset(),
+    without_divisibility: frozenset[str] = frozenset(),
 ) -> None:
-    """Add the launch of a kernel. names: of its `tl.constexpr` parameters. lines: its body."""
-    wanted = {n for n in params.types if not _UNHINTED.match(n) and n not in unhinted}
+    """Add the launch of a kernel.
+
+    names: of its `tl.constexpr` parameters. lines: its body. without_divisibility: parameters for which Triton is not
+    told that they are multiples of 16, which would only give more variants of the kernel.
+    """
+    wanted = {
+        n
+        for n in params.types
+        if not _WITHOUT_DIVISIBILITY.match(n) and n not in without_divisibility
+    }
     params, lines, grid = _factored(params, lines, grid, wanted)
     head = [*params.types, *(f"{n}: tl.constexpr" for n in names)]
     text = "\n".join([f"def {NAME}(", *indented([f"{h}," for h in head]), "):", *indented(lines)])
@@ -70,8 +78,8 @@ def _factored(
     return found, [*head, *lines], grid
 
 
-#: numbers of which nothing follows for how memory is read
-_UNHINTED = re.compile(
+#: numbers that no address is a multiple of: it helps no load to know that they are multiples of 16
+_WITHOUT_DIVISIBILITY = re.compile(
     r"batches|splits|phases|rows|(y_size|x_size|q_size|stride|padding|dilation|stream|batch_)\w*$"
 )
 

@@ -2,8 +2,6 @@
 
 argmax             where the largest or smallest element of a row stands: argmax and argmin
 attention          attention, forward and backward, as flash-style kernels
-attention_configs  ways to run attention's kernels: blocks of positions, warps and stages, pruned by what a
-                   device has
 attention_text     the source of attention's kernels: flash style, no matrix of scores in memory, no atomics
 checks             checks: a launch of one program, which writes to memory of the host only if the flag is set
 indexing           look-ups by index, and sums that go back

@@ -7,13 +7,15 @@ launch compares what they found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.choice import Choice, choice_of
+from gflow.compiler.kernel.selection.choice import Choice
+from gflow.compiler.kernel.selection.gpu.other_blocks import compared_configs
 from gflow.compiler.kernel.selection.gpu.other_ops import position_sums
-from gflow.compiler.kernel.sizes import cdiv, power_of_two
+from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place, TritonConfig
@@ -29,7 +31,7 @@ from ..program_builder import NAME, Builder, Source
 def position(b: Builder, o: Op) -> None:
     """A reduction that finds a position; the others are in fused kernels."""
     attrs = read(OPS["reduce"], o.op.attributes)
-    choice = choice_of(o.op)
+    choice = b.choice
     if choice.kind == "pytorch":
         aten_ops.position(b, o)
         return
@@ -67,7 +69,7 @@ class Search:
         self.sums = position_sums(ty, dim, self.pieces)
         self.found, self.place = (s.dtype for s in self.sums)
         self.worst = _worst(ty.dtype, largest)
-        self.config = TritonConfig(dict(zip(("ROWS", "COLS"), choice.block)), choice.warps, 1)
+        self.found_by = b.ways([TritonConfig({"ROWS": 1, "COLS": 1})])[:1]
 
     def launch(self) -> None:
         """All of it."""
@@ -132,14 +134,14 @@ class Search:
         if partial is None:
             where = "tl.arange(0, ROWS)" if target == "0" else target  # of one row
             lines.append(f"tl.store(out + {where}, found.to(tl.int64), mask=row_ok)")
-            self._add(p, lines, self.config, ("cdiv(rows, ROWS)",), "")
+            self._add(p, lines, self.found_by, ("cdiv(rows, ROWS)",), "")
             return
         lines += [
             "where = row * pieces + tl.program_id(1)",
             "tl.store(values + where, top, mask=row_ok)",
             "tl.store(places + where, found, mask=row_ok)",
         ]
-        self._add(p, lines, self.config, ("cdiv(rows, ROWS)", "pieces"), "_partial")
+        self._add(p, lines, self.found_by, ("cdiv(rows, ROWS)", "pieces"), "_partial")
 
     def _compare(self, values: Place, places: Place) -> None:
         """The best of what programs found in the pieces of a row."""
@@ -158,9 +160,10 @@ class Search:
             *self._lanes(),
             f"tl.store(out + {target} + tl.arange(0, 1), found.to(tl.int64))",
         ]
-        cols = max(2, power_of_two(self.pieces))
-        way = TritonConfig({"COLS": cols}, max(1, min(4, cols // 128)), 1)
-        self._add(p, lines, way, ("rows",), "")
+        ways = b.ways(compared_configs(self.pieces))
+        holds = ways[0].constants["COLS"] >= self.pieces
+        b.choice.check(holds, f"needs a block that holds {self.pieces} pieces")
+        self._add(p, lines, ways, ("rows",), "")
 
     def _lanes(self) -> list[str]:
         """Lines: from the best of each lane to `found` and, of pieces, `top`."""
@@ -180,10 +183,15 @@ class Search:
         return lines
 
     def _add(
-        self, p: Parameters, lines: list[str], way: TritonConfig, grid: tuple[str, ...], stem: str
+        self,
+        p: Parameters,
+        lines: list[str],
+        ways: Sequence[TritonConfig],
+        grid: tuple[str, ...],
+        stem: str,
     ) -> None:
-        names = [*p.types, *(f"{n}: tl.constexpr" for n in way.constants)]
+        names = [*p.types, *(f"{n}: tl.constexpr" for n in ways[0].constants)]
         text = "\n".join([f"def {NAME}({', '.join(names)}):", *indented(lines)]) + "\n"
         name = ("argmax" if self.largest else "argmin") + stem
-        source = Source(name, device_functions.source(text, ()), p.types, (way,), grid, {})
+        source = Source(name, device_functions.source(text, ()), p.types, tuple(ways), grid, {})
         self.b.launch(source, p.values, self.b.label(self.o))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, products, sizes_of
 from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
 from gflow.compiler.kernel.sizes import WIDE, extent
 from gflow.dialects.attributes import read
@@ -20,16 +20,17 @@ from gflow.dialects.ops.attention import extras
 from ..language import device_functions
 from ..language.parameters import Parameters
 from ..program_builder import Builder, Source
-from .attention_configs import configs, precision
+from . import library_attention
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
 
 #: sizes that are multiples of this have no ragged last block
 _BLOCK = 128
-_MOST_CHANNELS = 256
 
 
 def attention(b: Builder, o: Op) -> None:
     """`gflow.attention`."""
+    if _by_library(b, o):
+        return
     call = _Call(b, o, 0)
     y, sums = o.results
     call.tensors("q", "k", "v")
@@ -39,25 +40,36 @@ def attention(b: Builder, o: Op) -> None:
     call.launch("attention", FORWARD, "cdiv(rows, BLOCK_M) * batches * heads")
 
 
+def _by_library(b: Builder, o: Op) -> bool:
+    """Add PyTorch's call of a library's kernel, if that is what was chosen."""
+    if b.choice.kind == "kernel":
+        return False
+    b.choice.check(b.choice.kind == "pytorch", "is not for attention")
+    known = library_attention.calls(b, o)
+    b.choice.check(b.choice.library in known, f"has another library than {[*known]}")
+    b.steps.append(known[b.choice.library])
+    return True
+
+
+#: by kernel of the backward: its text, its programs, the results that it writes
+_BACKWARD = {
+    "attention_query_grad": (QUERY_GRAD, "cdiv(rows, BLOCK_M) * batches * heads", ("dq",)),
+    "attention_key_grad": (KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dk", "dv")),
+    "attention_bias_grad": (BIAS_GRAD, "parts", ("dbias",)),
+}  # fmt: skip
+
+
 def attention_grad(b: Builder, o: Op) -> None:
     """`gflow.attention_grad`."""
+    if _by_library(b, o):
+        return
     types = [b.body.types[v] for v in o.operands]
     delta = b.scratch(4 * types[5].numel)
-    for stem, text, grid, results in (
-        ("attention_query_grad", QUERY_GRAD, "cdiv(rows, BLOCK_M) * batches * heads", ("dq",)),
-        ("attention_key_grad", KEY_GRAD, "cdiv(columns, BLOCK_N) * batches * (heads // GROUP)", ("dk", "dv")),
-        ("attention_bias_grad", BIAS_GRAD, "parts", ("dbias",)),
-    ):  # fmt: skip
-        if len(results) == 1 and results[0] == "dbias" and len(o.results) == 3:
-            continue
+    for stem in kernels_of(o):
+        text, grid, results = _BACKWARD[stem]
         call = _Call(b, o, 1)
-        call.tensors(
-            *(
-                ("dy", "y", "q", "k", "v")
-                if stem == "attention_query_grad"
-                else ("dy", "q", "k", "v")
-            )
-        )
+        given = ("dy", "y") if stem == "attention_query_grad" else ("dy",)
+        call.tensors(*given, "q", "k", "v")
         call.extras()
         call.pointer("sums", o.operands[5])
         call.p.pointer("delta", "f32", delta)
@@ -89,15 +101,7 @@ class _Call:
         self.rng = None if found.rng is None else o.operands[found.rng]
         self.q, self.k, self.v = (b.body.types[self.operands[n]] for n in "qkv")
         self.constants: dict[str, int] = {}
-        self._check()
-
-    def _check(self) -> None:
-        channels = max(self.q.shape[3], self.v.shape[3])
-        if self.q.dtype == "f64" or channels > _MOST_CHANNELS:
-            raise CannotLower(
-                f"gflow.{self.o.name} has no code for CUDA with {channels} channels of {self.q.dtype}: at most "
-                f"{_MOST_CHANNELS}, of f32 or halves"
-            )
+        self.sizes = sizes_of(o, b.body)
 
     def pointer(self, name: str, value: int) -> None:
         self.p.pointer(name, self.b.body.types[value].dtype, self.b.place(value))
@@ -130,10 +134,8 @@ class _Call:
         """The bias, the generator's state, sizes."""
         b, attrs = self.b, self.attrs
         batches, rows, heads, channels = self.q.shape
-        kind = 0
         if self.bias is not None:
             ty = b.body.types[self.bias]
-            kind = 2 if ty.dtype == "i1" else 1
             self.pointer("bias", self.bias)
             strides = [0 if n == 1 else s for n, s in zip(ty.shape, b.strides(self.bias))]
             for suffix, stride in zip("bhij", strides):
@@ -155,9 +157,9 @@ class _Call:
         self.number("columns", self.k.shape[1])
         self._real("scale", attrs["scale"])
         self.constants |= {
-            "D": channels, "DV": self.v.shape[3], "BLOCK_D": _block(channels), "BLOCK_DV": _block(self.v.shape[3]),
-            "GROUP": heads // max(self.k.shape[2], 1), "CAUSAL": int(attrs["causal"]), "BIAS": kind,
-            "DROPOUT": int(bool(dropout)), "WHOLE": int(self.k.shape[1] % 4 == 0),
+            "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
+            "GROUP": heads // max(self.k.shape[2], 1), "CAUSAL": int(attrs["causal"]), "BIAS": self.sizes["BIAS"],
+            "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),
         }  # fmt: skip
 
@@ -175,10 +177,9 @@ class _Call:
 
     def launch(self, stem: str, text: str, grid: str) -> None:
         b, dropout = self.b, bool(self.attrs["dropout"])
-        products = "tf32"
-        if not tf32_allowed(b.function, "matmul", b.target):
-            products = precision(stem, self.constants, b.target)
-        found = configs(stem, self.q.dtype, self.constants, b.target, products)
+        tf32 = tf32_allowed(b.function, "matmul", b.target)
+        made = products(stem, self.sizes, b.target, tf32)
+        found = b.ways(configs(stem, self.q.dtype, self.sizes, b.target, made))
         constants = dict(self.constants)
         if stem == "attention_bias_grad":
             grid = (
@@ -192,12 +193,7 @@ class _Call:
         signature = ",\n    ".join(
             [", ".join(self.p.types), *(f"{n}: tl.constexpr" for n in [*constants, *blocks])]
         )
-        functions = PRECISION.format(products) + device_functions.functions(names) + helpers
+        functions = PRECISION.format(made) + device_functions.functions(names) + helpers
         text = device_functions.HEADER + functions + text.replace("{signature}", signature)
-        source = Source(stem, text, self.p.types, tuple(found), (grid,), constants)
+        source = Source(stem, text, self.p.types, found, (grid,), constants)
         b.launch(source, self.p.values, b.label(self.o))
-
-
-def _block(channels: int) -> int:
-    """The block that holds all channels."""
-    return max(16, 1 << (channels - 1).bit_length())

@@ -5,11 +5,17 @@ An index out of range reads nothing (zero), and adds to nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.choice import choice_of
+from gflow.compiler.kernel.selection.gpu.other_blocks import (
+    ORDERED,
+    gather_configs,
+    index_add_configs,
+    take_configs,
+)
 from gflow.compiler.kernel.selection.gpu.other_ops import index_add_fits, ordered_indices
 from gflow.compiler.kernel.sizes import WIDE, extent, power_of_two
 from gflow.dialects.attributes import read
@@ -22,23 +28,13 @@ from ..language.index_arithmetic import offsets
 from ..language.parameters import Parameters, indented, is_wide
 from ..program_builder import Builder, Source
 
-#: elements of a tile
-_TILE = 2048
-#: source rows that a step of `index_add` takes
-_DEPTH = 8
-
-
-def _tile(rows: int, columns: int) -> TritonConfig:
-    cols = min(power_of_two(columns), 512)
-    height = max(1, min(power_of_two(rows), _TILE // cols))
-    return TritonConfig({"ROWS": height, "COLS": cols}, 4, 1)
-
 
 def _kernel(
-    b: Builder, stem: str, p: Parameters, body: list[str], configs: tuple[TritonConfig, ...],
+    b: Builder, stem: str, p: Parameters, body: list[str], model: Sequence[TritonConfig],
     grid: str, label: str, constants: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
-    """Launch a kernel of these lines."""
+    """Launch a kernel of these lines. model: ways to run it."""
+    configs = b.ways(model)
     names = [*(constants or {}), *configs[0].constants]
     signature = ", ".join([*p.types, *(f"{n}: tl.constexpr" for n in names)])
     text = "\n".join([f"def KERNEL({signature}):", *indented(body)])
@@ -97,8 +93,8 @@ def take(b: Builder, o: Op) -> None:
         f"target = row[:, None]{i64} * columns + col[None, :]",
         "tl.store(out + target, value, mask=(row < rows)[:, None] & (col < columns)[None, :])",
     ]  # fmt: skip
-    config = _tile(rows, columns)
-    _kernel(b, "take", p, lines, (config,), "cdiv(rows, ROWS) * cdiv(columns, COLS)", b.label(o))
+    model = take_configs(o, b.body)
+    _kernel(b, "take", p, lines, model, "cdiv(rows, ROWS) * cdiv(columns, COLS)", b.label(o))
 
 
 def gather(b: Builder, o: Op) -> None:
@@ -132,8 +128,8 @@ def gather(b: Builder, o: Op) -> None:
         f"value = tl.load(x + {base} + {at} * {step}, mask=inside, other=0)",
         "tl.store(out + e, value, mask=e < numel)",
     ]
-    config = TritonConfig({"BLOCK": min(1024, max(32, power_of_two(numel)))}, 4, 1)
-    _kernel(b, "gather", p, lines, (config,), "cdiv(numel, BLOCK)", b.label(o))
+    model = gather_configs(o, b.body)
+    _kernel(b, "gather", p, lines, model, "cdiv(numel, BLOCK)", b.label(o))
 
 
 def index_add(b: Builder, o: Op) -> None:
@@ -146,10 +142,11 @@ def index_add(b: Builder, o: Op) -> None:
     shape, at = types[x].shape, b.strides(x)
     outer, inner = shape[:dim], shape[dim + 1 :]
     count, size, columns, batches = types[index].numel, shape[dim], prod(inner), prod(outer)
-    if choice_of(o.op).kind == "pytorch":
+    if b.choice.kind == "pytorch":
         aten_ops.index_add(b, o)
         return
-    choice_of(o.op).check(index_add_fits(o, b.body, b.at), "is not for such strides or types")
+    b.choice.check(b.choice.kind == "kernel", "is not for sums by index")
+    b.choice.check(index_add_fits(o, b.body, b.at), "is not for such strides or types")
     order = _ordered(b, o, index, count)
     keys, places = order
     p = Parameters()
@@ -206,20 +203,8 @@ def index_add(b: Builder, o: Op) -> None:
         f"target = (batch * rows + row[:, None]{i64}) * columns + col[None, :]",
         f"tl.store(out + target, total.to({triton_type(types[r].dtype)}), mask=inside)",
     ]  # fmt: skip
-    cols = min(power_of_two(columns), 128)
-    ways = tuple(
-        TritonConfig({"ROWS": n, "COLS": cols, "DEPTH": _DEPTH}, 4, 1)
-        for n in (max(1, 512 // cols), max(1, 1024 // cols))
-    )
-    _kernel(
-        b,
-        "index_add",
-        p,
-        body,
-        ways,
-        "cdiv(rows, ROWS) * cdiv(columns, COLS) * batches",
-        b.label(o),
-    )
+    grid = "cdiv(rows, ROWS) * cdiv(columns, COLS) * batches"
+    _kernel(b, "index_add", p, body, index_add_configs(o, b.body), grid, b.label(o))
 
 
 def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef]:
@@ -257,6 +242,5 @@ def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, Tens
         "tl.store(keys + before, key, mask=own < count)",
         "tl.store(places + before, own, mask=own < count)",
     ]
-    config = TritonConfig({"ROWS": 32, "COLS": 256}, 4, 1)
-    _kernel(b, "order", p, lines, (config,), "cdiv(count, ROWS)", b.label(o))
+    _kernel(b, "order", p, lines, ORDERED, "cdiv(count, ROWS)", b.label(o))
     return keys, places

@@ -14,14 +14,12 @@ from math import prod
 from typing import Any
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.registers import HALVES, register_dtype
-from gflow.compiler.kernel.selection.gpu.block_sizes import busy
-from gflow.compiler.kernel.sizes import cdiv, power_of_two
+from gflow.compiler.kernel.registers import register_dtype
+from gflow.compiler.kernel.selection.gpu.other_blocks import pool_configs
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.ops.pooling import POSITIONS
-from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import FLOATS, is_row_major
 
 from ..language import device_functions
@@ -31,9 +29,6 @@ from ..product.conv_text import and_masks
 from ..program_builder import NAME, Builder, Source
 from ..region.fused import readable
 from .windows import Windows, lines_of
-
-#: elements of a tile: of a kernel with enough of them, and of a small one
-_LARGE, _SMALL = 1024, 256
 
 
 def pool(b: Builder, o: Op) -> None:
@@ -150,30 +145,12 @@ class _Pool:
             [f"def {NAME}(", *indented([f"{h}," for h in head]), "):", *indented(body)]
         )
         grid = "cdiv(rows, ROWS)" + (" * cdiv(channels, COLS)" if self.last else "")
+        configs = self.b.ways(pool_configs(self.o, self.b.body, self.b.target.device))
         source = Source(
-            self.o.name, device_functions.source(text + "\n", ()), self.p.types, tuple(self.configs()), (grid,),
+            self.o.name, device_functions.source(text + "\n", ()), self.p.types, configs, (grid,),
             self.w.constants, None, lambda: readable(self.o.op),
         )  # fmt: skip
         self.b.launch(source, self.p.values, self.b.label(self.o))
-
-    def configs(self) -> list[TritonConfig]:
-        numel = self.b.body.types[self.o.results[0]].numel
-        tile = _LARGE if cdiv(numel, _LARGE) >= busy(self.b.target.device) else _SMALL
-        # gradients, and addresses of single elements, take more registers for each
-        halves = self.dtype(self.o.results[0]) in HALVES  # eight are one access
-        many = (self.of == "x" and not halves) or not self.last or self.acc in ("f64", "i64")
-        tile //= 2 if many else 1
-        tiles = [
-            (tile, 4 if tile > _SMALL else 2),
-            (tile // 2, 4 if tile > _SMALL else 1),
-            (2 * tile, 8),
-        ]
-        if not self.last:
-            return [TritonConfig({"ROWS": n}, warps, 1) for n, warps in tiles]
-        cols = min(power_of_two(self.images[1]), 128)
-        return [
-            TritonConfig({"ROWS": max(1, n // cols), "COLS": cols}, warps, 1) for n, warps in tiles
-        ]
 
     def load(self, pointer: str, where: str, masks: Sequence[str], other: str) -> str:
         return f"tl.load({pointer} + {where}, mask={and_masks(self.inside, *masks)}, other={other})"

@@ -9,13 +9,17 @@ stable, and positions come along; NaN counts as the largest, as in PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.choice import choice_of
-from gflow.compiler.kernel.selection.gpu.calls import SORTED_FLOATS, Given, given_of, has_kernel
-from gflow.compiler.kernel.sizes import power_of_two
+from gflow.compiler.kernel.selection.gpu.calls import (
+    SORTED_FLOATS,
+    Given,
+    configs_of_call,
+    given_of,
+    has_kernel,
+)
 from gflow.dialects.program import TritonConfig
 
 from ..language import device_functions
@@ -27,23 +31,23 @@ from ..program_builder import Builder, Source
 
 def call(b: Builder, o: Op) -> None:
     """`gflow.aten`: by a kernel, if there is one, or through PyTorch."""
-    choice = choice_of(o.op)
     given = given_of(o, b.body)
-    if choice.kind == "pytorch":
+    if b.choice.kind == "pytorch":
         aten_ops.call(b, o)
         return
-    choice.check(given is not None and has_kernel(given), "is for a call that has no kernel")
+    has = given is not None and has_kernel(given)
+    b.choice.check(has and b.choice.kind == "kernel", "is for a call that has no such kernel")
     assert given is not None
     _CALLS[given.overload](b, o, given)
 
 
 def _row(
     b: Builder, o: Op, stem: str, x: int, dim: int, width: int, value: list[str], outs: list[str],
-    results: list[int], words: int,
+    results: list[int], model: Sequence[TritonConfig],
 ) -> None:  # fmt: skip
     """Launch a kernel over rows along `dim`: `value` are lines from `x` [ROWS, COLS], `outs` what they give.
 
-    width: the results' size along `dim`.
+    width: the results' size along `dim`. model: ways to run it.
     """
     types, shape = b.body.types, b.body.types[x].shape
     p = Parameters()
@@ -79,13 +83,14 @@ def _row(
         )
         if "BEGIN" in out:
             lines[-1] = lines[-1].replace("BEGIN", begin[0]).replace("STEP", steps[0])
-    cols = max(2, power_of_two(shape[dim]))
-    constants = {"ROWS": max(1, min(power_of_two(rows), words // cols)), "COLS": cols}
+    ways = b.ways(model)
+    b.choice.check(
+        ways[0].constants["COLS"] >= shape[dim], f"needs rows of {shape[dim]} as a whole"
+    )
     signature = ", ".join([*p.types, "ROWS: tl.constexpr", "COLS: tl.constexpr"])
     text = "\n".join([f"def KERNEL({signature}):", *indented(lines)]) + "\n"
-    way = TritonConfig(constants, 4, 1)
     source = Source(
-        stem, device_functions.source(text, ()), p.types, (way,), ("cdiv(rows, ROWS)",), {}
+        stem, device_functions.source(text, ()), p.types, ways, ("cdiv(rows, ROWS)",), {}
     )
     b.launch(source, p.values, b.label(o))
 
@@ -95,7 +100,18 @@ def _scan(combine: str) -> Callable[[Builder, Op, Given], None]:
         ty, dim, out = given.type, given.dim(), given.results[0]
         kind = "tl.float32" if out.dtype in SORTED_FLOATS else triton_type(out.dtype)
         line = f"total = tl.{combine}(x.to({kind}), 1)"
-        _row(b, o, combine, given.x, dim, ty.shape[dim], [line], ["total"], list(o.results), 4096)
+        _row(
+            b,
+            o,
+            combine,
+            given.x,
+            dim,
+            ty.shape[dim],
+            [line],
+            ["total"],
+            list(o.results),
+            configs_of_call(given),
+        )
 
     return lower
 
@@ -130,7 +146,18 @@ def _ordered(b: Builder, o: Op, given: Given, descending: bool, k: int | None) -
     ]
     stem = "sort" if k is None else "topk"
     value = "tl.load(source + BEGIN + place * STEP, mask=inside, other=0)"
-    _row(b, o, stem, given.x, dim, width, lines, [value, "place"], list(o.results), 2048)
+    _row(
+        b,
+        o,
+        stem,
+        given.x,
+        dim,
+        width,
+        lines,
+        [value, "place"],
+        list(o.results),
+        configs_of_call(given),
+    )
 
 
 _CALLS: dict[str, Callable[[Builder, Op, Given], None]] = {

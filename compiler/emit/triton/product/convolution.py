@@ -1,11 +1,8 @@
 """Convolutions and their gradients as matrix products whose operands are found by index arithmetic.
 
-    forward          y[p, o]      = sum over (tap, c) of x[p + tap, c]   w[o, tap, c]
-    input gradient   x[p, c]      = sum over (tap, o) of y[p - tap, o]   w[o, tap, c]
-    weight gradient  w[o, tap, c] = sum over p of        y[p, o]         x[p + tap, c]
-
-A kernel of one element that skips nothing makes it a plain product. With strides, the input's positions fall
-into phases: those of one phase meet the same taps. Channel groups are a batch dimension.
+The products are those of compiler/kernel/convolution.py. A kernel of one element that skips nothing makes it a plain
+product. With strides, the input's positions fall into phases: those of one phase meet the same taps. Channel groups
+are a batch dimension.
 """
 
 from __future__ import annotations
@@ -28,12 +25,11 @@ from gflow.compiler.kernel.selection.gpu.convolution import (
     kind_of_convolution,
     packed_weight,
     problem_of,
-    still,
+    weight_copy,
 )
 from gflow.compiler.kernel.selection.gpu.tiles import Problem
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
-from gflow.dialects.types import row_major_strides
 
 from ..language.parameters import Parameters, addresses, term, total
 from ..program_builder import Builder
@@ -149,18 +145,16 @@ class _Convolution:
 
     def _pack(self) -> None:
         """Copy the weight so that its channels lie side by side, unless they do."""
-        g, ty = self.g, self.g.packed
+        made = weight_copy(self.g)
         self.choice.check(
-            self.choice.copies == (() if ty is None else ("b",)), "copies other operands"
+            self.choice.copies == (() if made is None else ("b",)), "copies other operands"
         )
-        if ty is None:
+        if made is None:
             return
-        w = still(g.w, g.kernel)
-        self.reserved = -(-ty.nbytes // 64) * 64
-        place, old = self.b.scratch(self.reserved), self.places[w.number]
+        self.reserved = -(-made.ty.nbytes // 64) * 64
+        place, old = self.b.scratch(self.reserved), self.places[self.g.w.number]
         assert old is not None
-        source = (w.outer, *w.spatial, w.channel)
-        copy(self.b, ty, old, source, place, row_major_strides(ty.shape), self.label)
+        copy(self.b, made._replace(source=old, target=place), self.label)
 
     def _problem(self) -> Problem:
         return problem_of(self.g, self.tf32, self.b.target)
@@ -178,7 +172,7 @@ class _Convolution:
         flat, w = g.flat, self.w
         self._pack()
         a, weight = self.pointer("a", x), self.pointer("b", w)
-        rows, n, c = p.number("M", g.n * prod(g.outputs)), p.number("N", g.og), p.number("C", g.cg)
+        rows, n, c = p.number("M", g.positions), p.number("N", g.og), p.number("C", g.cg)
         far = x.extent >= WIDE
         x_n, x_c = p.stride("x_n", x.outer), p.stride("x_c", x.channel)
         xs = p.strides("x_", x.spatial)
@@ -241,7 +235,7 @@ class _Convolution:
             Frame(
                 f"convolution_{g.rank}d", p, self._problem(), x.dtype, self.result, rows, n, self._batches(1),
                 self._activation(g.outputs, "rows", n), (f"rows < {rows}", f"cols < {n}"), columns, setup, count, load,
-                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
+                constants=self.walk.constants(), precision=self._precision(), without_divisibility=frozenset({"M"}),
             )
         )  # fmt: skip
 
@@ -378,7 +372,7 @@ class _Convolution:
                 f"convolution_{g.rank}d_input_grad", p, self._problem(), y.dtype, self.result, rows, n,
                 self._batches(phases), self._input_axes(n), ("row_ok", f"cols < {n}"), columns, setup,
                 " * ".join([*taps, "blocks"]), load,
-                constants=self.walk.constants(), precision=self._precision(), unhinted=frozenset({"M"}),
+                constants=self.walk.constants(), precision=self._precision(), without_divisibility=frozenset({"M"}),
             )
         )  # fmt: skip
 
@@ -397,7 +391,7 @@ class _Convolution:
         flat = g.flat
         a, act = self.pointer("a", y), self.pointer("b", x)
         rows, c = p.number("M", g.og), p.number("C", g.cg)
-        many = p.number("K", g.n * prod(g.outputs))
+        many = p.number("K", g.positions)
         x_n, x_c, xs = (
             p.stride("x_n", x.outer),
             p.stride("x_c", x.channel),
@@ -463,7 +457,7 @@ class _Convolution:
             self._batches(1), self._weight_axes(flat), (f"rows < {rows}", col_ok), columns, setup,
             f"tl.cdiv({many}, BLOCK_K)", load,
             cols_tiles=tiles, constants=self.walk.constants(), precision=self._precision(),
-            unhinted=frozenset({"K"}),
+            without_divisibility=frozenset({"K"}),
         )  # fmt: skip
         self._add(frame)
 

@@ -44,9 +44,7 @@ def depthwise(
 ) -> None:
     """Add the launches of a depthwise convolution, or of a gradient, and of what follows it. places: of its operands
     and result."""
-    choice.check(len(choice.block) == 2 and choice.warps > 0, "needs a block and warps")
-    first = TritonConfig(dict(zip(("BLOCK_P", "BLOCK_C"), choice.block)), choice.warps, 2)
-    configs = [first, *(way for way in depthwise_configs(g) if way != first)]
+    configs = list(b.ways(depthwise_configs(g)))
     at = [p for p in places[:2] if p is not None]
     if c.name == "convolution_weight_grad":
         _weight_grad(b, g, at, c.result, after, configs, choice.pieces)
@@ -165,7 +163,7 @@ def _weight_grad(
 ) -> None:
     x, y, p = g.x, g.y, Parameters()
     a, act = p.pointer("a", y.dtype, places[1]), p.pointer("b", x.dtype, places[0])
-    positions = g.n * prod(g.outputs)
+    positions = g.positions
     rows, c = p.number("M", positions), p.number("C", g.c)
     acc = triton_type(SUMS[x.dtype])
     part = depthwise_sums(g, result)

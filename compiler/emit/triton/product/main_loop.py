@@ -36,18 +36,23 @@ from .split_k import total
 
 @dataclass
 class Frame:
-    """What a contraction's kernel is made of; `setup` and `load` are its own.
+    """The text of a contraction's kernel, but for what all contractions share.
 
-    rows, cols, terms, batch: sizes of the product, by their names in the text.
-    axes: of the result, over `row`, `col` and what `columns` and `setup` define. masks: as `tile.Tile`.
-    columns: lines that define what varies across a tile; they can be said of a part of it, too.
-    setup: lines after `rows`, `terms` and `columns`, before the loop. before: lines before there is a tile.
-    count: how many steps the loop has: an expression. load: lines of one `step` that define `x` and `y`.
-    cols_tiles: how many tiles across, if not cdiv(cols, BLOCK_N).
-    constants: structure that the text knows as `tl.constexpr`; TERMS_MULTIPLE, a number that divides the terms of a
-        run, is there, too. unhinted: sizes of which nothing follows for how memory is read.
-    descriptors: the constant with which tiles come by the tensor memory accelerator: DESCRIPTORS, or PERSISTENT, which
-        is how many programs walk over all tiles; "" without.
+    The product has M rows, N columns and K, the summed dimension; the loop goes over K in steps of BLOCK_K.
+
+    rows, cols, batch: M, N and the number of products, by their names in the text.
+    axes: where an element of the result lies, by `row`, `col` and what `columns` and `setup` define.
+    masks: of the rows and of the columns, as in `output_tile.Tile`.
+    columns: lines that define what varies across a tile; they are written again for a part of its columns.
+    setup: lines after `rows`, `terms` (positions along K) and `columns`, before the loop.
+    before: lines in front of those that find the tile. count: how many steps the loop has, as an expression.
+    load: lines of one `step` that define the blocks `x` and `y`.
+    cols_tiles: how many tiles lie side by side, if not cdiv(cols, BLOCK_N).
+    constants: values that are `tl.constexpr` in the text. TERMS_MULTIPLE, a divisor of K, is added to them.
+    without_divisibility: sizes for which Triton is not told that they are multiples of 16, since no address
+        depends on them.
+    descriptors: the constant that switches loads to TMA: DESCRIPTORS, or PERSISTENT, the number of programs that walk
+        over all tiles; "" where there is none.
     """
 
     stem: str
@@ -67,7 +72,7 @@ class Frame:
     before: list[str] = field(default_factory=list)
     cols_tiles: str = "tl.cdiv({cols}, BLOCK_N)"
     constants: dict[str, int] = field(default_factory=dict)
-    unhinted: frozenset[str] = frozenset()
+    without_divisibility: frozenset[str] = frozenset()
     descriptors: Literal["", "DESCRIPTORS", "PERSISTENT"] = ""
     precision: Literal["ieee", "tf32"] = "ieee"
 
@@ -143,6 +148,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     lines += (
         _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
     )
+    b.way()  # the tile
     tiles = [chosen, *neighbours(chosen, model, b.target)]
     constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
     configs = []
@@ -160,7 +166,17 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     grid = [count, *(["splits"] if split else [])]
     stem = "_".join([f.stem, *(["partial"] if split else epilogue.ops)])
     add_kernel(
-        b, stem, params, constexprs, lines, configs, grid, constants, epilogue, used, f.unhinted
+        b,
+        stem,
+        params,
+        constexprs,
+        lines,
+        configs,
+        grid,
+        constants,
+        epilogue,
+        used,
+        f.without_divisibility,
     )
 
 

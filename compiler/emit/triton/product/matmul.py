@@ -122,7 +122,7 @@ def product(
         _count(params, p.count), axes or _axes(p.count, m, n), ("rows < M", "cols < N"),
         [f"cols = {COLUMNS}"], setup, "tl.cdiv(K, BLOCK_K)", load, before,
         precision="tf32" if tf32 else "ieee", descriptors=way,
-        unhinted=frozenset() if am == "1" else frozenset({"M"}),
+        without_divisibility=frozenset() if am == "1" else frozenset({"M"}),
     )  # fmt: skip
     add(b, frame, after, choice, p.reserved)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.registers import register_dtype
-from gflow.compiler.kernel.selection.gpu.contraction import SUMS
+from gflow.compiler.kernel.selection.gpu.contraction import SUMS, ZERO, total_configs
 from gflow.compiler.kernel.sizes import WIDE
-from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
 from ..language.expressions import triton_type
@@ -71,11 +71,7 @@ def total(
         lines.append(f"acc = tl.load(partial + at, mask=inside, other=0).to({acc})")
     used: set[str] = set()
     lines += epilogue.emit(params, tile, "acc", used)
-    across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
-    configs = [
-        TritonConfig({"BLOCK_M": max(1, size // n), "BLOCK_N": n}, 4, 2)
-        for size, n in ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
-    ]
+    configs = b.ways(total_configs(result))
     grid = ("cdiv(rows, BLOCK_M)", "cdiv(width, BLOCK_N)")
     stem = "_".join(["total", *epilogue.ops])
     add_kernel(b, stem, params, ["BLOCK_M", "BLOCK_N"], lines, configs, grid, {}, epilogue, used)
@@ -95,7 +91,7 @@ def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
         f"acc = tl.full((BLOCK,), 0, {acc})",
         *epilogue.emit(params, tile, "acc", used),
     ]
-    configs = [TritonConfig({"BLOCK": 512}, 4, 2)]
+    configs = b.ways(ZERO)
     stem = "_".join(["zero", *epilogue.ops])
     add_kernel(
         b, stem, params, ["BLOCK"], lines, configs, ["cdiv(numel, BLOCK)"], {}, epilogue, used

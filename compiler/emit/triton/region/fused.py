@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from gflow.compiler.emit.steps import nothing
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Kernel, describe
-from gflow.compiler.kernel.selection.choice import Choice, choice_of
 from gflow.compiler.kernel.selection.gpu.region import launches
 from gflow.compiler.kernel.selection.gpu.split_reductions import Scratch
 from gflow.dialects.mlir import ir
@@ -28,14 +27,13 @@ def fused(b: Builder, o: Op) -> None:
         return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
-    choice = choice_of(o.op)
-    choice.check(choice.kind == "region", "is not for a region")
-    launch(b, k, loads, stores, b.label(o), lambda: readable(o.op), choice)
+    b.choice.check(b.choice.kind == "region", "is not for a region")
+    launch(b, k, loads, stores, b.label(o), lambda: readable(o.op))
 
 
 #: attributes that say where things are and how they run, not what they are
 _PLACES = re.compile(
-    r"gflow\.kernel = \{[^{}]*\}(?:, )?|"
+    r"gflow\.kernel = \{(?:[^{}]|\{[^{}]*\})*\}(?:, )?|"
     r"(?:gflow\.buffers|gflow\.scratch|kind|operandSegmentSizes|resultSegmentSizes) = "
     r"(?:array<[^>]*>|\[[^\]]*\]|\"(?:pointwise|row|column)\")(?:, )?"
 )
@@ -56,16 +54,14 @@ def launch(
     stores: Sequence[Place],
     label: str,
     comment: Callable[[], str] | None = None,
-    choice: Choice | None = None,
 ) -> None:
     """Add the launches of kernel `k`; places by operand and result number.
 
-    comment: the IR that it comes from, for whoever reads the source. choice: for the kernel of an op; one that only
-    serves another one (a copy of an operand) runs as the model of the device says.
+    comment: the IR that it comes from, for whoever reads the source.
     """
     space = Scratch(b.scratch(0, wanted=False))
-    for m in launches(k, loads, stores, b.target.device, space, choice):
-        writer = Writer(m.k, m.tiling, m.configs, m.loads, m.stores, m.pieces, m.chunk)
+    for m in launches(k, loads, stores, b.target.device, space, b.way):
+        writer = Writer(m.k, m.tiling, m.configs, m.loads, m.stores, m.pieces, m.chunk, m.stages)
         written = render(writer, _stem(m.k), comment)
         b.launch(written.source, written.args, label)
     b.scratch(space.used, space.used > 0)

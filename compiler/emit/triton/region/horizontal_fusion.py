@@ -19,7 +19,9 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.ir.ssa import Op, fused_kind
 from gflow.compiler.ir.views import IN_PLACE
 from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.choice import choice_of
 from gflow.compiler.kernel.selection.gpu.block_sizes import busy
+from gflow.compiler.kernel.selection.gpu.region import ways_of_kernel
 from gflow.compiler.kernel.selection.gpu.tiling import Tiling, tiling_of
 from gflow.compiler.kernel.sizes import cdiv, extent
 from gflow.dialects.program import Place, TritonConfig
@@ -134,6 +136,10 @@ def _member(b: Builder, o: Op) -> _Member | None:
         return None
     if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
         return None
+    if list(choice_of(o.op).ways) != ways_of_kernel(
+        k, len(o.operands), len(o.results), b.target.device
+    ):
+        return None  # it has been edited, and runs as it says
     t = tiling_of(k)
     if t not in (Tiling((), 0, ()), Tiling((), -1, ())):
         return None
@@ -193,7 +199,8 @@ def _same(group: Sequence[_Member]) -> list[int]:
 
 def _launch(b: Builder, group: list[_Member]) -> None:
     if len(group) == 1:
-        fused.fused(b, group[0].o)
+        with b.chosen(group[0].o):
+            fused.fused(b, group[0].o)
         return
     first = group[0].source
     names = list(first.parameters)

@@ -22,7 +22,6 @@ from gflow.dialects.program import Place, TritonConfig
 from ..language import dag
 from ..language.expressions import loaded, pointer_type
 from ..language.precision import coarse
-from .pipelining import stages
 
 
 @dataclass
@@ -41,6 +40,7 @@ class Writer:
     k, t, configs: what to write, and how it is run.
     pieces: the stores of partial results: each program that shares a reduction has its own place.
     chunk: how much of the looped axis one of these programs takes; 0 if one program takes it all.
+    stages: tiles of the inner loop that are on their way at once.
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class Writer:
         stores: Sequence[Place],
         pieces: frozenset[int] = frozenset(),
         chunk: int = 0,
+        stages: int = 0,
     ) -> None:
         self.k, self.t, self.configs = k, t, configs
+        self.stages = stages
         self.loads, self.stores = loads, stores
         self.pieces, self.chunk = pieces, chunk
         self.parameters: dict[str, str] = {}
@@ -218,19 +220,17 @@ class Writer:
             self.name("low", "low", f"{piece} * {chunk}", frozenset())
             self.name("high", "high", f"tl.minimum(low + {chunk}, {total})", frozenset())
             low, high = "low", "high"
-        count = prod(self.k.sizes[d] for d in self.axis(which))
-        innermost = which == "cols" or not self.t.loop_cols
-        length = self.chunk or count
-        deep = stages(self.k, self.t, self.configs, which, length) if innermost else 1
+        inner = which == "cols" or not self.t.loop_cols
         steps = f"{low}, {high}, {block}"
-        steps = f"tl.range({steps}, num_stages={deep})" if deep > 1 else f"range({steps})"
+        many = inner and self.stages > 1
+        steps = f"tl.range({steps}, num_stages={self.stages})" if many else f"range({steps})"
         head = f"for {which}_start in {steps}:"
         self.scopes.append(Scope(frozenset(self.axis(which)), self.scopes[-1].indent + "    "))
         self.positions(which, f"{which}_start")
         body()
-        inner = self.scopes.pop()
+        scope = self.scopes.pop()
         self.line(head)  # after what it doesn't change
-        self.scopes[-1].lines += inner.lines
+        self.scopes[-1].lines += scope.lines
 
     def loops(self, body: Callable[[], None]) -> None:
         """`body` for all tiles of what is reduced."""

@@ -58,6 +58,9 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
     """The fields of a `DeviceCode`.
 
     request: name, source, parameters, constants, multiples, num_warps, num_stages, target (what `GPUTarget` takes).
+
+    Raises:
+        ValueError: parameters are missing, or in another order than in the source.
     """
     # Triton need not be installed to emit its source
     import triton
@@ -96,7 +99,7 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
         found.asm[family.assembly], parameters, metadata.warp_size * metadata.num_warps
     )
     return {
-        "cubin": base64.b64encode(zlib.compress(found.asm[family.image], 6)).decode(),
+        "image": base64.b64encode(zlib.compress(found.asm[family.image], 6)).decode(),
         "entry": metadata.name,
         "shared": metadata.shared,
         "warps": metadata.num_warps,

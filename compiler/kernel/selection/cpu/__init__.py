@@ -7,7 +7,6 @@
 
     batches     the batches of a product of matrices in calls of a BLAS function, each with a loop over some of them
     chooser     the choice for each op on a processor: what computes it, and its scratch
-    geometry    sizes of a convolution, and how its kernels get them
     loops       how a generated kernel walks its index space on a processor: the vectors' dimension, what threads
                 share, and what of a row is kept between passes, in scratch
     patches     convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or

@@ -6,23 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gflow.dialects.amp import amp_of
-from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most, longest, varies
 from gflow.dialects.mlir import ir
-from gflow.dialects.ops import OPS
-from gflow.dialects.ops.structure import CHECK
+from gflow.dialects.ops.distribution import SHARD, START
+from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
+from ...convolution import ROLES, geometry
 from ...description import Kernel, describe
 from ..choice import Choice
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
-from .geometry import geometry
 from .loops import loops_of
-from .patches import ROLES, dense_activations, kind_of_patches, patches_of
+from .patches import kind_of_patches, patches_of
 from .rows import MOST_PIECES, Rows, granule_of
 
 HALVES = ("f16", "bf16")
@@ -62,11 +61,11 @@ class Chooser:
             return Choice("kernel", self._kernel(k))
         if o.name in CONTRACTIONS:
             return self._contraction(o, o.op)
-        if o.name not in _OTHERS:
+        if o.name not in OTHERS:
             raise CannotLower(f"gflow.{o.name} has no CPU code; run gflow-fuse first")
-        if _OTHERS[o.name] == "call":
+        if o.name in _CALLS:
             return Choice("pytorch", self._widened_call(o))
-        return KERNEL if _OTHERS[o.name] == "kernel" else PYTORCH
+        return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH
 
     # -- kernels
 
@@ -165,19 +164,12 @@ class Chooser:
     ) -> Choice:
         if name == "matmul":
             return self._matmul(types, strides, rows)
-        x, w, y = ROLES[name]
-        layout = read(OPS[name], root.attributes)["layout"]
-        result = types[2]
-        given, walks = [types[n] for n in (x, w, y)], [strides[n] for n in (x, w, y)]
-        own = _up(result.nbytes) if rows is not None and rows.floating else 0
-        if layout != "N*C" or given[0].rank > 4:
-            return Choice("pytorch", own)
-        g = geometry(name, root, *given)
-        dense = dense_activations(given, walks)
-        kind = kind_of_patches(name, g, layout, given, dense, self.blas)
+        g, result, w = geometry(name, root, types), types[2], ROLES[name][1]
+        kind = kind_of_patches(g, types, strides, self.blas)
         if kind in ("pytorch", "zero"):
+            own = _up(result.nbytes) if rows is not None and rows.floating else 0
             return Choice(kind, own)
-        made = patches_of(name, g, given[1], walks[1], result, rows, self.threads)
+        made = patches_of(g, types[w], strides[w], result, rows, self.threads)
         return Choice(kind, made.scratch)
 
     def _matmul(
@@ -260,10 +252,13 @@ def _up(size: int) -> int:
     return _whole(at_most(size))
 
 
+#: calls of PyTorch that may need scratch
+_CALLS = ("aten", "attention", "attention_grad")
 #: what ops that are neither fused nor contractions run as
-_OTHERS: Mapping[str, str] = {
+OTHERS: Mapping[str, str] = {
     **dict.fromkeys(("iota", "pad", "concatenate", "reverse", CHECK), "kernel"),
-    **dict.fromkeys(("aten", "attention", "attention_grad"), "call"),
+    **dict.fromkeys(_CALLS, "pytorch"),
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), "pytorch"),
+    **dict.fromkeys((START, SHARD, ENGINE), "pytorch"),
     **dict.fromkeys(("reduce", "gather", "take", "index_add"), "pytorch"),
 }

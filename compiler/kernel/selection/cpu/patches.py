@@ -1,27 +1,16 @@
-"""Convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or depthwise.
-
-forward         rows = patches(x)          y  = rows W'
-input gradient  rows = dy W                dx = patches'(rows)
-weight gradient rows = patches(x)          dW = dy' rows
-"""
+"""Convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or depthwise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from gflow.dialects.extents import Count, at_most, longest, pieces
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from .geometry import Geometry
+from ...convolution import ROLES, Geometry
 from .rows import MOST_PIECES, Rows
-
-#: which of a convolution's operands and result are input, weight and output
-ROLES = {
-    "convolution": (0, 1, 2),
-    "convolution_input_grad": (2, 1, 0),
-    "convolution_weight_grad": (0, 2, 1),
-}
 
 #: bytes of patches made at a time
 _PIECE = 4 << 20
@@ -50,30 +39,23 @@ class Patches:
 
 
 def kind_of_patches(
-    name: str, g: Geometry, layout: str, types: Sequence[TensorType], dense: bool, blas: bool
+    g: Geometry, types: Sequence[TensorType], strides: Sequence[tuple[int, ...]], blas: bool
 ) -> str:
-    """What a convolution runs as. types: of x, w, y. dense: whether x and y are row-major."""
-    x, w, y = types
-    result = {"convolution": y, "convolution_input_grad": x, "convolution_weight_grad": w}[name]
-    if layout != "N*C" or result.dtype != "f32" or result.rank > 4 or not blas:
+    """What a convolution runs as. types, strides: of its operands, then its result."""
+    if not g.last or types[2].dtype != "f32" or g.rank > 2 or not blas:
         return "pytorch"
-    if 0 in (x.numel, w.numel, y.numel):
+    if any(ty.numel == 0 for ty in types):
         return "zero"
-    depthwise = is_depthwise(g)
-    if not dense or (g.groups > MOST_PIECES and not depthwise):
+    x, _, y = ROLES[g.name]
+    dense = all(is_row_major(types[n].shape, strides[n]) for n in (x, y))
+    if not dense or (g.groups > MOST_PIECES and not g.depthwise):
         return "pytorch"
-    if depthwise and name == "convolution_input_grad" and (g.dh, g.dw) != (1, 1):
+    if g.depthwise and g.name == "convolution_input_grad" and set(g.dilation) != {1}:
         return "pytorch"
-    return "depthwise" if depthwise else "patches"
-
-
-def is_depthwise(g: Geometry) -> bool:
-    """Whether each input channel has one output channel of its own."""
-    return g.groups == g.c == g.o and g.groups > 1
+    return "depthwise" if g.depthwise else "patches"
 
 
 def patches_of(
-    name: str,
     g: Geometry,
     weight: TensorType,
     strides: tuple[int, ...],
@@ -81,37 +63,37 @@ def patches_of(
     rows: Rows | None,
     threads: int,
 ) -> Patches:
-    """How a convolution is made. strides: the weight's. rows: of its result, where something follows."""
-    if is_depthwise(g):
+    """How a convolution is made. weight, strides: the weight's. rows: of its result, where something follows."""
+    if g.depthwise:
         every = result.numel // max(result.shape[-1], 1)
-        partial = 4 * weight.numel * threads if name == "convolution_weight_grad" else 0
+        partial = 4 * weight.numel * threads if g.name == "convolution_weight_grad" else 0
         return Patches([], False, 4 * weight.numel, 0, _floating(rows, every), partial)
-    positions, cg, og = g.n * g.ho * g.wo, g.c // g.groups, g.o // g.groups
-    k = g.taps * cg
-    if name == "convolution_weight_grad":
+    positions, k = g.positions, g.taps * g.cg
+    if g.name == "convolution_weight_grad":
         parts: list[tuple[int, Count]] = [(0, positions)]
-        if not g.direct:
-            parts = _pieces(positions, g.wo, 4 * k, g.groups)
-        every = weight.numel // max(cg, 1)
+        if not g.pointwise:
+            parts = _pieces(positions, g.outputs[-1], 4 * k, g.groups)
+        every = weight.numel // max(g.cg, 1)
         return Patches(parts, False, 0, _patches(g, k, parts), _floating(rows, every))
-    channel_major, copy = _weight(g, weight, strides, positions, cg)
-    terms = k if name == "convolution" else og
+    channel_major, copy = _weight(g, weight, strides, positions)
+    terms = k if g.name == "convolution" else g.og
     made: Count | int
-    if g.direct:
+    if g.pointwise:
         parts = [(0, positions)] if rows is None else rows.pieces(terms)
         made = longest(parts)
-    elif name == "convolution":
-        parts = _pieces(positions, _granule(rows, g.wo), 4 * k, g.groups)
+    elif g.name == "convolution":
+        parts = _pieces(positions, _granule(rows, g.outputs[-1]), 4 * k, g.groups)
         made = longest(parts)
     else:
-        images = _granule(rows, g.h * g.w) // (g.h * g.w)
-        parts = _pieces(positions, images * g.ho * g.wo, 4 * k, g.groups)
-        made = round(longest(parts) * (g.h * g.w / (g.ho * g.wo)))
+        inputs, outputs = prod(g.inputs), prod(g.outputs)
+        images = _granule(rows, inputs) // inputs
+        parts = _pieces(positions, images * outputs, 4 * k, g.groups)
+        made = round(longest(parts) * (inputs / outputs))
     return Patches(parts, channel_major, copy, _patches(g, k, parts), _floating(rows, made))
 
 
 def _patches(g: Geometry, k: int, parts: list[tuple[int, Count]]) -> int:
-    return 0 if g.direct else 4 * k * longest(parts)
+    return 0 if g.pointwise else 4 * k * longest(parts)
 
 
 def _floating(rows: Rows | None, most: int) -> int:
@@ -122,7 +104,7 @@ def _floating(rows: Rows | None, most: int) -> int:
 
 
 def _weight(
-    g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int, cg: int
+    g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int
 ) -> tuple[bool, int]:
     """Whether patches follow the order of PyTorch's weights, and bytes of a copy of the weight as [o, taps · cg].
 
@@ -131,8 +113,8 @@ def _weight(
     """
     if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
         return False, 0
-    taps = (1,) if ty.rank == 3 else (g.kw, 1)
-    if at_most(positions) < g.o and _same_order(ty.shape, strides, (cg * g.taps, *taps, g.taps)):
+    taps = row_major_strides(g.kernel)
+    if at_most(positions) < g.o and _same_order(ty.shape, strides, (g.cg * g.taps, *taps, g.taps)):
         return True, 0
     return False, 4 * ty.numel
 
@@ -151,8 +133,3 @@ def _pieces(positions: int, granule: int, row: int, groups: int) -> list[tuple[i
 def _granule(rows: Rows | None, least: int) -> int:
     """The least multiple of so many rows of the result that what follows can run on, too."""
     return least if rows is None or not rows.granule else rows.common(least)
-
-
-def dense_activations(types: Sequence[TensorType], strides: Sequence[tuple[int, ...]]) -> bool:
-    """Whether x and y, of x, w, y, are row-major."""
-    return all(is_row_major(types[n].shape, strides[n]) for n in (0, 2))

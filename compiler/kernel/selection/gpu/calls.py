@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gflow.dialects.aten import decode_call
+from gflow.dialects.aten.calls import decode_call
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
+from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
 from ....ir.errors import CannotLower
 from ....ir.ssa import Body, Op
+from .other_blocks import row_configs
 
 _SCANNED, _SORTED = 8192, 1024
 SORTED_FLOATS = ("f32", "f16", "bf16")
@@ -45,15 +47,22 @@ class Given:
         self.results = [body.types[r] for r in o.results]
 
     def wanted(self, holds: bool, found: str) -> None:
+        """Refuse a call that PyTorch does not have. found: what it is called with.
+
+        Raises:
+            CannotLower: `holds` is false.
+        """
         if not holds:
             raise CannotLower(f"{self.overload} with {found}; PyTorch has no such call")
 
     def number(self, name: str, default: int | None) -> int:
+        """An integer among the arguments."""
         value = self.values.get(name, default)
         self.wanted(type(value) is int, f"{name} = {value!r:.40}")
         return value  # type: ignore[return-value]
 
     def flag(self, name: str, default: bool) -> bool:
+        """A bool among the arguments; None counts as False."""
         value = self.values.get(name, default)
         self.wanted(isinstance(value, bool) or value is None, f"{name} = {value!r:.40}")
         return bool(value)
@@ -65,7 +74,11 @@ class Given:
         return dim % rank
 
     def gives(self, *types: TensorType) -> None:
-        """The op's results are what PyTorch gives."""
+        """Check that the op's results have the types that PyTorch gives.
+
+        Raises:
+            CannotLower: they have others.
+        """
         found = ", ".join(map(str, self.results))
         if self.results != list(types):
             raise CannotLower(
@@ -93,6 +106,12 @@ def has_kernel(given: Given) -> bool:
         CannotLower: PyTorch has no such call.
     """
     return _CALLS[given.overload][1](given)
+
+
+def configs_of_call(given: Given) -> list[TritonConfig]:
+    """Ways to run the kernel of a call that has one."""
+    size = given.type.shape[given.dim(-1)]
+    return row_configs(given.type.numel // size, size, _CALLS[given.overload][2])
 
 
 def _scan(given: Given) -> bool:
@@ -128,11 +147,11 @@ def _ordered(given: Given, k: int | None) -> bool:
     return fits and ty.dtype in _KEYS
 
 
-#: overload → names of its arguments, as `Given` takes them, and whether it has a kernel
-_CALLS: Mapping[str, tuple[str, Callable[[Given], bool]]] = {
-    "aten.cumsum.default": ("self dim * dtype", _scan),
-    "aten.cumprod.default": ("self dim * dtype", _scan),
-    "aten.sort.default": ("self dim descending", _sort),
-    "aten.sort.stable": ("self * stable dim descending", _sort),
-    "aten.topk.default": ("self k dim largest sorted", _topk),
+#: overload → names of its arguments, as `Given` takes them, whether it has a kernel, elements of its tile
+_CALLS: Mapping[str, tuple[str, Callable[[Given], bool], int]] = {
+    "aten.cumsum.default": ("self dim * dtype", _scan, 4096),
+    "aten.cumprod.default": ("self dim * dtype", _scan, 4096),
+    "aten.sort.default": ("self dim descending", _sort, 2048),
+    "aten.sort.stable": ("self * stable dim descending", _sort, 2048),
+    "aten.topk.default": ("self k dim largest sorted", _topk, 2048),
 }

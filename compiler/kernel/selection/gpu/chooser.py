@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK
 from gflow.dialects.types import COMPLEX
 
@@ -14,8 +15,9 @@ from ....ir.errors import CannotLower
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
 from ...description import describe
-from ..choice import Choice
-from .contraction import Contraction, Used, contraction_of
+from ..choice import Choice, way_of
+from .attention import choose_attention
+from .contraction import ZERO, Contraction, Used, contraction_of, total_configs
 from .convolution import (
     choose_convolution,
     choose_depthwise,
@@ -23,8 +25,8 @@ from .convolution import (
     kind_of_convolution,
 )
 from .matmul import choose_matmul, kind_of_matmul
-from .other_ops import Chooser, aten, attention_grad, index_add, position
-from .other_ops import always as kernel
+from .other_blocks import gather_configs, pool_configs, take_configs
+from .other_ops import Chooser, always, aten, index_add, movement, one_kernel, position
 from .region import choose_region
 
 
@@ -54,6 +56,8 @@ def chooser(
             return _contraction(c, tf32, target, used)
         if o.name == "fused":
             return _region(o, body, at, target)
+        if o.name in ("attention", "attention_grad"):
+            return choose_attention(o, body, target, tf32["matmul"])
         if o.name not in _OTHERS:
             raise CannotLower(f"gflow.{o.name} has no CUDA code; run gflow-fuse first")
         return _OTHERS[o.name](o, body, at, target)
@@ -75,7 +79,10 @@ def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used:
             return choose_convolution(c, g, tf32["convolution"], target, used)
     # PyTorch's result waits for what follows it
     waits = kind == "pytorch" and c.op.parent is not None and c.op.parent.name == "gflow.fused"
-    return Choice(kind, -(-c.result.nbytes // 64) * 64 if waits else 0)
+    if waits:
+        after = way_of(total_configs(c.result)[0])
+        return Choice(kind, -(-c.result.nbytes // 64) * 64).with_ways([after])
+    return Choice(kind).with_ways([way_of(ZERO[0])]) if kind == "zero" else Choice(kind)
 
 
 def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
@@ -86,7 +93,13 @@ def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
 
 
 _OTHERS: Mapping[str, Chooser] = {
-    **dict.fromkeys(("iota", "pad", "concatenate", "reverse", CHECK, "attention", "gather", "take"), kernel),
-    **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), kernel),
-    "aten": aten, "attention_grad": attention_grad, "index_add": index_add, "reduce": position,
+    **dict.fromkeys(("iota", "pad", "concatenate", "reverse"), movement),
+    **dict.fromkeys(
+        ("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"),
+        one_kernel(lambda o, body, target: pool_configs(o, body, target.device)),
+    ),
+    **dict.fromkeys((CHECK, START, SHARD), always),
+    "gather": one_kernel(lambda o, body, target: gather_configs(o, body)),
+    "take": one_kernel(lambda o, body, target: take_configs(o, body)),
+    "aten": aten, "index_add": index_add, "reduce": position,
 }  # fmt: skip

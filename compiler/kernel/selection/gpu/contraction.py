@@ -6,18 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
 
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import ir
+from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
-from ..choice import Choice
+from ..choice import Choice, Way, way_of
 from .epilogue import Following, kernels_after, stored
 from .operands import VECTOR
 from .tiles import Problem, Tile, best_splits, fastest_tile
@@ -27,6 +28,18 @@ SUMS = {
     "f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i64": "i64", "i32": "i32", "i16": "i32", "i8": "i32",
     "ui8": "i32",
 }  # fmt: skip
+
+
+#: of what computes sums without terms
+ZERO = [TritonConfig({"BLOCK": 512}, 4, 2)]
+
+
+def total_configs(result: TensorType) -> list[TritonConfig]:
+    """Ways to add up partial sums of a result, with what follows."""
+    width = result.shape[-1] if result.rank else 1
+    across = 16 if width <= 16 else 128 if width >= 128 else 32 if width <= 32 else 64
+    sizes = ((512, across), (1024, across), (256, across), (512, min(512, 2 * across)))
+    return [TritonConfig({"BLOCK_M": max(1, size // n), "BLOCK_N": n}, 4, 2) for size, n in sizes]
 
 
 @dataclass(frozen=True)
@@ -94,12 +107,12 @@ def choose_product(
     used: Used,
     structure: Hashable,
     reserved: int = 0,
-    **more: Any,
+    copies: Mapping[str, Way] = MappingProxyType({}),
 ) -> Choice:
     """The choice for a product.
 
-    reserved: bytes of scratch that copies of operands take. structure: what the text follows from, besides what
-    follows the product. more: fields of the choice that are known.
+    structure: what the text follows from, besides what follows the product. reserved: bytes of scratch that copies of
+    operands take. copies: how each of these runs, by operand.
     """
     splits = best_splits(problem, target)
     scratch = reserved
@@ -116,7 +129,8 @@ def choose_product(
         "product", scratch, tile=(tile.m, tile.n, tile.k), warps=tile.warps, stages=tile.stages, parts=tile.parts,
         loads="descriptors" if tile.descriptors else "pointers",
         persistent=tile.descriptors if tile.descriptors and model.descriptors == "PERSISTENT" else 0,
-        split_k=splits, **more,
+        split_k=splits, copies=tuple(copies),
+        then=(*copies.values(), *([way_of(total_configs(result)[0])] if splits > 1 else [])),
     )  # fmt: skip
 
 

@@ -1,9 +1,5 @@
-"""Convolutions and their gradients as products: sizes, where the tensors lie, and the choice for each.
-
-forward          y[p, o]      = sum over (tap, c) of x[p + tap, c]   w[o, tap, c]
-input gradient   x[p, c]      = sum over (tap, o) of y[p - tap, o]   w[o, tap, c]
-weight gradient  w[o, tap, c] = sum over p of        y[p, o]         x[p + tap, c]
-"""
+"""Convolutions and their gradients as products (compiler/kernel/convolution.py): where the tensors lie, and the
+choice for each."""
 
 from __future__ import annotations
 
@@ -12,16 +8,16 @@ from itertools import pairwise
 from math import prod
 
 from gflow.compiler.targets import Target
-from gflow.dialects.attributes import read
-from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
-from gflow.dialects.program import TritonConfig
+from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides
 
+from ...convolution import ROLES, Geometry, geometry
+from ...movement import Copy
 from ...sizes import WIDE, cdiv, extent
-from ..choice import Choice
-from .contraction import Contraction, Used, choose_product
-from .matmul import Product, choose, kind_of_product, product_of
+from ..choice import Choice, way_of
+from .contraction import Contraction, Used, choose_product, total_configs
+from .matmul import Product, choose, copy_way, kind_of_product, product_of
 from .operands import Operand, stride_class, vectorized
 from .tiles import Problem
 
@@ -59,56 +55,20 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """Sizes of a convolution, and where its three tensors lie.
+class Convolution(Geometry):
+    """A convolution's geometry, and where its three tensors lie.
 
-    name: of the op. n: images. c, o: channels of input and output. inputs, outputs, kernel: spatial sizes.
-    last: whether channels are the last dimension. x, w, y: input, weight and output; one of them is the result.
+    x, w, y: input, weight and output; one of them is the result.
     """
 
-    name: str
-    n: int
-    c: int
-    o: int
-    groups: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    last: bool
     x: Tensor
     w: Tensor
     y: Tensor
 
     @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    @property
-    def cg(self) -> int:
-        """Input channels of a group."""
-        return self.c // self.groups
-
-    @property
-    def og(self) -> int:
-        return self.o // self.groups
-
-    @property
-    def taps(self) -> int:
-        return prod(self.kernel)
-
-    @property
-    def depthwise(self) -> bool:
-        """Whether each input channel has one output channel of its own."""
-        return self.groups == self.c == self.o and self.groups > 1
-
-    @property
     def direct(self) -> bool:
         """Whether it is a plain product: each output reads the one input at its own position."""
-        simple = self.taps == 1 and set(self.stride) == {1} and not any(self.padding)
-        return simple and bool(self.rows_of(self.x) and self.rows_of(self.y))
+        return self.pointwise and bool(self.rows_of(self.x) and self.rows_of(self.y))
 
     @property
     def flat(self) -> bool:
@@ -167,32 +127,19 @@ class Convolution:
 
 
 def convolution_of(c: Contraction) -> Convolution:
-    """The sizes and tensors of a convolution or one of its gradients."""
-    attrs = read(OPS[c.name], c.op.attributes)
-    numbers = {
-        "convolution": (0, 1, 2),
-        "convolution_input_grad": (2, 1, 0),
-        "convolution_weight_grad": (0, 2, 1),
-    }[c.name]
-    layout = attrs["layout"]
+    """The geometry and tensors of a convolution or one of its gradients."""
+    g = geometry(c.name, c.op, c.types)
 
     def tensor(number: int) -> Tensor:
         ty, s = c.types[number], c.strides[number]
-        outer, channel, spatial = conv_dims(layout, ty.rank)
+        outer, channel, spatial = conv_dims("N*C" if g.last else "NC*", ty.rank)
         walk = tuple(s[d] for d in spatial)
         return Tensor(
             number, ty.dtype, s[outer], s[channel], walk, extent(ty.shape, s), c.even[number]
         )
 
-    x, w, y = map(tensor, numbers)
-    sx, sw, sy = (c.types[n].shape for n in numbers)
-    n, channels, spatial = conv_dims(layout, len(sx))
-    kernel = tuple(sw[d] for d in spatial)
-    return Convolution(
-        c.name, sx[n], sx[channels], sy[channels], attrs["groups"], tuple(sx[d] for d in spatial),
-        tuple(sy[d] for d in spatial), kernel, tuple(attrs["stride"]), tuple(attrs["padding"]),
-        tuple(attrs["dilation"]), layout == "N*C", x, w, y,
-    )  # fmt: skip
+    x, w, y = map(tensor, ROLES[c.name])
+    return Convolution(**vars(g), x=x, w=w, y=y)
 
 
 def still(w: Tensor, kernel: tuple[int, ...]) -> Tensor:
@@ -236,11 +183,21 @@ def choose_convolution(
         g.y.extent >= WIDE, g.phased, g.phases > 1, tuple(n > 1 for n in g.inputs), g.rows_of(g.y) is None, g.rank,
         problem_of(g, tf32, target).kind,
     )  # fmt: skip
-    reserved = 0 if g.packed is None else -(-g.packed.nbytes // 64) * 64
-    copies = () if g.packed is None else ("b",)
+    copy = weight_copy(g)
+    reserved = 0 if copy is None else -(-copy.ty.nbytes // 64) * 64
+    copies = {} if copy is None else {"b": copy_way(copy, target)}
     return choose_product(
-        problem_of(g, tf32, target), c.following, c.result, g.x.dtype, target, used, known, reserved, copies=copies
+        problem_of(g, tf32, target), c.following, c.result, g.x.dtype, target, used, known, reserved, copies
     )  # fmt: skip
+
+
+def weight_copy(g: Convolution) -> Copy | None:
+    """The copy of a weight whose channels don't lie side by side, wherever the two lie; None where they do."""
+    if g.packed is None:
+        return None
+    w, nowhere = still(g.w, g.kernel), Place("arena", 0, 0)
+    walk = (w.outer, *w.spatial, w.channel)
+    return Copy(nowhere, walk, nowhere, row_major_strides(g.packed.shape), g.packed)
 
 
 def direct_product(g: Convolution, tf32: bool, target: Target) -> Product:
@@ -272,14 +229,14 @@ def problem_of(g: Convolution, tf32: bool, target: Target) -> Problem:
     """The product that a convolution is, where its operands are found by index arithmetic."""
     match g.name:
         case "convolution":
-            m, n = g.n * prod(g.outputs), g.og
+            m, n = g.positions, g.og
             run, runs, batch = (g.cg * g.taps, 1, g.groups) if g.flat else (g.cg, g.taps, g.groups)
         case "convolution_input_grad":
             m, n, run = g.n * prod(g.counts), g.cg, g.og
             runs, batch = max(1, g.taps // g.phases), g.groups * g.phases
         case _:
             m, n = g.og, g.cg * g.taps if g.flat else g.cg
-            run, runs, batch = g.n * prod(g.outputs), 1, g.groups * (1 if g.flat else g.taps)
+            run, runs, batch = g.positions, 1, g.groups * (1 if g.flat else g.taps)
     item = TensorType((), g.x.dtype).itemsize
     moved = item * (g.n * (g.c * prod(g.inputs) + g.o * prod(g.outputs)) + g.o * g.cg * g.taps)
     kind = kind_of_product(g.x.dtype, m, n, tf32, target)
@@ -320,14 +277,14 @@ def depthwise_sums(g: Convolution, result: TensorType) -> TensorType:
 
 
 def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
-    first = depthwise_configs(g)[0]
-    block = tuple(first.constants.values())
-    pieces = scratch = 0
+    first = way_of(depthwise_configs(g)[0])
+    block, pieces, scratch, then = first.block, 1, 0, []
     if c.name == "convolution_weight_grad":
         chunks = cdiv(g.taps, min(g.taps, TAPS))
         programs = cdiv(g.c, block[1]) * chunks
-        positions = g.n * prod(g.outputs)
+        positions = g.positions
         enough = _PROGRAMS * target.device.multiprocessors // programs
         pieces = max(1, min(enough, cdiv(positions, 4 * block[0]), _MOST_SPLITS))
         scratch = -(-depthwise_sums(g, c.result).nbytes * pieces // 64) * 64
-    return Choice("depthwise", scratch, block=block, warps=first.num_warps, pieces=max(1, pieces))
+        then.append(way_of(total_configs(c.result)[0]))
+    return Choice("depthwise", scratch).with_ways([replace(first, pieces=pieces), *then])

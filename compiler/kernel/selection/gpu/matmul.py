@@ -11,14 +11,17 @@ from typing import Literal
 
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import DOT_F64, TMA
+from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
 from ...dimensions import merged
+from ...movement import Copy, copying
 from ...sizes import WIDE, extent
-from ..choice import Choice
+from ..choice import Choice, Way
 from .contraction import SUMS, Contraction, Used, choose_product
 from .epilogue import Following
 from .operands import Operand, stride_class
+from .region import ways_of_kernel
 from .tiles import Problem, fastest
 
 #: how much longer loads of single elements take than the model of a product says, and by how much a copy must pay
@@ -62,6 +65,12 @@ class Product:
 
     def shape(self, name: str) -> tuple[int, int]:
         return (self.m, self.k) if name == "a" else (self.k, self.n)
+
+    def copy_of(self, name: str) -> Copy:
+        """The copy of operand `a` or `b`, wherever the two lie."""
+        old, new = ((p.x if name == "a" else p.y) for p in (self, self.copied(name)))
+        ty, nowhere = TensorType(self.shape(name), old.dtype), Place("arena", 0, 0)
+        return Copy(nowhere, (old.rows, old.cols), nowhere, (new.rows, new.cols), ty)
 
     def copied(self, name: str) -> Product:
         """With operand `a` or `b` copied to rows that begin at multiples of a vector."""
@@ -148,8 +157,9 @@ def choose(
     structure: Hashable,
 ) -> Choice:
     """The choice for a product. structure: as of `choose_product`, besides the operands."""
-    copies = _copies(p, target)
-    for name in copies:
+    copies = {}
+    for name in _copies(p, target):
+        copies[name] = copy_way(p.copy_of(name), target)
         p = p.copied(name)
     x, y = p.x, p.y
     walks = [stride_class((*o.batch, o.rows, o.cols)) for o in (x, y)]
@@ -157,6 +167,11 @@ def choose(
     return choose_product(
         p.posed(target), following, result, x.dtype, target, used, known, p.reserved, copies=copies
     )
+
+
+def copy_way(copy: Copy, target: Target) -> Way:
+    """How a copy of an operand runs."""
+    return ways_of_kernel(copying(copy).k, 1, 1, target.device)[0]
 
 
 def _copies(p: Product, target: Target) -> tuple[str, ...]:

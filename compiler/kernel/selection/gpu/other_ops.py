@@ -9,31 +9,48 @@ from math import prod
 from gflow.compiler.targets import Device, Target
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
+from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
 from ...sizes import WIDE, cdiv, power_of_two
-from ..choice import Choice
+from ..choice import Choice, Way, way_of
 from .block_sizes import busy
-from .calls import given_of, has_kernel
+from .calls import configs_of_call, given_of, has_kernel
+from .other_blocks import ORDERED, compared_configs, index_add_configs, movement_ways
 
 Chooser = Callable[[Op, Body, Sequence[Layout], Target], Choice]
 
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
 
+def _empty(o: Op, body: Body) -> bool:
+    """Whether there is nothing to do."""
+    return not any(body.types[r].numel for r in o.results)
+
+
 def always(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """A kernel that runs in one way, if there is something to do."""
-    return KERNEL if any(body.types[r].numel for r in o.results) or not o.results else NONE
+    """What runs in one way, if there is something to do."""
+    return NONE if o.results and _empty(o, body) else KERNEL
 
 
-# -- attention
+def movement(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """Copies."""
+    ways = movement_ways(o, body, at, target.device)
+    return KERNEL.with_ways(ways) if ways else NONE
 
 
-def attention_grad(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
-    """Sums of dy times y, one for each query, wait in scratch."""
-    return Choice("kernel", -(-4 * body.types[o.operands[5]].numel // 64) * 64)
+def one_kernel(
+    configs: Callable[[Op, Body, Target], list[TritonConfig]],
+) -> Chooser:
+    """What chooses for an op that is one launch."""
+
+    def choose(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+        found = NONE if _empty(o, body) else configs(o, body, target)
+        return found if isinstance(found, Choice) else KERNEL.with_ways([way_of(found[0])])
+
+    return choose
 
 
 # -- sums that go back to where an index says
@@ -48,8 +65,12 @@ def index_add(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice
         return NONE
     if not index_add_fits(o, body, at):
         return PYTORCH
-    keys, places = ordered_indices(body.types[o.operands[1]])
-    return Choice("kernel", -(-(keys.nbytes + places.nbytes + 64) // 64) * 64)
+    ty = body.types[o.operands[1]]
+    keys, places = ordered_indices(ty)
+    scratch = -(-(keys.nbytes + places.nbytes + 64) // 64) * 64
+    first = ORDERED if 0 < ty.numel <= COMPARED else []
+    ways = [*first[:1], index_add_configs(o, body)[0]]
+    return Choice("kernel", scratch).with_ways([way_of(w) for w in ways])
 
 
 def index_add_fits(o: Op, body: Body, at: Sequence[Layout]) -> bool:
@@ -112,7 +133,8 @@ def position(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
         values, places = position_sums(ty, dim, pieces)
         scratch = -(-(values.nbytes + places.nbytes + 64) // 64) * 64
     warps = max(1, min(4, block[0] * block[1] // 128))
-    return Choice("argmax", scratch, block=block, warps=warps, pieces=pieces)
+    compared = [way_of(compared_configs(pieces)[0])] if pieces > 1 else []
+    return Choice("argmax", scratch).with_ways([Way(block, warps, 1, pieces), *compared])
 
 
 def position_sums(ty: TensorType, dim: int, pieces: int) -> tuple[TensorType, TensorType]:
@@ -142,4 +164,6 @@ def _pieces(rows: int, length: int, block: tuple[int, int], device: Device) -> i
 def aten(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
     """A kernel where a call has one, or else the call."""
     given = given_of(o, body)
-    return KERNEL if given is not None and has_kernel(given) else PYTORCH
+    if given is None or not has_kernel(given):
+        return PYTORCH
+    return KERNEL.with_ways([way_of(configs_of_call(given)[0])])

@@ -5,35 +5,43 @@ sum over 1,000,000 rows of 64    →    {kind = "region", block = [128, 32], war
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
 
 from ...description import Kernel
-from ..choice import Choice
+from ..choice import Choice, Way, way_of
 from .block_sizes import configs_of
-from .split_reductions import Scratch, pieces_of, stages
+from .pipelining import modelled_stages
+from .split_reductions import Scratch, pieces_of, split
 from .tiling import Tiling, partial_stores, run_of, tiling_of
 
 _START = Place("arena", 0, 0)
+
+#: gives how the next launch runs
+Next = Callable[[], Way]
 
 
 @dataclass(frozen=True)
 class Launch:
     """A kernel, how its programs share it, and ways to run it; places by operand and result number.
 
-    pieces: the stores of partial results. chunk: how much of the looped axis a program takes; 0 for all of it.
+    stages: tiles of its inner loop that are on their way at once; 0 without a loop. pieces: the stores of partial
+    results. chunk: how much of the looped axis a program takes; 0 for all of it. shared: by how many programs each
+    reduction was to be shared.
     """
 
     k: Kernel
     tiling: Tiling
     configs: tuple[TritonConfig, ...]
+    stages: int
     loads: tuple[Place, ...]
     stores: tuple[Place, ...]
     pieces: frozenset[int] = frozenset()
     chunk: int = 0
+    shared: int = 1
 
 
 def launches(
@@ -42,63 +50,78 @@ def launches(
     stores: Sequence[Place],
     device: Device,
     space: Scratch,
-    choice: Choice | None = None,
+    chosen: Next | None = None,
 ) -> Iterator[Launch]:
     """The launches of a kernel, in order; places of partial results are taken from `space`.
 
-    choice: how the first one runs, and by how many programs a reduction is shared; the model's choice if None.
+    chosen: how each runs, and by how many programs its reductions are shared; the model's choice if None.
     """
     reducing = any(n.op == "reduce" for n in k.nodes)
     if k.numel == 0 and not reducing:
         return
     t = tiling_of(k)
-    chosen = None if choice is None else config_of(choice, k, t)
+    way = None if chosen is None else chosen()
+    config = None if way is None else config_of(way, k, t)
     if t.runs:
-        configs = configs_of(k, t, device, chosen)
-        yield Launch(k, t, configs, tuple(loads), tuple(stores), partial_stores(k), run_of(k))
+        yield _launch(
+            k, t, device, config, way, tuple(loads), tuple(stores), partial_stores(k), run_of(k)
+        )
         return
     count = 1
     if reducing:
-        count = pieces_of(k, t, device) if choice is None else choice.pieces
+        count = pieces_of(k, t, device) if way is None else way.pieces
     if count <= 1:
-        yield Launch(k, t, configs_of(k, t, device, chosen), tuple(loads), tuple(stores))
+        yield _launch(k, t, device, config, way, tuple(loads), tuple(stores))
         return
-    for s in stages(space, k, t, count, tuple(loads), tuple(stores), device, chosen):
+    for s in split(space, k, t, count, tuple(loads), tuple(stores), device, config):
         if s.shared:
-            configs = configs_of(s.k, s.shared, device, chosen)
-            yield Launch(s.k, s.shared, configs, s.loads, s.stores, s.pieces, s.chunk)
+            yield _launch(
+                s.k, s.shared, device, config, way, s.loads, s.stores, s.pieces, s.chunk, count
+            )
         else:
-            yield from launches(s.k, s.loads, s.stores, device, space)
+            yield from launches(s.k, s.loads, s.stores, device, space, chosen)
 
 
-def config_of(choice: Choice, k: Kernel, t: Tiling) -> TritonConfig:
-    """A choice's block and warps as a way to run a kernel."""
-    if t.cols < 0:
-        return TritonConfig({}, choice.warps, 1)
-    names = ("ROWS", "COLS") if t.rows else ("COLS",)
-    choice.check(len(choice.block) == len(names), f"needs a block of {len(names)} sizes")
-    row = k.sizes[t.cols]
+def _launch(
+    k: Kernel, t: Tiling, device: Device, config: TritonConfig | None, way: Way | None, loads: tuple[Place, ...],
+    stores: tuple[Place, ...], pieces: frozenset[int] = frozenset(), chunk: int = 0, shared: int = 1,
+) -> Launch:  # fmt: skip
+    configs = configs_of(k, t, device, config)
+    deep = modelled_stages(k, t, configs, chunk) if way is None else way.stages
+    return Launch(k, t, configs, deep, loads, stores, pieces, chunk, shared)
+
+
+def config_of(way: Way, k: Kernel, t: Tiling) -> TritonConfig:
+    """A way's block and warps as a configuration of a kernel.
+
+    Raises:
+        CannotLower: the kernel cannot run so.
+    """
+    names = () if t.cols < 0 else ("ROWS", "COLS") if t.rows else ("COLS",)
+    way.check(bool(way.warps), "needs warps")
+    way.check(len(way.block) == len(names), f"needs a block of {len(names)} sizes")
     whole = t.cols in k.reduced and not t.loop_cols
-    choice.check(
-        not whole or choice.block[-1] >= row, f"needs a block with rows of {row} as a whole"
-    )
-    choice.check(
-        not t.runs or run_of(k) % choice.block[0] == 0, "has rows that no run divides into"
-    )
-    choice.check(choice.pieces == 1 or bool(t.axis and not t.runs), "shares what one program has")
-    return TritonConfig(dict(zip(names, choice.block)), choice.warps, 1)
+    if whole:
+        row = k.sizes[t.cols]
+        way.check(way.block[-1] >= row, f"needs a block with rows of {row} as a whole")
+    way.check(not t.runs or run_of(k) % way.block[0] == 0, "has rows that no run divides into")
+    way.check(way.pieces == 1 or bool(t.axis and not t.runs), "shares what one program has")
+    way.check(bool(way.stages) == bool(t.axis), "has stages exactly where there is a loop")
+    return TritonConfig(dict(zip(names, way.block)), way.warps, 1)
 
 
 def choose_region(k: Kernel, loads: int, stores: int, device: Device) -> Choice:
     """How a region runs. loads, stores: how many operands and results the op has."""
     space = Scratch(_START)
-    made = list(launches(k, (_START,) * loads, (_START,) * stores, device, space))
-    if not made:
+    ways = ways_of_kernel(k, loads, stores, device, space)
+    if not ways:
         return Choice("none")
-    t = tiling_of(k)
-    pieces = 1
-    if made[0].chunk and not t.runs:
-        pieces = pieces_of(k, t, device)
-    first = made[0].configs[0]
-    block = tuple(first.constants.values())
-    return Choice("region", space.used, block=block, warps=first.num_warps, pieces=pieces)
+    return Choice("region", space.used).with_ways(ways)
+
+
+def ways_of_kernel(
+    k: Kernel, loads: int, stores: int, device: Device, space: Scratch | None = None
+) -> list[Way]:
+    """The model's choice for each launch of a kernel."""
+    made = launches(k, (_START,) * loads, (_START,) * stores, device, space or Scratch(_START))
+    return [replace(way_of(m.configs[0], m.shared), stages=m.stages) for m in made]

@@ -103,7 +103,7 @@ class Scratch:
         return Place(self.start.space, self.start.index, begin)
 
 
-def stages(
+def split(
     space: Scratch,
     k: Kernel,
     t: Tiling,

@@ -93,6 +93,9 @@ def emit(e: Emitter, name: str, args: list[str], ty: str) -> str:
 
     `ty` is `f32`, `f64`, `vector<Nxf32>` or `vector<Nxf64>`; float16 and bfloat16 are converted
     by the caller.
+
+    Raises:
+        ValueError: there is no such function, or it takes other operands.
     """
     if name not in NAMES:
         raise ValueError(f"'{name}' is not a vector math function; known: {sorted(NAMES)}")

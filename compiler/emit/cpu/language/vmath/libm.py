@@ -40,7 +40,11 @@ def call(m: Arith, function: str, args: list[str]) -> str:
 
 
 def declarations(externals: Iterable[str]) -> list[str]:
-    """Module-level text for these `Emitter.externals`: each function once, in a fixed order."""
+    """Module-level text for these `Emitter.externals`: each function once, in a fixed order.
+
+    Raises:
+        ValueError: a name is no function of libm.
+    """
     functions: set[str] = set()
     helpers: list[str] = []
     for symbol in sorted(set(externals)):

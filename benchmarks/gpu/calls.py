@@ -1,0 +1,82 @@
+"""What a run of the check does, in which order, and how long each part may take: prepared calls.
+
+A GPU may be at hand for a few minutes only, so what is wanted most comes first, and a part that is slow takes its share
+and not the next one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: what runs as functions of `sections`, and besides
+NAMES = ("contractions", "steps", "bandwidth", "numerics", "models", "sanitizer")
+TOOLS = ("memcheck", "racecheck")
+
+
+@dataclass(frozen=True)
+class Part:
+    """section: of `NAMES`. only: rows whose names begin with one of these; all without. share: of the time that is
+    left when the part begins."""
+
+    section: str
+    only: tuple[str, ...] = ()
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """minutes: of a command that must end within ten, with what the script does before and after."""
+
+    what: str
+    parts: tuple[Part, ...]
+    minutes: float = 9.0
+
+
+CALLS = {
+    "products": Call(
+        "checked products and attention, each configuration of our kernels, then races in shared memory",
+        (
+            Part("contractions", ("matmul",), 0.45),
+            Part("contractions", ("attention",), 0.75),
+            Part("sanitizer"),
+        ),
+    ),
+    "gpt2": Call(
+        "training of GPT-2 beside eager, torch.compile and max-autotune, then memory-bound kernels",
+        (Part("steps", ("gpt2 training",)), Part("bandwidth")),
+    ),
+    "resnet": Call(
+        "training of ResNet-50 in mixed precision, then the numerics",
+        (
+            Part("steps", ("resnet50_amp training",), 0.65),
+            Part("numerics", (), 0.8),
+            Part("models"),
+        ),
+    ),
+    "all": Call(
+        "everything, a share of the time for each section",
+        (
+            Part("contractions", ("matmul", "attention"), 0.3),
+            Part("steps", ("gpt2 training", "resnet50_amp training"), 0.5),
+            Part("numerics", (), 0.35),
+            Part("models", (), 0.3),
+            Part("bandwidth", (), 0.3),
+            Part("contractions", ("conv",), 0.4),
+            Part("steps", (), 0.85),
+            Part("sanitizer"),
+        ),
+        8.0,
+    ),
+}
+
+
+def parts_of(call: str, sections: tuple[str, ...]) -> tuple[Part, ...]:
+    """The parts of a call, or those of its parts in the sections that are named; a section that it does not have
+    comes after them, whole."""
+    if not sections:
+        return CALLS[call].parts
+    if call != "all":
+        kept = tuple(part for part in CALLS[call].parts if part.section in sections)
+        rest = tuple(Part(name) for name in sections if name not in {p.section for p in kept})
+        return kept + rest
+    return tuple(Part(name) for name in sections)

@@ -1,0 +1,81 @@
+"""The events of one rank's program, from its IR: computations by their roofline, collectives by the network's model.
+
+Every rank of an SPMD program does the same, so that one stands for all. Works on IR of any stage: a
+`gflow.collective` is a start and its wait at once, and what `gflow-split-collectives` made of it has work between.
+"""
+
+from __future__ import annotations
+
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.mesh import Mesh, mesh_of
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT
+
+from ..ir import cost
+from ..targets import Device
+from ..targets.links import Network
+from .network import Group, group_of, seconds, sent
+from .simulator import COMPUTE, Event
+from .simulator import START as STARTED
+from .simulator import WAIT as WAITED
+
+#: the links of a collective within a node, and between nodes
+NODE, BETWEEN_NODES = "node", "between nodes"
+
+
+def program_events(function: func.FuncOp, device: Device, network: Network) -> list[Event]:
+    """What a rank does in a call of the function, in order.
+
+    Args:
+        device: what each rank computes on.
+        network: how the ranks are joined.
+    """
+    mesh = mesh_of(function)
+    found: list[Event] = []
+    for view in function.regions[0].blocks[0].operations:
+        op = view.operation
+        name = op.name.removeprefix("gflow.")
+        if name in (COLLECTIVE, START):
+            found.append(_started(op, mesh, network))
+        if name in (COLLECTIVE, WAIT):
+            started = op if name == COLLECTIVE else op.operands[0].owner.operation
+            found.append(Event(WAITED, _label(started), collective=_name(started)))
+        elif name != START and (took := cost.seconds(cost.cost_of(op), device)):
+            found.append(Event(COMPUTE, name, took))
+    return found
+
+
+def _started(op: ir.Operation, mesh: Mesh | None, network: Network) -> Event:
+    attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
+    kind, ranks = attrs["kind"], attrs["ranks"]
+    whole = op.results[0] if kind in ("all_gather", "recv") else op.operands[0]
+    nbytes = builder.type_of(whole).nbytes
+    if mesh is not None and attrs.get("axes"):
+        group = group_of(mesh.sizes, sorted(mesh.axes.index(a) for a in attrs["axes"]), network)
+    else:  # a process group: ranks that follow each other
+        group = Group(ranks, min(ranks, network.node))
+    return Event(
+        STARTED,
+        _label(op),
+        seconds(kind, group, nbytes, network),
+        _name(op),
+        links=NODE if group.nodes == 1 else BETWEEN_NODES,
+        nbytes=sent(kind, ranks, nbytes),
+    )
+
+
+def _name(op: ir.Operation) -> str:
+    return f"#{ir.IntegerAttr(op.attributes['sequence']).value}"
+
+
+def _label(op: ir.Operation) -> str:
+    kind = ir.StringAttr(op.attributes["kind"]).value
+    axes = op.attributes["axes"] if "axes" in op.attributes else op.attributes["group"]
+    over = (
+        ", ".join(str(a).strip('"') for a in axes)
+        if isinstance(axes, ir.ArrayAttr)
+        else str(axes).strip('"')
+    )
+    return f"{kind} over {over} {_name(op)}"

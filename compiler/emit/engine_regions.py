@@ -1,0 +1,25 @@
+"""Steps of `gflow.engine` regions: the region in the form that its engine compiles."""
+
+from __future__ import annotations
+
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import EngineStep
+from gflow.dialects.program.form import packed
+
+from ..engines.forms import region_code
+from ..ir.ssa import Op
+from .placement import Placement
+
+
+def region(b: Placement, o: Op) -> None:
+    """`gflow.engine`."""
+    engine = ir.StringAttr(o.op.attributes["engine"]).value
+    b.steps.append(
+        EngineStep(
+            engine,
+            packed(region_code(engine, o.op)),
+            tuple(b.ref(v) for v in o.operands),
+            tuple(b.ref(r) for r in o.results),
+            b.label(o),
+        )
+    )

@@ -1,0 +1,84 @@
+"""What was measured to be fastest, written into the IR: each op's `gflow.kernel` then says how it runs.
+
+{kind = "product", tile = array<i64: 128, 256, 64>, …}    →    {kind = "product", tile = array<i64: 64, 256, 64>, …,
+                                                                tuned = "NVIDIA H200"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gflow.compiler.ir.modules import entry_function
+from gflow.compiler.kernel.selection.choice import Choice, choice_of, way_of
+from gflow.compiler.targets import parse_target
+from gflow.dialects.dialect import make_context
+from gflow.dialects.marks import KERNEL
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import AtenStep, LaunchStep, Program, Step, TritonConfig
+
+from .build import build_with
+from .library_calls import Instead, library_of
+from .program_builder import Builder
+
+
+def with_winners(
+    program: Program, found: Program, calls: Mapping[int, Instead], device: str
+) -> Program:
+    """`found`, with what `autotune.tune` chose for the launches of `program` in its IR.
+
+    calls: of libraries, as `tune` was given them. device: where was measured. Ops that share a launch are left as
+    they are: that has one way to run.
+    """
+    with make_context():
+        module = ir.Module.parse(program.ir)
+        b = Builder(entry_function(module), parse_target(program.target))
+        build_with(b)
+        now = 0
+        for ops, begin, end in b.units:
+            by_library = isinstance(program.steps[begin], LaunchStep) and isinstance(
+                found.steps[now], AtenStep
+            )
+            steps = found.steps[now : now + (1 if by_library else end - begin)]
+            now += len(steps)
+            raced = begin in calls or any(
+                len(b.tried.get(n, ((), 0))[0]) > 1 for n in range(begin, end)
+            )
+            if len(ops) > 1 or not raced:
+                continue
+            choice = choice_of(ops[0].op)
+            if by_library:
+                name = next(name for name, step in calls[begin].calls.items() if step == steps[0])
+                chosen = Choice("pytorch", choice.scratch, library=library_of(name))
+            else:
+                chosen = _chosen(b, choice, begin, steps)
+            ops[0].op.attributes[KERNEL] = replace(chosen, tuned=device).attribute()
+        return replace(found, ir=module.operation.get_asm(enable_debug_info=True))
+
+
+def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Choice:
+    """A choice with the configurations that launches run with now. begin: the number of the first step."""
+    ways = list(choice.ways)
+    for n, step in enumerate(steps, begin):
+        if not isinstance(step, LaunchStep):
+            continue
+        configs, slot = b.tried[n]
+        config, way = configs[step.config], ways[slot]
+        if choice.tile and slot == len(choice.copies):
+            choice = _tiled(choice, config)
+            continue
+        # what a region has on its way is in its text
+        stages = config.num_stages if way.stages == configs[0].num_stages else way.stages
+        ways[slot] = replace(way_of(config, way.pieces), stages=stages)
+    return choice.with_ways(ways) if ways else choice
+
+
+def _tiled(choice: Choice, config: TritonConfig) -> Choice:
+    """The choice for a product that runs with a configuration."""
+    c = config.constants
+    programs = c.get("PERSISTENT", 0)
+    return replace(
+        choice, tile=(c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), warps=config.num_warps, stages=config.num_stages,
+        parts=c.get("PARTS", 1), persistent=programs,
+        loads="descriptors" if programs or c.get("DESCRIPTORS") else "pointers",
+    )  # fmt: skip

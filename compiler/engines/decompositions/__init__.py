@@ -1,0 +1,44 @@
+"""What engines have no op for, in ops of the dialect that they have: one table for all of them.
+
+functions  elementwise ops in simpler ones
+networks   attention, gradients of convolutions and random numbers in products, sums and elementwise ops
+terms      values of the dialect with Python's operators, so that a decomposition reads as its formula
+windows    pooling in slices, sums and comparisons
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gflow.dialects.mlir import ir
+
+from . import functions, networks, windows
+from .terms import Term
+
+#: operands, attributes → results
+Decomposition = Callable[[list[Term], dict[str, Any]], list[Term]]
+
+
+def _one(function: Callable[..., Term]) -> Decomposition:
+    return lambda terms, attrs: [function(*terms, attrs)]
+
+
+DECOMPOSITIONS: dict[str, Decomposition] = {
+    **{name: _one(function) for name, function in functions.FUNCTIONS.items()},
+    "attention": networks.attention,
+    "attention_grad": networks.attention_grad,
+    "avg_pool": _one(windows.avg_pool),
+    "avg_pool_grad": _one(windows.avg_pool_grad),
+    "convolution_weight_grad": _one(networks.weight_grad),
+    "max_pool": lambda terms, attrs: windows.max_pool(terms[0], attrs),
+    "max_pool_grad": _one(windows.max_pool_grad),
+    "partial_sums": _one(networks.partial_sums),
+    "random": _one(networks.random),
+    "reduce": _one(networks.reduce),
+}
+
+
+def decompose(name: str, operands: Sequence[ir.Value], attrs: dict[str, Any]) -> list[ir.Value]:
+    """The results of an op, by its decomposition, built at the current insertion point."""
+    return [t.value for t in DECOMPOSITIONS[name]([Term(v) for v in operands], attrs)]

@@ -1,0 +1,133 @@
+"""Values of the dialect with Python's operators, so that a decomposition reads as its formula.
+
+All functions build ops at the current insertion point and location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gflow.dialects import builder
+from gflow.dialects.mlir import ir
+from gflow.dialects.types import TensorType
+
+
+class Term:
+    """An SSA value; a Python number on the other side of an operator is a constant of its type."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: ir.Value) -> None:
+        self.value = value
+
+    @property
+    def type(self) -> TensorType:
+        return builder.type_of(self.value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.type.dtype
+
+    def like(self, other: Term | float) -> Term:
+        """`other`, or the constant that it is, of this type."""
+        if isinstance(other, Term):
+            return other
+        return Term(builder.splat(other, self.type))
+
+    def __add__(self, other: Term | float) -> Term:
+        return make("add", self, self.like(other))
+
+    def __sub__(self, other: Term | float) -> Term:
+        return make("sub", self, self.like(other))
+
+    def __rsub__(self, other: float) -> Term:
+        return make("sub", self.like(other), self)
+
+    def __mul__(self, other: Term | float) -> Term:
+        return make("mul", self, self.like(other))
+
+    def __truediv__(self, other: Term | float) -> Term:
+        return make("div", self, self.like(other))
+
+    def __rtruediv__(self, other: float) -> Term:
+        return make("div", self.like(other), self)
+
+    def __and__(self, other: Term | float) -> Term:
+        return make("and", self, self.like(other))
+
+    def __or__(self, other: Term | float) -> Term:
+        return make("or", self, self.like(other))
+
+    def __xor__(self, other: Term | float) -> Term:
+        return make("xor", self, self.like(other))
+
+    def __rshift__(self, bits: int) -> Term:
+        return make("shift_right", self, self.like(bits))
+
+    def __neg__(self) -> Term:
+        return make("neg", self)
+
+    def __abs__(self) -> Term:
+        return make("abs", self)
+
+    def is_(self, predicate: str, other: Term | float) -> Term:
+        """Compared by `eq`, `ne`, `lt`, `le`, `gt` or `ge`."""
+        return make("compare", self, self.like(other), predicate=predicate)
+
+    def where(self, a: Term | float, b: Term | float) -> Term:
+        """`a` where this holds, else `b`; at least one of them is a term."""
+        kind = a if isinstance(a, Term) else b
+        assert isinstance(kind, Term)
+        return make("select", self, kind.like(a), kind.like(b))
+
+    def to(self, dtype: str) -> Term:
+        return Term(builder.convert(self.value, dtype))
+
+    def reshape(self, *shape: int) -> Term:
+        return Term(builder.reshape(self.value, shape))
+
+    def permute(self, *dims: int) -> Term:
+        return Term(builder.transpose(self.value, dims))
+
+    def spread(self, shape: Sequence[int], dims: Sequence[int] | None = None) -> Term:
+        """Broadcast: dimension i becomes dimension dims[i] of the result, the last ones without."""
+        return Term(builder.broadcast(self.value, shape, dims))
+
+    def reduce(self, kind: str, *dims: int) -> Term:
+        return make("reduce", self, kind=kind, dims=tuple(sorted(dims)))
+
+    def slice(self, dim: int, start: int, limit: int, stride: int = 1) -> Term:
+        """Positions start:limit:stride of one dimension."""
+        if (start, limit, stride) == (0, self.shape[dim], 1):
+            return self
+        starts, limits, strides = [0] * len(self.shape), list(self.shape), [1] * len(self.shape)
+        starts[dim], limits[dim], strides[dim] = start, limit, stride
+        return make("slice", self, starts=starts, limits=limits, strides=strides)
+
+
+def make(name: str, *terms: Term, **attrs: Any) -> Term:
+    """`gflow.<name>` of one result."""
+    return Term(builder.build(name, [t.value for t in terms], attrs))
+
+
+def splat(value: float, shape: Sequence[int], dtype: str) -> Term:
+    """A constant, the same everywhere."""
+    return Term(builder.splat(value, TensorType(tuple(shape), dtype)))
+
+
+def iota(shape: Sequence[int], dim: int, dtype: str = "i64") -> Term:
+    """The position along `dim`."""
+    return make("iota", shape=tuple(shape), dim=dim, dtype=dtype)
+
+
+def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
+    """The highest power's coefficient first."""
+    total = x.like(coefficients[0])
+    for c in coefficients[1:]:
+        total = total * x + c
+    return total

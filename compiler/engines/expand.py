@@ -1,0 +1,101 @@
+"""Brings a function into the ops that a form has: regions inlined, decompositions put in, constants written out.
+
+    %0 = "gflow.reduce"(%x) {kind = "argmax", dims = array<i64: 1>} : (tensor<4x8xf32>) -> tensor<4xi64>
+
+becomes, for StableHLO,
+
+    %0 = "gflow.reduce"(%x) {kind = "max", …}   %1 = "gflow.broadcast"(%0) …
+    %2 = "gflow.compare"(%x, %1) {predicate = "eq"}   …
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.locations import source_of
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops.structure import CHECK, ENGINE_YIELD
+
+from .decompositions import decompose
+from .form import INLINE, EngineError, Form, call_of
+
+#: problems that an error lists
+_MOST = 8
+
+
+def expand(block: ir.Block, form: Form, checks: bool = False) -> int:
+    """Rewrite a block in place, until all that is in it is of the form; returns how many checks were left out.
+
+    checks: whether checks may be left out.
+
+    Raises:
+        EngineError: there are ops that cannot be brought into the form.
+    """
+    dropped = 0
+    for view in list(block.operations):
+        if checks and view.operation.name == f"gflow.{CHECK}":
+            view.operation.erase()
+            dropped += 1
+    while _round(block, form):
+        pass
+    _sweep(block)
+    return dropped
+
+
+def _round(block: ir.Block, form: Form) -> bool:
+    """Take every op one step further; whether there was any to take.
+
+    Raises:
+        EngineError: as `expand`.
+    """
+    problems: list[str] = []
+    changed = False
+    for op in [o.operation for o in block.operations]:
+        name = op.name.removeprefix("gflow.")
+        if name == op.name or name in ("yield", ENGINE_YIELD):
+            continue
+        if name in INLINE:
+            results = _inlined(op)
+        else:
+            call = call_of(op)
+            why = form.why_not(call)
+            if why:
+                problems.append(f"gflow.{name} of {source_of(op)}: {why}")
+                continue
+            if form.has(call):
+                continue
+            with ir.InsertionPoint(op), op.location:
+                results = decompose(name, list(op.operands), call.attrs)
+        for old, new in zip(op.results, results):
+            old.replace_all_uses_with(new)
+        op.erase()
+        changed = True
+    if problems:
+        problems = list(dict.fromkeys(problems))
+        more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
+        listed = "\n  ".join(problems[:_MOST])
+        raise EngineError(f"cannot be written as {form.name}:\n  {listed}{more}")
+    return changed
+
+
+def _inlined(op: ir.Operation) -> list[ir.Value]:
+    """What a region's results are, its ops being copied in front of it."""
+    block = op.regions[0].blocks[0]
+    known = dict(zip(block.arguments, op.operands))
+    with ir.InsertionPoint(op):
+        for view in block.operations:
+            inner = view.operation
+            operands = [known[v] for v in inner.operands]
+            if inner.name in ("gflow.yield", f"gflow.{ENGINE_YIELD}"):
+                return operands
+            copy = inner.clone()
+            for n, v in enumerate(operands):
+                copy.operands[n] = v
+            known.update(zip(inner.results, copy.results))
+    raise AssertionError("a region ends in a yield")
+
+
+def _sweep(block: ir.Block) -> None:
+    """Ops whose results nobody needs go; all that are left are pure."""
+    for view in reversed(list(block.operations)):
+        op = view.operation
+        if op.results and all(next(iter(r.uses), None) is None for r in op.results):
+            op.erase()

@@ -1,0 +1,128 @@
+"""What a form for engines is: for each op that it has, how it is written; and which ops are brought into it how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gflow.compiler.ir.errors import CompileError
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, START, WAIT
+from gflow.dialects.ops.structure import ENGINE, ENGINE_YIELD
+from gflow.dialects.types import COMPLEX, TensorType, type_of
+
+from .decompositions import DECOMPOSITIONS, functions
+
+
+class EngineError(CompileError):
+    """A program, or a part of it, cannot be given to an engine; the message says what, where, and the way out."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """An op as plain data. results: their types."""
+
+    op: ir.Operation
+    name: str
+    attrs: dict[str, Any]
+    operands: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+
+    @property
+    def type(self) -> TensorType:
+        """The (first) result's type."""
+        return self.results[0]
+
+
+def call_of(op: ir.Operation) -> Call:
+    """An op of the dialect as plain data."""
+    name = op.name.removeprefix("gflow.")
+    definition = OPS[name]
+    attrs = read(definition, op.attributes) if definition.attrs else {}
+    return Call(
+        op,
+        name,
+        attrs,
+        tuple(type_of(v) for v in op.operands),
+        tuple(type_of(v) for v in op.results),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a form writes an op.
+
+    shown: its ops, for the docs. write: gets the writer, the call and what its operands are called there, gives what
+    its results are. when: whether this call is one that the form has; others are decomposed.
+    """
+
+    shown: str
+    write: Callable[[Any, Call, list[Any]], list[Any]]
+    when: Callable[[Call], bool] | None = None
+
+    @property
+    def partly(self) -> bool:
+        """Whether there are calls that are decomposed."""
+        return self.when is not None
+
+
+#: ops that no engine's form has, and why; `inline`: their region stands for them
+NOWHERE = {
+    "aten": "a call into PyTorch; the op stays with gflow",
+    "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
+    "files that are written leave it out",
+    **dict.fromkeys(
+        (COLLECTIVE, START, WAIT),
+        "a collective is a step of gflow's: its process groups are PyTorch's",
+    ),
+    "reshard": "a program for one device has none: gflow-partition makes collectives of it",
+    SHARD: "which rank this is, only gflow knows",
+}
+#: ops of regions: what is inside of them is written
+INLINE = ("fused", "yield", ENGINE, ENGINE_YIELD)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form: its name, and a row for each op that it has.
+
+    dtypes: the element types that its engines take. without: ops that it cannot have, decomposed or not, and why.
+    refuse: why it cannot have one call; "" if it can.
+    """
+
+    name: str
+    rows: dict[str, Row] = field(repr=False)
+    dtypes: frozenset[str]
+    without: dict[str, str] = field(default_factory=dict)
+    refuse: Callable[[Call], str] = lambda call: ""
+
+    def why_not(self, call: Call) -> str:
+        """Why an op cannot be brought into this form; "" if it can."""
+        for without in (NOWHERE, self.without):
+            if call.name in without:
+                return without[call.name]
+        for ty in (*call.operands, *call.results):
+            if ty.dtype not in self.dtypes:
+                kind = "complex numbers" if ty.dtype in COMPLEX else ty.dtype
+                return f"{self.name} has no {kind}"
+        if refused := self.refuse(call):
+            return refused
+        if call.name in INLINE or self.has(call) or decomposes(call):
+            return ""
+        dtype = (call.operands or call.results)[0].dtype
+        return f"{self.name} has no gflow.{call.name} of {dtype}"
+
+    def has(self, call: Call) -> bool:
+        """Whether the form has an op (or a few) for this call."""
+        row = self.rows.get(call.name)
+        return row is not None and (row.when is None or row.when(call))
+
+
+def decomposes(call: Call) -> bool:
+    """Whether there is a decomposition for this call."""
+    if call.name in functions.FUNCTIONS:
+        return functions.applies(call.name, (call.operands or call.results)[0].dtype)
+    return call.name in DECOMPOSITIONS

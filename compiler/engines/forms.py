@@ -1,0 +1,42 @@
+"""The forms that programs are written in, and the engines that read them, by name."""
+
+from __future__ import annotations
+
+from gflow.dialects.mlir import ir
+
+from .form import Form
+from .onnx.rows import FORM as ONNX
+from .stablehlo.rows import FORM as STABLEHLO
+
+FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
+
+#: the form that an engine reads
+READS = {"xla": "stablehlo", "onnxruntime": "onnx"}
+
+
+def form_of(engine: str) -> Form:
+    """The form of an engine.
+
+    Raises:
+        ValueError: there is no such engine.
+    """
+    if engine not in READS:
+        raise ValueError(f"no engine named {engine!r} (known: {', '.join(READS)})")
+    return FORMS[READS[engine]]
+
+
+def region_code(engine: str, op: ir.Operation) -> bytes:
+    """A `gflow.engine` region as a file that its engine compiles.
+
+    Raises:
+        EngineError: it has ops that the form has not.
+    """
+    if READS[engine] == "onnx":
+        # start-up: one writer is loaded
+        from .onnx.write import write_region as write_onnx
+
+        return write_onnx(op)
+    # start-up: one writer is loaded
+    from .stablehlo.write import portable, write_region
+
+    return portable(write_region(op))

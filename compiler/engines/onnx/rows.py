@@ -1,0 +1,349 @@
+"""How each op of the dialect is written in ONNX (opset 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gflow.dialects.constants import element_bytes, is_splat
+from gflow.dialects.ops.compute import conv_dims, kernel_dims
+
+from ..decompositions import windows
+from ..form import Call, Form, Row
+from .writer import NUMPY, Writer
+
+Names = list[str]
+When = Callable[[Call], bool]
+
+
+def _dtype(call: Call) -> str:
+    return call.operands[0].dtype
+
+
+def _of(*dtypes: str) -> When:
+    return lambda call: _dtype(call) in dtypes
+
+
+#: what engines compute with; bytes go through int32
+_NUMBERS = _of("f32", "f64", "i64", "i32", "ui8")
+_FLOATS, _F32 = _of("f32", "f64"), _of("f32")
+
+
+def _node(kind: str, when: When = _NUMBERS, partly: bool = True) -> Row:
+    """An op that ONNX has as it is."""
+
+    def write(w: Writer, call: Call, names: Names) -> Names:
+        return [w.node(kind, names)]
+
+    return Row(f"`{kind}`", write, when if partly else None)
+
+
+def _arithmetic(kind: str) -> Row:
+    """The same of numbers: bytes through int32."""
+
+    def write(w: Writer, call: Call, names: Names) -> Names:
+        if _dtype(call) != "ui8":
+            return [w.node(kind, names)]
+        return [w.cast(w.node(kind, [w.cast(x, "i32") for x in names]), "ui8")]
+
+    return Row(f"`{kind}`", write)
+
+
+def _extreme(kind: str, of_bools: str) -> Row:
+    """The larger or smaller; a NaN is what it is with another number added."""
+
+    def write(w: Writer, call: Call, names: Names) -> Names:
+        dtype = _dtype(call)
+        if dtype == "i1":
+            return [w.node(of_bools, names)]
+        if dtype == "ui8":
+            return [w.cast(w.node(kind, [w.cast(x, "i32") for x in names]), "ui8")]
+        found = w.node(kind, names)
+        if dtype in ("f32", "f64"):
+            bad = w.node("Or", [w.node("IsNaN", [x]) for x in names])
+            found = w.node("Where", [bad, w.scalar(float("nan"), dtype), found])
+        return [found]
+
+    return Row(f"`{kind}`, `IsNaN`, `Where`", write)
+
+
+def _bits(of_bools: str, of_integers: str) -> Row:
+    def write(w: Writer, call: Call, names: Names) -> Names:
+        return [w.node(of_bools if _dtype(call) == "i1" else of_integers, names)]
+
+    return Row(f"`{of_bools}`, `{of_integers}`", write)
+
+
+def _div(w: Writer, call: Call, names: Names) -> Names:
+    a, b = names
+    dtype = _dtype(call)
+    if dtype in ("f32", "f64"):
+        return [w.node("Div", names)]
+    wide = "i32" if dtype == "ui8" else dtype
+    if dtype == "ui8":
+        a, b = w.cast(a, "i32"), w.cast(b, "i32")
+    zero, one = w.scalar(0, wide), w.scalar(1, wide)
+    nothing = w.node("Equal", [b, zero])
+    found = w.node("Div", [a, w.node("Where", [nothing, one, b])])
+    found = w.node("Where", [nothing, zero, found])
+    return [w.cast(found, "ui8") if dtype == "ui8" else found]
+
+
+def _neg(w: Writer, call: Call, names: Names) -> Names:
+    if _dtype(call) != "ui8":
+        return [w.node("Neg", names)]
+    return [w.cast(w.node("Neg", [w.cast(names[0], "i32")]), "ui8")]
+
+
+_COMPARISONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater",
+                "ge": "GreaterOrEqual"}  # fmt: skip
+
+
+def _compare(w: Writer, call: Call, names: Names) -> Names:
+    if _dtype(call) in ("i1", "ui8"):
+        names = [w.cast(x, "i32") for x in names]
+    predicate = call.attrs["predicate"]
+    found = w.node(_COMPARISONS[predicate], names)
+    return [w.node("Not", [found]) if predicate == "ne" else found]
+
+
+def _select(w: Writer, call: Call, names: Names) -> Names:
+    pred, a, b = names
+    if call.type.dtype != "i1":
+        return [w.node("Where", names)]
+    return [w.cast(w.node("Where", [pred, w.cast(a, "i32"), w.cast(b, "i32")]), "i1")]
+
+
+def _convert(w: Writer, call: Call, names: Names) -> Names:
+    return [w.cast(names[0], call.type.dtype)]
+
+
+# -- shapes
+
+
+def _constant(w: Writer, call: Call, names: Names) -> Names:
+    attribute, ty = call.op.attributes["value"], call.type
+    data: np.ndarray = np.frombuffer(element_bytes(attribute, ty), NUMPY[ty.dtype])
+    if is_splat(attribute) and ty.numel > 1:
+        one = w.constant(data[:1].reshape([1] * ty.rank))
+        return [w.node("Expand", [one, w.ints(ty.shape)])]
+    return [w.constant(data[: ty.numel].reshape(ty.shape))]
+
+
+def _iota(w: Writer, call: Call, names: Names) -> Names:
+    shape, dim, dtype = call.type.shape, call.attrs["dim"], call.type.dtype
+    if not shape:
+        return [w.scalar(0, dtype)]
+    line: np.ndarray = np.arange(shape[dim]).astype(NUMPY[dtype])
+    line = line.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    return [w.node("Expand", [w.constant(line), w.ints(shape)])]
+
+
+def _broadcast(w: Writer, call: Call, names: Names) -> Names:
+    inner = [1] * call.type.rank
+    for size, d in zip(call.operands[0].shape, call.attrs["dims"]):
+        inner[d] = size
+    return [w.node("Expand", [w.reshape(names[0], inner), w.ints(call.type.shape)])]
+
+
+def _slice(w: Writer, call: Call, names: Names) -> Names:
+    if not call.type.rank:
+        return names
+    a = call.attrs
+    axes = range(call.type.rank)
+    parts = [w.ints(v) for v in (a["starts"], a["limits"], axes, a["strides"])]
+    return [w.node("Slice", [names[0], *parts])]
+
+
+def _pad(w: Writer, call: Call, names: Names) -> Names:
+    if not call.type.rank:
+        return names[:1]
+    pads = w.ints([*call.attrs["low"], *call.attrs["high"]])
+    if call.type.dtype != "i1":
+        return [w.node("Pad", [names[0], pads, names[1]])]
+    x, value = (w.cast(v, "i32") for v in names)
+    return [w.cast(w.node("Pad", [x, pads, value]), "i1")]
+
+
+def _reverse(w: Writer, call: Call, names: Names) -> Names:
+    dims = list(call.attrs["dims"])
+    ends = [-(1 << 62)] * len(dims)
+    parts = [w.ints(v) for v in ([-1] * len(dims), ends, dims, [-1] * len(dims))]
+    return [w.node("Slice", [names[0], *parts])]
+
+
+def _gather(w: Writer, call: Call, names: Names) -> Names:
+    if not call.type.rank:
+        return names[:1]
+    return [w.node("GatherElements", names, axis=call.attrs["dim"])]
+
+
+def _index_add(w: Writer, call: Call, names: Names) -> Names:
+    x, index, source = call.operands
+    dim = call.attrs["dim"]
+    if not source.numel:
+        return names[:1]
+    flat = (*x.shape[:dim], index.numel, *x.shape[dim + 1 :])
+    line = w.reshape(names[1], [index.numel if d == dim else 1 for d in range(x.rank)])
+    places = w.node("Expand", [line, w.ints(flat)])
+    updates = w.reshape(names[2], flat)
+    return [w.node("ScatterElements", [names[0], places, updates], axis=dim, reduction="add")]
+
+
+# -- reductions, products, windows
+
+_REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin",
+               "any": "ReduceMax", "all": "ReduceMin"}  # fmt: skip
+
+
+def _reduce(w: Writer, call: Call, names: Names) -> Names:
+    kind, dims = call.attrs["kind"], list(call.attrs["dims"])
+    if not dims:
+        return names
+    dtype = call.type.dtype
+    (x,) = names
+    if dtype in ("i1", "ui8"):
+        x = w.cast(x, "i32")
+    found = w.node(_REDUCTIONS[kind], [x, w.ints(dims)], keepdims=0)
+    if dtype in ("i1", "ui8"):
+        return [w.cast(found, dtype)]
+    if kind in ("max", "min") and dtype in ("f32", "f64"):
+        bad = w.cast(w.node("IsNaN", [x]), "i32")
+        bad = w.cast(w.node("ReduceMax", [bad, w.ints(dims)], keepdims=0), "i1")
+        found = w.node("Where", [bad, w.scalar(float("nan"), dtype), found])
+    return [found]
+
+
+def _reduces(call: Call) -> bool:
+    return call.attrs["kind"] not in ("argmax", "argmin") and call.attrs["dtype"] is None
+
+
+def _first(w: Writer, call: Call, x: str, rank: int) -> str:
+    """Channels first."""
+    n, c, spatial = conv_dims(call.attrs["layout"], rank)
+    return w.transpose(x, (n, c, *spatial))
+
+
+def _back(w: Writer, call: Call, x: str) -> str:
+    n, c, spatial = conv_dims(call.attrs["layout"], call.type.rank)
+    order = (n, c, *spatial)
+    return w.transpose(x, [order.index(d) for d in range(call.type.rank)])
+
+
+def _convolution(w: Writer, call: Call, names: Names) -> Names:
+    a, rank = call.attrs, call.type.rank
+    x, weight = (_first(w, call, v, rank) for v in names)
+    found = w.node(
+        "Conv", [x, weight], strides=list(a["stride"]), pads=[*a["padding"], *a["padding"]],
+        dilations=list(a["dilation"]), group=a["groups"],
+    )  # fmt: skip
+    return [_back(w, call, found)]
+
+
+def _convolution_input_grad(w: Writer, call: Call, names: Names) -> Names:
+    a, rank = call.attrs, call.type.rank
+    dy, weight = call.operands
+    _, _, spatial = conv_dims(a["layout"], rank)
+    _, _, sizes = kernel_dims(a["layout"], rank)
+    more = [
+        call.type.shape[d] - ((dy.shape[d] - 1) * s + dl * (weight.shape[k] - 1) + 1 - 2 * p)
+        for d, k, s, p, dl in zip(spatial, sizes, a["stride"], a["padding"], a["dilation"])
+    ]
+    one, two = (_first(w, call, v, rank) for v in names)
+    found = w.node(
+        "ConvTranspose", [one, two], strides=list(a["stride"]), pads=[*a["padding"], *a["padding"]],
+        dilations=list(a["dilation"]), group=a["groups"], output_padding=more,
+    )  # fmt: skip
+    return [_back(w, call, found)]
+
+
+def _avg_pool(w: Writer, call: Call, names: Names) -> Names:
+    a = call.attrs
+    found = w.node(
+        "AveragePool", [_first(w, call, names[0], call.type.rank)], kernel_shape=list(a["kernel"]),
+        strides=list(a["stride"]), pads=[*a["padding"], *a["padding"]],
+        count_include_pad=int(bool(a.get("count_padding"))),
+    )  # fmt: skip
+    return [_back(w, call, found)]
+
+
+def _averages(call: Call) -> bool:
+    a = call.attrs
+    return windows.regular(a) and _F32(call) and a["divisor"] is None and not a["ceil_mode"]
+
+
+def _identity(w: Writer, call: Call, names: Names) -> Names:
+    return list(names)
+
+
+def _shaped(kind: str) -> Callable[[Writer, Call, Sequence[str]], Names]:
+    return lambda w, call, names: [w.node(kind, names, axis=call.attrs["dim"])]
+
+
+ROWS: dict[str, Row] = {
+    **{name: _arithmetic(kind) for name, kind in {"add": "Add", "sub": "Sub", "mul": "Mul"}.items()},
+    "div": Row("`Div`; of integers 0 where b is 0, by `Where`", _div),
+    "maximum": _extreme("Max", "Or"),
+    "minimum": _extreme("Min", "And"),
+    "pow": _node("Pow", _FLOATS),
+    "fmod": Row("`Mod`", lambda w, c, v: [w.node("Mod", v, fmod=1)], _FLOATS),
+    "and": _bits("And", "BitwiseAnd"),
+    "or": _bits("Or", "BitwiseOr"),
+    "xor": _bits("Xor", "BitwiseXor"),
+    "not": _bits("Not", "BitwiseNot"),
+    "compare": Row("`Equal`, `Less`, `Greater`, …", _compare),
+    "select": Row("`Where`", _select),
+    "convert": Row("`Cast`", _convert),
+    "neg": Row("`Neg`", _neg),
+    **{name: _node(kind, partly=False) for name, kind in {
+        "abs": "Abs", "floor": "Floor", "ceil": "Ceil", "round": "Round", "is_nan": "IsNaN",
+        "is_inf": "IsInf", "sqrt": "Sqrt", "reciprocal": "Reciprocal", "exp": "Exp", "log": "Log",
+        "tanh": "Tanh", "sigmoid": "Sigmoid", "sin": "Sin", "cos": "Cos",
+    }.items()},
+    **{name: _node(kind, _F32) for name, kind in {
+        "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "asinh": "Asinh",
+        "erf": "Erf",
+    }.items()},
+    "constant": Row("initializer, `Expand`", _constant),
+    "iota": Row("initializer, `Expand`", _iota),
+    "reshape": Row("`Reshape`", lambda w, c, v: [w.reshape(v[0], c.type.shape)]),
+    "transpose": Row("`Transpose`", lambda w, c, v: [w.transpose(v[0], c.attrs["permutation"])]),
+    "broadcast": Row("`Reshape`, `Expand`", _broadcast),
+    "slice": Row("`Slice`", _slice),
+    "pad": Row("`Pad`", _pad),
+    "concatenate": Row("`Concat`", _shaped("Concat")),
+    "reverse": Row("`Slice`", _reverse),
+    "take": Row("`Gather`", _shaped("Gather")),
+    "gather": Row("`GatherElements`", _gather),
+    "index_add": Row("`ScatterElements`", _index_add),
+    "reduce": Row("`ReduceSum`, `ReduceMax`, …", _reduce, _reduces),
+    "matmul": _node("MatMul", partly=False),
+    "convolution": Row("`Conv`", _convolution),
+    "convolution_input_grad": Row("`ConvTranspose`", _convolution_input_grad),
+    # engines' MaxPool passes over NaN and -inf: decomposed
+    "avg_pool": Row("`AveragePool`", _avg_pool, _averages),
+    "optimization_barrier": Row("none: its operands", _identity),
+}  # fmt: skip
+
+#: ops that engines have no kernel of float64 for, nor what they are decomposed to
+_F32_ONLY = frozenset(
+    {
+        "convolution",
+        "convolution_input_grad",
+        "convolution_weight_grad",
+        "atan",
+        "atan2",
+        "asin",
+        "acos",
+    }
+)
+
+
+def _refuse(call: Call) -> str:
+    if call.name in _F32_ONLY and call.type.dtype == "f64":
+        return f"engines that read ONNX have no gflow.{call.name} of f64 on the CPU"
+    return ""
+
+
+FORM = Form("ONNX", ROWS, frozenset(NUMPY), refuse=_refuse)

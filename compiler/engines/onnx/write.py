@@ -1,0 +1,124 @@
+"""A function of the dialect, or a region, as an ONNX model.
+
+Arguments and results have the names that the author's program gives them (`x`, `model.0.weight`); values between are
+named by the module that they come from and the node that makes them (`model.0/MatMul`). Updates are outputs, named
+after the argument with `.new` behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gflow.compiler.ir.locations import source_of
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.types import TensorType, type_of
+
+from ..expand import expand
+from ..form import EngineError, call_of
+from .rows import FORM
+from .writer import IR_VERSION, NUMBERS, OPSET, Writer
+
+#: bytes that a file of protocol buffers can hold
+_MOST_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Written:
+    """model: an `onnx.ModelProto`. checks: how many checks were left out."""
+
+    model: Any
+    checks: int
+
+
+def write_function(
+    function: func.FuncOp, checks: bool = False, values: Mapping[str, np.ndarray] | None = None
+) -> Written:
+    """A function as a model; `function` stays as it is.
+
+    checks: whether checks may be left out. values: of arguments that become initializers, by name.
+
+    Raises:
+        EngineError: it has ops that ONNX has no form for, or is too large for a file.
+    """
+    with function.context, ir.Location.unknown(function.context):
+        scratch = ir.Module.create()
+        with ir.InsertionPoint(scratch.body):
+            copy = function.operation.clone()
+        block = copy.regions[0].blocks[0]
+        dropped = expand(block, FORM, checks)
+        names = _names(function, "arg_attrs", len(block.arguments))
+        end = list(block.operations)[-1].operation
+        results = _names(function, "res_attrs", len(end.operands))
+        return Written(_written(block, names, results, values or {}), dropped)
+
+
+def write_region(op: ir.Operation) -> bytes:
+    """The region of an op as a file; the op stays as it is.
+
+    Raises:
+        EngineError: as `write_function`.
+    """
+    with op.context, ir.Location.unknown(op.context):
+        scratch = ir.Module.create()
+        with ir.InsertionPoint(scratch.body):
+            copy = op.clone()
+        block = copy.regions[0].blocks[0]
+        expand(block, FORM)
+        names = [f"in{n}" for n in range(len(op.operands))]
+        results = [f"out{n}" for n in range(len(op.results))]
+        return _written(block, names, results, {}).SerializeToString()
+
+
+def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
+    prefix = "argument" if attribute == "arg_attrs" else "result"
+    found = [f"{prefix}.{n}" for n in range(count)]
+    if attribute in function.attributes:
+        for n, given in enumerate(ir.ArrayAttr(function.attributes[attribute])):
+            attrs = ir.DictAttr(given)
+            if "gflow.name" in attrs:
+                found[n] = ir.StringAttr(attrs["gflow.name"]).value
+            if "gflow.alias" in attrs:
+                found[n] += ".new"
+    return found
+
+
+def _written(
+    block: ir.Block, names: Sequence[str], results: Sequence[str], values: Mapping[str, np.ndarray]
+) -> Any:
+    w = Writer()
+    known: dict[ir.Value, str] = {}
+    inputs = []
+    for argument, name in zip(block.arguments, names):
+        if name in values:
+            known[argument] = w.constant(values[name], name)
+        else:
+            known[argument] = w.name(name)
+            inputs.append(_value(w, known[argument], type_of(argument)))
+    *body, end = [o.operation for o in block.operations]
+    for op in body:
+        w.scope = source_of(op).module
+        call = call_of(op)
+        made = FORM.rows[call.name].write(w, call, [known[v] for v in op.operands])
+        known.update(zip(op.results, made))
+    outputs = []
+    for v, wanted in zip(end.operands, results):
+        name = w.name(wanted)
+        w.nodes.append(w.helper.make_node("Identity", [known[v]], [name], name=name))
+        outputs.append(_value(w, name, type_of(v)))
+    if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
+        raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
+    graph = w.helper.make_graph(w.nodes, "main", inputs, outputs, w.initializers)
+    return w.helper.make_model(
+        graph,
+        opset_imports=[w.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="gflow",
+    )
+
+
+def _value(w: Writer, name: str, ty: TensorType) -> Any:
+    return w.helper.make_tensor_value_info(name, NUMBERS[ty.dtype], list(ty.shape))

@@ -1,0 +1,85 @@
+"""Collects ONNX nodes and initializers: what all rows of the table do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+#: the opset that nodes are of, and the version of the file's form
+OPSET, IR_VERSION = 21, 10
+
+#: element types: numpy's, and ONNX's number
+NUMPY = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "i64": np.int64,
+    "i32": np.int32,
+    "ui8": np.uint8,
+    "i1": np.bool_,
+}
+NUMBERS = {"f32": 1, "ui8": 2, "i32": 6, "i64": 7, "i1": 9, "f64": 11}
+
+
+class Writer:
+    """Nodes by op type; values are names.
+
+    onnx: the package's helpers. scope: what names of new values begin with: the module that an op comes from.
+    """
+
+    def __init__(self) -> None:
+        # start-up: loaded when a file of ONNX is written
+        from onnx import helper, numpy_helper
+
+        self.helper, self._tensors = helper, numpy_helper
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self.scope = ""
+        self._taken: set[str] = set()
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def name(self, wanted: str) -> str:
+        """A name that no other value has."""
+        found, n = wanted, 1
+        while found in self._taken:
+            found, n = f"{wanted}_{n}", n + 1
+        self._taken.add(found)
+        return found
+
+    def node(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """The result of a node that has one."""
+        scope = f"{self.scope}/" if self.scope else ""
+        result = self.name(f"{scope}{kind}")
+        made = self.helper.make_node(kind, list(inputs), [result], name=result, **attributes)
+        self.nodes.append(made)
+        return result
+
+    def constant(self, array: np.ndarray, name: str = "") -> str:
+        """An initializer; equal unnamed ones are one."""
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if not name and key in self._constants:
+            return self._constants[key]
+        found = self.name(name or "constant")
+        self.initializers.append(self._tensors.from_array(array, found))
+        if not name:
+            self._constants[key] = found
+        return found
+
+    def scalar(self, value: float, dtype: str) -> str:
+        return self.constant(np.array(value, NUMPY[dtype]))
+
+    def ints(self, values: Sequence[int]) -> str:
+        return self.constant(np.array(list(values), np.int64))
+
+    def cast(self, x: str, dtype: str) -> str:
+        return self.node("Cast", [x], to=NUMBERS[dtype])
+
+    def reshape(self, x: str, shape: Sequence[int]) -> str:
+        return self.node("Reshape", [x, self.ints(shape)], allowzero=1)
+
+    def transpose(self, x: str, permutation: Sequence[int]) -> str:
+        if list(permutation) == list(range(len(permutation))):
+            return x
+        return self.node("Transpose", [x], perm=list(permutation))

@@ -1,0 +1,112 @@
+"""A function of the dialect as a StableHLO module.
+
+    func.func @f(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
+      %0 = "gflow.matmul"(%x, %w) : …
+
+becomes
+
+    func.func public @main(%arg0: tensor<4x8xf32>, %arg1: tensor<8x3xf32>) -> tensor<4x3xf32> {
+      %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : …
+
+Arguments' and results' names are in the locations; updates are results after the others, as in the dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gflow.dialects.mlir import func, ir, stablehlo
+
+from ..expand import expand
+from ..form import EngineError, call_of
+from .rows import FORM
+from .writer import Writer
+
+
+@dataclass(frozen=True)
+class Written:
+    """module: verified. checks: how many checks were left out."""
+
+    module: ir.Module
+    checks: int
+
+
+def write_function(function: func.FuncOp, checks: bool = False) -> Written:
+    """A function as a module with one public function, `main`; `function` stays as it is.
+
+    checks: whether checks may be left out.
+
+    Raises:
+        EngineError: it has ops that StableHLO has no form for.
+    """
+    context = function.context
+    stablehlo().register_dialect(context)
+    with context, ir.Location.unknown(context):
+        scratch = ir.Module.create()
+        with ir.InsertionPoint(scratch.body):
+            copy = function.operation.clone()
+        block = copy.regions[0].blocks[0]
+        dropped = expand(block, FORM, checks)
+        return Written(_written(block, _names(function)), dropped)
+
+
+def portable(module: ir.Module) -> bytes:
+    """A module as a portable artifact: bytes that later (and somewhat earlier) versions of StableHLO read."""
+    bindings = stablehlo()
+    version = bindings.get_current_version()
+    return bindings.serialize_portable_artifact_str(str(module), version)
+
+
+def write_region(op: ir.Operation) -> ir.Module:
+    """The region of an op as a module; the op stays as it is.
+
+    Raises:
+        EngineError: as `write_function`.
+    """
+    stablehlo().register_dialect(op.context)
+    with op.context, ir.Location.unknown(op.context):
+        scratch = ir.Module.create()
+        with ir.InsertionPoint(scratch.body):
+            copy = op.clone()
+        block = copy.regions[0].blocks[0]
+        expand(block, FORM)
+        return _written(block, [])
+
+
+def _names(function: func.FuncOp) -> list[str]:
+    if "arg_attrs" not in function.attributes:
+        return []
+    found = []
+    for given in ir.ArrayAttr(function.attributes["arg_attrs"]):
+        attrs = ir.DictAttr(given)
+        found.append(ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else "")
+    return found
+
+
+def _written(block: ir.Block, names: Sequence[str]) -> ir.Module:
+    module = ir.Module.create()
+    types = [a.type for a in block.arguments]
+    *body, end = [o.operation for o in block.operations]
+    results = [v.type for v in end.operands]
+    with ir.InsertionPoint(module.body):
+        main = func.FuncOp("main", ir.FunctionType.get(types, results), visibility="public")
+    locations = [
+        ir.Location.name(names[n]) if n < len(names) and names[n] else ir.Location.unknown()
+        for n in range(len(types))
+    ]
+    main.regions[0].blocks.append(*types, arg_locs=locations)
+    entry = main.regions[0].blocks[0]
+    known = dict(zip(block.arguments, entry.arguments))
+    writer = Writer()
+    with ir.InsertionPoint(entry):
+        for op in body:
+            with op.location:
+                call = call_of(op)
+                row = FORM.rows[call.name]
+                made = row.write(writer, call, [known[v] for v in op.operands])
+            known.update(zip(op.results, made))
+        func.ReturnOp([known[v] for v in end.operands])
+    if not module.operation.verify():
+        raise EngineError("the StableHLO module does not verify")
+    return module

@@ -1,0 +1,119 @@
+"""Ops that only move or make elements, as copies between places, and as kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.program import Place
+from gflow.dialects.types import TensorType
+
+from ..ir.ssa import Body, Op
+from .description import Access, Kernel, Node, simplify
+
+
+class Placed(Protocol):
+    """What says where values lie."""
+
+    @property
+    def body(self) -> Body:
+        """The function's values."""
+
+    def place(self, value: int) -> Place:
+        """The address of a value's first element."""
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        """A value's strides in memory, in elements."""
+
+
+class Copy(NamedTuple):
+    """Elements of type `ty` from one place to another; strides in elements, negative ones walk backwards."""
+
+    source: Place
+    source_strides: tuple[int, ...]
+    target: Place
+    target_strides: tuple[int, ...]
+    ty: TensorType
+
+
+def shifted(place: Place, elements: int, ty: TensorType) -> Place:
+    """The address of an element that lies `elements` after the one at `place`."""
+    return place._replace(offset=place.offset + elements * ty.itemsize)
+
+
+def counting(b: Placed, o: Op) -> tuple[list[Node], tuple[int, ...]]:
+    """The nodes of an iota, and the walk of its index."""
+    dim = read(OPS["iota"], o.op.attributes)["dim"]
+    ty = b.body.types[o.results[0]]
+    nodes = [Node("index", "i64", slot=0)]
+    if ty.dtype != "i64":
+        nodes.append(Node("convert", ty.dtype, (0,), {"dtype": ty.dtype}))
+    return nodes, tuple(int(d == dim) for d in range(ty.rank))
+
+
+def concatenation(b: Placed, o: Op) -> Iterator[Copy]:
+    """Each operand to its part of the result."""
+    (r,) = o.results
+    dim = read(OPS["concatenate"], o.op.attributes)["dim"]
+    ty, strides = b.body.types[r], b.strides(r)
+    start = 0
+    for x in o.operands:
+        part = b.body.types[x]
+        target = shifted(b.place(r), start * strides[dim], ty)
+        yield Copy(b.place(x), b.strides(x), target, strides, part)
+        start += part.shape[dim]
+
+
+def reversal(b: Placed, o: Op) -> Iterator[Copy]:
+    """One copy that reads from the last element on; none of no elements."""
+    (x,), (r,) = o.operands, o.results
+    dims = read(OPS["reverse"], o.op.attributes)["dims"]
+    ty, own = b.body.types[x], b.strides(x)
+    if ty.numel == 0:
+        return
+    start = shifted(b.place(x), sum((ty.shape[d] - 1) * own[d] for d in dims), ty)
+    flipped = tuple(-s if d in dims else s for d, s in enumerate(own))
+    yield Copy(start, flipped, b.place(r), b.strides(r), ty)
+
+
+class Moved(NamedTuple):
+    """A kernel of one load, if it has a source, and one store."""
+
+    k: Kernel
+    sources: tuple[Place, ...]
+    target: Place
+
+
+def copying(c: Copy) -> Moved:
+    """The kernel of a copy. A stride of 0 repeats an element."""
+    load, store = (
+        Access(0, c.ty.dtype, c.source_strides),
+        Access(0, c.ty.dtype, c.target_strides, 0),
+    )
+    nodes = [Node("load", c.ty.dtype, slot=0)]
+    k = Kernel(c.ty.shape, frozenset(), nodes, [load], [], [store])
+    return Moved(simplify(k), (c.source,), c.target)
+
+
+def kernels(b: Placed, o: Op) -> Iterator[Moved]:
+    """The kernels of an iota, a concatenation, a reversal or padding, in order: of the last one, the padding value
+    everywhere, then the operand inside."""
+    r = o.results[0]
+    ty, strides = b.body.types[r], b.strides(r)
+    match o.name:
+        case "iota":
+            nodes, walk = counting(b, o)
+            store = Access(0, ty.dtype, strides, len(nodes) - 1)
+            k = Kernel(ty.shape, frozenset(), nodes, [], [walk], [store])
+            yield Moved(simplify(k), (), b.place(r))
+        case "pad":
+            x, value = o.operands
+            low, place = read(OPS["pad"], o.op.attributes)["low"], b.place(r)
+            yield copying(Copy(b.place(value), (0,) * ty.rank, place, strides, ty))
+            inner = shifted(place, sum(a * s for a, s in zip(low, strides)), ty)
+            yield copying(Copy(b.place(x), b.strides(x), inner, strides, b.body.types[x]))
+        case _:
+            parts = concatenation(b, o) if o.name == "concatenate" else reversal(b, o)
+            yield from map(copying, parts)

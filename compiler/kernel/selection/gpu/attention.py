@@ -1,0 +1,210 @@
+"""Ways to run attention's kernels: blocks of positions, warps and stages, pruned by what a device has.
+
+Registers decide: a block's sums and scores live in them. So ways are listed by kernel and by channels, from the
+largest blocks that do not spill there down; what a bias or dropout adds takes the next smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gflow.compiler.targets import Device, Target
+from gflow.compiler.targets.devices import MMA_SHARED, TF32X3
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import extras
+from gflow.dialects.program import TritonConfig
+
+from ....ir.errors import CannotLower
+from ....ir.ssa import Body, Op
+from ..choice import Choice, way_of
+
+_MOST_CHANNELS = 256
+
+
+class _Way(NamedTuple):
+    """m positions of q, n of k at a time."""
+
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+_Table = Mapping[str, Mapping[int, tuple[_Way, ...]]]
+
+#: tensor cores of sm_80: by kernel, by the most channels
+_AMPERE: _Table = {
+    "attention": {
+        64: (_Way(128, 64, 8, 3), _Way(64, 64, 4, 3), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(128, 64, 8, 3), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(32, 32, 8, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(128, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 64, 4, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(32, 64, 8, 1), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(64, 128, 8, 2), _Way(64, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 64, 4, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(32, 32, 8, 1)),
+        256: (_Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+}  # fmt: skip
+
+#: with products of operands in shared memory, which need fewer registers
+_HOPPER: _Table = {
+    "attention": {
+        64: (_Way(128, 64, 8, 3), _Way(64, 64, 8, 2), _Way(128, 128, 8, 2), _Way(128, 64, 4, 3), _Way(64, 64, 4, 3)),
+        128: (_Way(128, 128, 8, 2), _Way(64, 32, 8, 2), _Way(128, 64, 8, 3), _Way(64, 64, 8, 2)),
+        256: (_Way(128, 64, 8, 2), _Way(32, 32, 8, 2), _Way(64, 32, 8, 2)),
+    },
+    "attention_query_grad": {
+        64: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 64, 4, 2), _Way(64, 32, 4, 2)),
+        128: (_Way(128, 64, 8, 2), _Way(64, 64, 8, 2), _Way(64, 32, 4, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(64, 32, 8, 2), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(64, 128, 8, 2), _Way(32, 64, 8, 2), _Way(32, 32, 4, 2)),
+        128: (_Way(64, 64, 8, 2), _Way(32, 64, 8, 2), _Way(64, 32, 8, 2), _Way(32, 32, 4, 2)),
+        256: (_Way(32, 64, 8, 2), _Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 8, 1)),
+    },
+}  # fmt: skip
+
+#: float32 by three products of tf32, up to 128 channels
+_TF32: _Table = {
+    "attention": {
+        64: (_Way(64, 32, 8, 2), _Way(32, 32, 8, 1), _Way(32, 32, 4, 2)),
+        128: (_Way(32, 32, 8, 2), _Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(32, 32, 4, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(32, 32, 8, 2), _Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_key_grad": {64: (_Way(32, 32, 4, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1))},
+    "attention_bias_grad": {64: (_Way(16, 32, 4, 1), _Way(32, 32, 8, 1)), 128: (_Way(16, 32, 8, 1),)},
+}  # fmt: skip
+
+#: by multiply-adds of single elements
+_SINGLE: _Table = {
+    "attention": {
+        64: (_Way(64, 32, 8, 2), _Way(32, 32, 4, 2), _Way(16, 32, 4, 1)),
+        128: (_Way(16, 32, 4, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_query_grad": {
+        64: (_Way(32, 32, 8, 2), _Way(32, 32, 4, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(16, 32, 8, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_key_grad": {
+        64: (_Way(32, 32, 8, 2), _Way(32, 32, 8, 1), _Way(16, 32, 4, 1)),
+        128: (_Way(16, 32, 8, 1), _Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+        256: (_Way(16, 16, 8, 1), _Way(16, 16, 4, 1)),
+    },
+    "attention_bias_grad": {
+        64: (_Way(16, 32, 4, 1), _Way(16, 16, 4, 1)), 128: (_Way(16, 16, 4, 1),), 256: (_Way(16, 16, 4, 1),),
+    },
+}  # fmt: skip
+
+_BIAS_GRAD = {
+    64: (_Way(32, 64, 8, 1), _Way(32, 32, 4, 1)),
+    128: (_Way(32, 32, 8, 1), _Way(32, 32, 4, 1)),
+    256: (_Way(16, 32, 8, 1), _Way(16, 32, 4, 1)),
+}  # fmt: skip
+
+
+def kernels_of(o: Op) -> tuple[str, ...]:
+    """The kernels of an attention op, in the order in which they run."""
+    if o.name == "attention":
+        return ("attention",)
+    bias = ("attention_bias_grad",) if len(o.results) > 3 else ()
+    return ("attention_query_grad", "attention_key_grad", *bias)
+
+
+def sizes_of(o: Op, body: Body) -> dict[str, int]:
+    """What of an op its kernels' ways follow from: blocks that hold all channels of q and v, whether there is a bias
+    (1: of numbers, 2: a mask) or dropout.
+
+    Raises:
+        CannotLower: no kernel takes so many channels, or their type.
+    """
+    first = int(o.name != "attention")
+    types = [body.types[v] for v in o.operands]
+    q, v = types[first], types[first + 2]
+    channels = max(q.shape[3], v.shape[3])
+    if q.dtype == "f64" or channels > _MOST_CHANNELS:
+        raise CannotLower(
+            f"gflow.{o.name} has no code for CUDA with {channels} channels of {q.dtype}: at most "
+            f"{_MOST_CHANNELS}, of f32 or halves"
+        )
+    bias = extras(types, 6 if first else 3).bias
+    kind = 0 if bias is None else 2 if types[bias].dtype == "i1" else 1
+    dropout = bool(read(OPS[o.name], o.op.attributes)["dropout"])
+    return {
+        "BLOCK_D": _block(q.shape[3]), "BLOCK_DV": _block(v.shape[3]), "BIAS": kind, "DROPOUT": int(dropout),
+    }  # fmt: skip
+
+
+def _block(channels: int) -> int:
+    """The block that holds all channels."""
+    return max(16, 1 << (channels - 1).bit_length())
+
+
+def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
+    """The choice for an attention op. Its backward keeps sums of dy times y, one for each query, in scratch."""
+    if o.name == "attention" and not any(body.types[r].numel for r in o.results):
+        return Choice("none")
+    sizes = sizes_of(o, body)
+    dtype = body.types[o.operands[0]].dtype
+    found = [
+        configs(stem, dtype, sizes, target, products(stem, sizes, target, tf32))
+        for stem in kernels_of(o)
+    ]
+    sums = 0 if o.name == "attention" else -(-4 * body.types[o.operands[5]].numel // 64) * 64
+    return Choice("kernel", sums).with_ways([way_of(f[0]) for f in found])
+
+
+def products(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) -> str:
+    """How products of float32 are made. tf32: whether with 10 bits of mantissa."""
+    return "tf32" if tf32 else precision(stem, sizes, target)
+
+
+def precision(stem: str, sizes: Mapping[str, int], target: Target) -> str:
+    """How products of float32 are made where one of tf32 will not do: as three of them, which is as exact (and
+    what PyTorch's kernel does), where that many registers are there."""
+    channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    return "tf32x3" if target.has(TF32X3) and max(64, channels) in _TF32[stem] else "ieee"
+
+
+def configs(
+    stem: str, dtype: str, sizes: Mapping[str, int], target: Target, products: str = "ieee"
+) -> list[TritonConfig]:
+    """Ways to run a kernel, the model's choice first.
+
+    sizes: the kernel's constants. products: how those of float32 are made.
+    """
+    item = 4 if dtype == "f32" else 2
+    channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
+    table = _HOPPER if target.has(MMA_SHARED) else _AMPERE
+    if item == 4:
+        table = _SINGLE if products == "ieee" or channels not in _TF32[stem] else _TF32
+    ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
+    if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
+        ways = ways[min(len(ways) - 1, 1) :]
+    d = target.device
+    fitting = [w for w in ways if _shared(stem, w, sizes, item, d) <= d.shared_memory] or [
+        _Way(16, 16, 4, 1)
+    ]
+    return [TritonConfig({"BLOCK_M": w.m, "BLOCK_N": w.n}, w.warps, w.stages) for w in fitting]
+
+
+def _shared(stem: str, way: _Way, sizes: Mapping[str, int], item: int, device: Device) -> int:
+    """Bytes of shared memory: the blocks that stay, those under way, and weights between two products."""
+    d, dv = sizes["BLOCK_D"], sizes["BLOCK_DV"]
+    stays, passes = (way.n, way.m) if stem == "attention_key_grad" else (way.m, way.n)
+    kept = stays * d if stem == "attention" else stays * (d + dv)
+    weights = 0 if stem == "attention" else way.m * way.n
+    stages = max(1, way.stages - device.register_stages)
+    return item * (kept + stages * passes * (d + dv) + weights)

@@ -1,0 +1,111 @@
+"""Blocks and warps of the kernels of ops that are neither fused nor contractions: the model's choice, then others that
+autotuning tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from gflow.compiler.targets import Device
+from gflow.dialects.attributes import read
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import conv_dims
+from gflow.dialects.program import Place, TritonConfig
+
+from ....ir.ssa import Body, Op
+from ....ir.views import Layout
+from ...movement import kernels
+from ...registers import HALVES, register_dtype
+from ...sizes import cdiv, power_of_two
+from ..choice import Way
+from .block_sizes import busy
+from .region import ways_of_kernel
+
+#: elements of a tile of a look-up by rows, and source rows that a step of `index_add` takes
+_TILE, _DEPTH = 2048, 8
+#: elements of a tile of pooling: of a kernel with enough of them, and of a small one
+_LARGE, _SMALL = 1024, 256
+
+Configs = list[TritonConfig]
+
+#: of what ranks indices by comparing each with each
+ORDERED = [TritonConfig({"ROWS": 32, "COLS": 256}, 4, 1)]
+
+
+def take_configs(o: Op, body: Body) -> Configs:
+    """Slices by their elements."""
+    dim = read(OPS["take"], o.op.attributes)["dim"]
+    shape = body.types[o.operands[0]].shape
+    rows = prod(shape[:dim]) * body.types[o.operands[1]].numel
+    cols = min(power_of_two(prod(shape[dim + 1 :])), 512)
+    height = max(1, min(power_of_two(rows), _TILE // cols))
+    return [TritonConfig({"ROWS": height, "COLS": cols}, 4, 1)]
+
+
+def gather_configs(o: Op, body: Body) -> Configs:
+    """Elements."""
+    numel = body.types[o.results[0]].numel
+    return [TritonConfig({"BLOCK": min(1024, max(32, power_of_two(numel)))}, 4, 1)]
+
+
+def index_add_configs(o: Op, body: Body) -> Configs:
+    """Rows of the result by their elements, and source rows at a time."""
+    dim = read(OPS["index_add"], o.op.attributes)["dim"]
+    cols = min(power_of_two(prod(body.types[o.operands[0]].shape[dim + 1 :])), 128)
+    heights = (max(1, 512 // cols), max(1, 1024 // cols))
+    return [TritonConfig({"ROWS": n, "COLS": cols, "DEPTH": _DEPTH}, 4, 1) for n in heights]
+
+
+def row_configs(rows: int, size: int, tile: int) -> Configs:
+    """Rows of `size` elements, each as a whole, some of them in a tile of so many elements."""
+    cols = max(2, power_of_two(size))
+    height = max(1, min(power_of_two(rows), tile // cols))
+    return [TritonConfig({"ROWS": height, "COLS": cols}, 4, 1)]
+
+
+def compared_configs(pieces: int) -> Configs:
+    """What programs found in the pieces of a row."""
+    cols = max(2, power_of_two(pieces))
+    return [TritonConfig({"COLS": cols}, max(1, min(4, cols // 128)), 1)]
+
+
+def pool_configs(o: Op, body: Body, device: Device) -> Configs:
+    """Positions by channels where these come last, else elements."""
+    ty, layout = body.types[o.results[0]], read(OPS[o.name], o.op.attributes)["layout"]
+    backward, last = o.name.endswith("_grad"), layout == "N*C"
+    tile = _LARGE if cdiv(ty.numel, _LARGE) >= busy(device) else _SMALL
+    # gradients, and addresses of single elements, take more registers for each
+    halves = ty.dtype in HALVES  # eight are one access
+    sums = register_dtype(body.types[o.operands[0]].dtype)
+    many = (backward and not halves) or not last or sums in ("f64", "i64")
+    tile //= 2 if many else 1
+    tiles = [
+        (tile, 4 if tile > _SMALL else 2),
+        (tile // 2, 4 if tile > _SMALL else 1),
+        (2 * tile, 8),
+    ]
+    if not last:
+        return [TritonConfig({"ROWS": n}, warps, 1) for n, warps in tiles]
+    cols = min(power_of_two(ty.shape[conv_dims(layout, ty.rank)[1]]), 128)
+    return [TritonConfig({"ROWS": max(1, n // cols), "COLS": cols}, warps, 1) for n, warps in tiles]
+
+
+@dataclass(frozen=True)
+class _Unplaced:
+    """Values whose strides are known, and not yet where they lie."""
+
+    body: Body
+    at: Sequence[Layout]
+
+    def place(self, value: int) -> Place:
+        return Place("arena", 0, 0)
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        return self.at[value].strides
+
+
+def movement_ways(o: Op, body: Body, at: Sequence[Layout], device: Device) -> list[Way]:
+    """Those of the copies that an op is."""
+    made = kernels(_Unplaced(body, at), o)
+    return [w for m in made for w in ways_of_kernel(m.k, len(m.sources), 1, device)]

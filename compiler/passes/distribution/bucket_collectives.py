@@ -1,0 +1,179 @@
+"""Make few large collectives of many small ones, so that each message is worth its latency.
+
+Before:
+
+    %a, %t = "gflow.collective"(%g) {kind = "all_reduce", gflow.gradient = "w", …} : (tensor<4x2xf32>) -> …
+    %b, %u = "gflow.collective"(%h, %t) {kind = "all_reduce", gflow.gradient = "b", …} : (tensor<4xf32>, …) -> …
+
+After:
+
+    %0 = "gflow.reshape"(%g) {shape = array<i64: 8>} : …
+    %1 = "gflow.concatenate"(%0, %h) {dim = 0 : i64, …} : (tensor<8xf32>, tensor<4xf32>) -> tensor<12xf32>
+    %2, %t = "gflow.collective"(%1) {kind = "all_reduce", …} : (tensor<12xf32>) -> …
+    %3 = "gflow.slice"(%2) {starts = array<i64: 0>, limits = array<i64: 8>, …} : …
+    %a = "gflow.reshape"(%3) {shape = array<i64: 4, 2>} : …
+    %b = "gflow.slice"(%2) {starts = array<i64: 8>, limits = array<i64: 12>, …} : …
+
+A bucket has collectives of one kind, along the same axes, of one element type, none of which depends on another,
+in the order in which their operands are made, and of at most `bytes` together (one that is larger is alone). Where
+`gflow.buckets` tells other numbers of bytes, the nth is that of the nth bucket, the last that of all others. It stands
+where the last of its operands is made: communication begins while the backward goes on. An all_gather stands just
+before what reads it, since it gives more than it takes. Parts of an all_reduce lie one
+after the other in the bucket; a reduce_scatter or all_gather has a row for each rank, in which the parts for that
+rank lie. Only collectives that a program is divided by are joined (those with `gflow.gradient`); the author's stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from gflow.compiler.ir.collectives import (
+    BUCKETS,
+    GRADIENT,
+    attributes_read,
+    kind_of,
+    thread,
+    unthread,
+)
+from gflow.compiler.ir.ssa import Body, Op, read_body
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import COLLECTIVE
+
+from ..base import Pass
+
+_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+@dataclass(frozen=True)
+class BucketOptions:
+    """How large buckets are."""
+
+    bytes: int = field(
+        default=25 << 20,
+        metadata={"doc": "the most that is sent as one (DDP's bucket_cap_mb is 25 MiB)"},
+    )
+
+
+def run(function: func.FuncOp, options: BucketOptions) -> None:
+    if not any(
+        GRADIENT in v.operation.attributes for v in function.regions[0].blocks[0].operations
+    ):
+        return
+    unthread(function)
+    body = read_body(function)
+    found = [o for o in body.ops if o.name == COLLECTIVE and GRADIENT in o.op.attributes]
+    found = [o for o in found if kind_of(o.op) in _KINDS]
+    ops = [*(o.op for o in body.ops), body.terminator]
+    for bucket in _buckets(body, found, options.bytes):
+        # gathers come late, as what they give is large; others as soon as their operands are there
+        late = kind_of(bucket[0].op) == "all_gather"
+        at = (
+            min(map(partial(_read, body), bucket))
+            if late
+            else max(_made(body, o) for o in bucket) + 1
+        )
+        _join(bucket, ops[at])
+    gone = {o.index for o in found}
+    for o in reversed(body.ops):
+        if o.index in gone:
+            o.op.erase()
+    thread(function)
+
+
+def _made(body: Body, o: Op) -> int:
+    """The op that makes a collective's operand."""
+    return body.producer[o.operands[0]]
+
+
+def _read(body: Body, o: Op) -> int:
+    """The first op that reads a collective's result; the terminator without one."""
+    return min(body.users[o.results[0]], default=len(body.ops))
+
+
+def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
+    """Collectives that are sent as one: all operands are made before any result is read."""
+    buckets: list[list[Op]] = []
+    open_: dict[tuple[object, ...], list[Op]] = {}
+    opened: Counter[tuple[object, ...]] = Counter()
+    for o in sorted(found, key=partial(_rank, body)):
+        attrs = attributes_read(o.op)
+        ty = body.types[o.operands[0]]
+        limits = _limits(o, most)
+        key = (
+            attrs["kind"],
+            attrs.get("axes"),
+            attrs.get("group"),
+            attrs.get("reduction"),
+            ty.dtype,
+            limits,
+        )
+        bucket = open_.get(key, [])
+        size = sum(body.types[p.operands[0]].nbytes for p in bucket) + ty.nbytes
+        both = [*bucket, o]
+        apart = max(_made(body, p) for p in both) >= min(_read(body, p) for p in both)
+        limit = limits[min(opened[key], len(limits)) - 1] if bucket else 0
+        if not bucket or size > limit or apart:
+            bucket = open_[key] = []
+            opened[key] += 1
+            buckets.append(bucket)
+        bucket.append(o)
+    return buckets
+
+
+def _limits(o: Op, most: int) -> tuple[int, ...]:
+    """The most bytes of the first bucket, of the second, …; the last holds for all others."""
+    if BUCKETS not in o.op.attributes:
+        return (most,)
+    return tuple(ir.DenseI64ArrayAttr(o.op.attributes[BUCKETS]))
+
+
+def _rank(body: Body, o: Op) -> tuple[int, int]:
+    """Gathers come in the order in which their results are read, others in that in which operands are made."""
+    return (_read(body, o) if kind_of(o.op) == "all_gather" else _made(body, o), o.index)
+
+
+def _join(bucket: list[Op], before: ir.Operation) -> None:
+    """One collective in place of several."""
+    attrs = attributes_read(bucket[0].op)
+    kind, ranks = attrs["kind"], attrs["ranks"]
+    with bucket[0].op.location, ir.InsertionPoint(before):
+        parts = [_part(o.op.operands[0], kind, ranks) for o in bucket]
+        dim = 1 if kind == "reduce_scatter" else 0
+        joined = parts[0]
+        if len(parts) > 1:
+            joined = builder.build("concatenate", parts, {"dim": dim})
+        made = builder.build_op(COLLECTIVE, [joined], attrs)
+        names = [ir.StringAttr(o.op.attributes[GRADIENT]).value for o in bucket]
+        made.attributes[GRADIENT] = ir.StringAttr.get(",".join(names))
+        got = made.results[0]
+        if kind != "all_reduce":
+            width = builder.type_of(joined).numel // (ranks if kind == "reduce_scatter" else 1)
+            got = builder.reshape(got, (width,) if kind == "reduce_scatter" else (ranks, width))
+        at = 0
+        for o, part in zip(bucket, parts):
+            size = builder.type_of(part).shape[dim]
+            piece = _slice(got, at, at + size)
+            at += size
+            result = o.op.results[0]
+            result.replace_all_uses_with(builder.reshape(piece, builder.type_of(result).shape))
+
+
+def _part(value: ir.Value, kind: str, ranks: int) -> ir.Value:
+    size = builder.type_of(value).numel
+    return builder.reshape(value, (ranks, size // ranks) if kind == "reduce_scatter" else (size,))
+
+
+def _slice(value: ir.Value, low: int, high: int) -> ir.Value:
+    """Elements of the last dimension."""
+    shape = builder.type_of(value).shape
+    starts = [*([0] * (len(shape) - 1)), low]
+    limits = [*shape[:-1], high]
+    return builder.build(
+        "slice", [value], {"starts": starts, "limits": limits, "strides": [1] * len(shape)}
+    )
+
+
+PASS = Pass("gflow-bucket-collectives", run, BucketOptions, __doc__ or "")

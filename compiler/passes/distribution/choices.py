@@ -1,0 +1,76 @@
+"""The ways in which ranks along one mesh axis can share an op: whole, by one of its factors, or addend by addend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gflow.dialects.sharding import Dims, Factors
+
+from .resharding import WHOLE
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way. needs, gives: how operands must lie, and how results do. factor: what is split; "" for none."""
+
+    needs: tuple[str, ...]
+    gives: tuple[str, ...]
+    factor: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank does the same."""
+        return not self.factor and all(n == WHOLE for n in self.needs)
+
+
+def choices(
+    rule: Factors | None, operands: int, results: int, ranks: int, split: dict[str, int]
+) -> list[Choice]:
+    """All ways, the whole one first.
+
+    split: by factor, the ranks of other axes that share it already.
+    """
+    found = [Choice((WHOLE,) * operands, (WHOLE,) * results)]
+    if rule is None or rule.follows:
+        return found
+    for factor, size in rule.sizes.items():
+        mine = split.get(factor, 1)
+        if (size // mine) % ranks or size < mine * ranks or not _reachable(rule, factor, split):
+            continue
+        found.append(_by_factor(rule, factor))
+    for reduction in rule.passes:
+        for linear in rule.linear:
+            needs = tuple(f"P({reduction})" if i in linear else WHOLE for i in range(operands))
+            found.append(Choice(needs, (f"P({reduction})",) * results))
+    return found
+
+
+def _reachable(rule: Factors, factor: str, split: dict[str, int]) -> bool:
+    """Whether parts are contiguous in every dimension of the factor: what is major to it is in parts of one."""
+    for dims in (*rule.operands, *rule.results):
+        for dim in dims:
+            if factor in dim:
+                major = dim[: dim.index(factor)]
+                if prod(rule.sizes[f] // split.get(f, 1) for f in major) != 1:
+                    return False
+    return True
+
+
+def _by_factor(rule: Factors, factor: str) -> Choice:
+    partial = rule.partial.get(factor, ())
+    needs = tuple(
+        "P(sum)" if i in partial else _split(dims, factor) or WHOLE
+        for i, dims in enumerate(rule.operands)
+    )
+    added = f"P({rule.reduces.get(factor, 'sum')})"
+    is_operand = any(_split(dims, factor) for dims in rule.operands)
+    gives = tuple(_split(dims, factor) or (added if is_operand else WHOLE) for dims in rule.results)
+    return Choice(needs, gives, factor)
+
+
+def _split(dims: Dims, factor: str) -> str:
+    for d, dim in enumerate(dims):
+        if factor in dim:
+            return f"S({d})"
+    return ""

@@ -1,0 +1,92 @@
+"""Programs that work on each rank's part alone, from a `gflow.reshard` with `side = "enter"` to one with "leave".
+
+Such a program sees parts where the trace has the whole (PyTorch's `use_local_output`). The two are the same as long as
+every op on the part gives the part of what it gives on the whole: it is split by one factor, nothing is sent, and no
+term of a sum is taken for the sum. Gradients follow from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.ssa import Body, Op
+from gflow.dialects.attributes import read
+from gflow.dialects.mesh import Mesh
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.sharding import RESHARD
+from gflow.dialects.sharding import reduction, split_dim
+
+from .choices import Choice
+
+
+def check_parts(
+    body: Body, placed: Sequence[Sequence[str]], chosen: Sequence[Sequence[Choice]], mesh: Mesh
+) -> None:
+    """
+    Args:
+        placed: by value its placements. chosen: by axis and op.
+
+    Raises:
+        PassError: an op on parts does not give parts, or a part is taken for the whole.
+    """
+    parted: dict[int, set[int]] = {}
+    for o in body.ops:
+        if o.name == RESHARD:
+            _at_edge(o, placed, parted, mesh)
+            continue
+        axes = {axis for v in o.operands for axis in parted.get(v, ())}
+        if not axes or _is_backward(o):
+            continue
+        for axis in axes:
+            choice = chosen[axis][o.index]
+            moved = any(
+                axis in parted.get(v, ()) and placed[v][axis] != need
+                for v, need in zip(o.operands, choice.needs)
+            )
+            if moved or not all(split_dim(p) is not None for p in choice.gives):
+                raise PassError(
+                    f"works on this rank's part of a tensor that is split along '{mesh.axes[axis]}', and what it gives "
+                    "there is no part of what it gives on the whole. Let the module before give a global tensor "
+                    "(use_local_output=False, or output_layouts=Replicate()), so that this is computed on the whole",
+                    o.op,
+                )
+        for v in o.results:
+            parted[v] = axes
+    for n, v in enumerate(body.returned):
+        if v in parted:
+            raise PassError(
+                f"result {n} is this rank's part of a tensor; return a global one (use_local_output=False)",
+                body.terminator,
+            )
+
+
+def _at_edge(
+    o: Op, placed: Sequence[Sequence[str]], parted: dict[int, set[int]], mesh: Mesh
+) -> None:
+    attrs = read(OPS[RESHARD], o.op.attributes)
+    axes = {n for n, p in enumerate(attrs["sharding"]) if split_dim(p) is not None}
+    terms = [p for p in attrs["sharding"] if reduction(p) is not None]
+    if attrs["side"] is not None and terms:
+        raise PassError(f"terms of sums ({terms[0]}) are no parts that a program works on", o.op)
+    (x,) = o.operands
+    if attrs["side"] == "enter":
+        parted[o.results[0]] = axes
+    elif attrs["side"] == "leave":
+        for axis in axes:
+            if axis not in parted.get(x, ()) or placed[x][axis] != attrs["sharding"][axis]:
+                raise PassError(
+                    f"takes this rank's part of a tensor that is split along '{mesh.axes[axis]}' "
+                    f"({attrs['sharding'][axis]}), and is given a whole one, or one that is split otherwise; give it a "
+                    "DTensor, or let its input_layouts be Replicate()",
+                    o.op,
+                )
+    elif x in parted:
+        raise PassError(
+            "takes a part of a tensor for the whole; let the module before give a global one (use_local_output=False)",
+            o.op,
+        )
+
+
+def _is_backward(o: Op) -> bool:
+    return str(o.op.location).startswith('loc("backward')

@@ -1,0 +1,329 @@
+"""Computing with a rank's piece of values that all ranks would have whole.
+
+A piece is what `gflow.shard` gives: the value in one dimension, filled up with zeros, its part with the rank's
+number. Elementwise ops work on pieces as on wholes; a reduction over all dimensions reduces pieces and combines the
+ranks' results; any other op reads the whole, which is gathered. So every program stays right, and one whose
+optimizer is elementwise, or needs norms besides, computes each element on one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gflow.compiler.ir.collectives import (
+    BUCKETS,
+    GRADIENT,
+    attributes_read,
+    build_collective,
+    data_operands,
+    set_types,
+)
+from gflow.compiler.ir.ssa import aliases, attributes_of, read_body
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
+from gflow.dialects.mesh import SHARDING, WHOLE, mesh_of
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size
+from gflow.dialects.types import TensorType
+
+#: how ranks combine a reduction, and the element type that they do it in (None: its own)
+_COMBINED: dict[str, tuple[str, str | None]] = {
+    "sum": ("sum", None), "prod": ("product", None), "max": ("max", None), "min": ("min", None),
+    "any": ("max", "ui8"), "all": ("min", "ui8"),
+}  # fmt: skip
+
+
+@dataclass
+class Pieces:
+    """The values of one function that there are pieces of.
+
+    group: the attributes (`axes` or `group`, `ranks`) of the collectives that made them. of: value → its piece.
+    gathered: value whose piece is known → the whole, gathered. names: value → the parameter that it belongs to.
+    buckets: parameter → how large its collectives may become, where that is told.
+    """
+
+    function: func.FuncOp
+    group: dict[str, Any]
+    of: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    gathered: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    names: dict[ir.Value, str] = field(default_factory=dict)
+    buckets: dict[str, ir.Attribute] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        return int(self.group["ranks"])
+
+    def scatter(self, op: ir.Operation) -> None:
+        """A reduce_scatter in place of the all_reduce `op`, which nothing has read yet."""
+        (x,) = data_operands(op)
+        name = ir.StringAttr(op.attributes[GRADIENT]).value
+        with op.location, ir.InsertionPoint(op):
+            piece = build_collective(
+                self.padded(x),
+                "reduce_scatter",
+                reduction=attributes_read(op)["reduction"],
+                **self.group,
+            )
+        if BUCKETS in op.attributes:
+            self.buckets[name] = op.attributes[BUCKETS]
+        self._mark(piece, name)
+        self.of[op.results[0]] = piece
+        self.names[op.results[0]] = name
+
+    def _mark(self, made: ir.Value, name: str) -> None:
+        attributes = made.owner.operation.attributes
+        attributes[GRADIENT] = ir.StringAttr.get(name)
+        if name in self.buckets:
+            attributes[BUCKETS] = self.buckets[name]
+
+    def padded(self, x: ir.Value) -> ir.Value:
+        """A value in one dimension, filled up to a multiple of the ranks."""
+        ty = builder.type_of(x)
+        flat = builder.reshape(x, (ty.numel,))
+        missing = shard_size(ty, self.ranks) * self.ranks - ty.numel
+        if not missing:
+            return flat
+        zero = builder.splat(0, TensorType((), ty.dtype))
+        return builder.build("pad", [flat, zero], {"low": (0,), "high": (missing,)})
+
+    def whole(self, value: ir.Value, name: str) -> ir.Value:
+        """A value of which there is a piece, gathered at the insertion point."""
+        return self.gather(self.of[value], builder.type_of(value), name)
+
+    def gather(self, piece: ir.Value, ty: TensorType, name: str) -> ir.Value:
+        """The whole, of type `ty`, that a piece is of, at the insertion point."""
+        made = build_collective(piece, "all_gather", **self.group)
+        self._mark(made, name)
+        if builder.type_of(made).numel != ty.numel:
+            cut = {"starts": (0,), "limits": (ty.numel,), "strides": (1,)}
+            made = builder.build("slice", [made], cut)
+        return builder.reshape(made, ty.shape)
+
+    # -- going down the program
+
+    def sweep(self) -> None:
+        """Compute on pieces whatever can be, and gather what is read whole."""
+        block = self.function.regions[0].blocks[0]
+        for view in list(block.operations):
+            op = view.operation
+            if op.name == "func.return" or not any(v in self.of for v in op.operands):
+                continue
+            with op.location, ir.InsertionPoint(op):
+                if not self._on_pieces(op):
+                    self._read_whole(op)
+
+    def _on_pieces(self, op: ir.Operation) -> bool:
+        name = op.name.removeprefix("gflow.")
+        known = [v for v in op.operands if v in self.of]
+        if name == "reduce":
+            return self._reduced(op)
+        if name == "reshape":
+            self._same(op.results[0], known[0], self.of[known[0]])
+            return True
+        if name == SHARD and group_read(op) == self.group:
+            op.results[0].replace_all_uses_with(self.of[known[0]])
+            return True
+        if name not in OPS or OPS[name].category != "elementwise":
+            return False
+        operands = [self.piece(v) for v in op.operands]
+        self._same(op.results[0], known[0], _clone(op, operands))
+        return True
+
+    def _same(self, value: ir.Value, like: ir.Value, piece: ir.Value) -> None:
+        self.of[value] = piece
+        self.names[value] = self.names.get(like, "")
+
+    def piece(self, value: ir.Value) -> ir.Value:
+        """The piece of a value at the insertion point, made of pieces as far up as that goes."""
+        if value in self.of:
+            return self.of[value]
+        ty = builder.type_of(value)
+        small = TensorType((shard_size(ty, self.ranks),), ty.dtype)
+        owner = value.owner
+        op = None if isinstance(owner, ir.Block) else owner.operation
+        name = "" if op is None else op.name.removeprefix("gflow.")
+        if op is not None and name == "constant" and is_splat(op.attributes["value"]):
+            made = ir.DenseElementsAttr.get_splat(
+                small.mlir(), ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+            )
+            return builder.build("constant", [], {"value": made})
+        if op is not None and name == "broadcast" and builder.type_of(op.operands[0]).numel == 1:
+            scalar = builder.reshape(op.operands[0], ())
+            return builder.build("broadcast", [scalar], {"shape": small.shape, "dims": ()})
+        if op is not None and name == "reshape":
+            return self.piece(op.operands[0])
+        if op is not None and name in OPS and OPS[name].category == "elementwise":
+            return _clone(op, [self.piece(v) for v in op.operands])
+        return builder.build(SHARD, [value], self.group)
+
+    def _reduced(self, op: ir.Operation) -> bool:
+        """A reduction over all dimensions: of the piece, then over the ranks."""
+        attrs = read(OPS["reduce"], op.attributes)
+        (x,) = op.operands
+        ty = builder.type_of(x)
+        if len(attrs["dims"]) != ty.rank or attrs["kind"] not in _COMBINED:
+            return False
+        piece = self.of[x]
+        if builder.type_of(piece).numel * self.ranks != ty.numel:
+            piece = self._masked(piece, ty, attrs["kind"])
+        words = {"kind": attrs["kind"], "dims": (0,), "dtype": attrs["dtype"]}
+        part = builder.build("reduce", [piece], words)
+        reduction, dtype = _COMBINED[attrs["kind"]]
+        own = builder.type_of(part).dtype
+        part = builder.convert(part, dtype or own)
+        total = build_collective(part, "all_reduce", reduction=reduction, **self.group)
+        op.results[0].replace_all_uses_with(builder.convert(total, own))
+        return True
+
+    def _masked(self, piece: ir.Value, ty: TensorType, kind: str) -> ir.Value:
+        """A piece with what fills it up replaced by what changes nothing."""
+        small = builder.type_of(piece)
+        there = builder.build(
+            SHARD, [builder.splat(True, TensorType((ty.numel,), "i1"))], self.group
+        )
+        return builder.build(
+            "select", [there, piece, builder.splat(_neutral(kind, ty.dtype), small)]
+        )
+
+    def _read_whole(self, op: ir.Operation) -> None:
+        for n, v in enumerate(op.operands):
+            if v in self.of:
+                if v not in self.gathered:
+                    self.gathered[v] = self.whole(v, self.names.get(v, ""))
+                op.operands[n] = self.gathered[v]
+
+
+def group_read(op: ir.Operation) -> dict[str, Any]:
+    """`axes` or `group`, and `ranks`, of a collective or a shard."""
+    attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
+    return {k: attrs[k] for k in ("axes", "group", "ranks") if attrs[k] is not None}
+
+
+def gradients(function: func.FuncOp, least: int) -> list[ir.Operation]:
+    """The all_reduces of gradients of `least` elements or more."""
+    found = []
+    for view in function.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == f"gflow.{COLLECTIVE}" and GRADIENT in op.attributes:
+            kind = ir.StringAttr(op.attributes["kind"]).value
+            if kind == "all_reduce" and builder.type_of(op.results[0]).numel >= least:
+                found.append(op)
+    return found
+
+
+def drop_unread(function: func.FuncOp) -> None:
+    """Erase what nothing reads; of collectives those that are reductions of gradients alone."""
+    for op in reversed([v.operation for v in function.regions[0].blocks[0].operations]):
+        name = op.name.removeprefix("gflow.")
+        if name not in OPS or not OPS[name].pure or any(list(r.uses) for r in op.results):
+            continue
+        if name != COLLECTIVE or GRADIENT in op.attributes:
+            op.erase()
+
+
+def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bool]) -> None:
+    """Make arguments pieces that are read as pieces alone, and updated with pieces; return the others whole.
+
+    roles: of arguments that may become pieces.
+    """
+    block = function.regions[0].blocks[0]
+    terminator = list(block.operations)[-1].operation
+    targets = aliases(function, read_body(function))
+    given = (
+        list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+        if "arg_attrs" in function.attributes
+        else []
+    )
+    wholes = {
+        n: (builder.type_of(v), pieces.names.get(v, ""))
+        for n, v in enumerate(terminator.operands)
+        if v in pieces.of
+    }
+    for n in wholes:  # so that what computed wholes is not read any more
+        terminator.operands[n] = pieces.of[terminator.operands[n]]
+    drop_unread(function)
+    with terminator.location, ir.InsertionPoint(terminator):
+        for n, (ty, name) in wholes.items():
+            alias = targets[n]
+            role = ""
+            if alias is not None and alias < len(given) and "gflow.role" in given[alias]:
+                role = ir.StringAttr(given[alias]["gflow.role"]).value
+            if (
+                alias is None
+                or not roles(role)
+                or not _read_in_pieces(block.arguments[alias], pieces)
+            ):
+                terminator.operands[n] = pieces.gather(terminator.operands[n], ty, name)
+            else:
+                become_piece(function, pieces, alias, n)
+    set_types(function)
+
+
+def become_piece(
+    function: func.FuncOp, pieces: Pieces, number: int, result: int
+) -> list[ir.Operation]:
+    """Argument `number`, which result `result` updates, is the piece that readers made of it.
+
+    Returns the ops that read the whole, and are to read something else.
+    """
+    argument = function.regions[0].blocks[0].arguments[number]
+    ty = builder.type_of(argument)
+    readers = []
+    for op in [use.owner.operation for use in argument.uses]:
+        if op.name == f"gflow.{SHARD}" and group_read(op) == pieces.group:
+            op.results[0].replace_all_uses_with(argument)
+            op.erase()
+        else:
+            readers.append(op)
+    argument.set_type(TensorType((shard_size(ty, pieces.ranks),), ty.dtype).mlir())
+    told = {WHOLE: ir.DenseI64ArrayAttr.get(list(ty.shape)), **_told(function, pieces)}
+    for listed, n in (("arg_attrs", number), ("res_attrs", result)):
+        given = list(ir.ArrayAttr(function.attributes[listed]))
+        before = {e.name: e.attr for e in ir.DictAttr(given[n]) if e.name != "gflow.strides"}
+        given[n] = ir.DictAttr.get({**before, **told})
+        function.attributes[listed] = ir.ArrayAttr.get(given)
+    return readers
+
+
+def _told(function: func.FuncOp, pieces: Pieces) -> dict[str, ir.Attribute]:
+    """`gflow.sharding` of a piece, where the module has a mesh."""
+    mesh = mesh_of(function)
+    if mesh is None:
+        return {}
+    axes = pieces.group.get("axes") or ()
+    placements = ["S(0)" if axis in axes else "B" for axis in mesh.axes]
+    return {SHARDING: ir.ArrayAttr.get([ir.StringAttr.get(p) for p in placements])}
+
+
+def _read_in_pieces(argument: ir.Value, pieces: Pieces) -> bool:
+    uses = [use.owner.operation for use in argument.uses]
+    return all(op.name == f"gflow.{SHARD}" and group_read(op) == pieces.group for op in uses)
+
+
+def _neutral(kind: str, dtype: str) -> Any:
+    if kind in ("sum", "any"):
+        return 0
+    if kind in ("prod", "all"):
+        return 1
+    big = (
+        float("inf") if dtype in ("f64", "f32", "f16", "bf16") else np.iinfo(f"int{dtype[1:]}").max
+    )
+    low = -big if isinstance(big, float) else np.iinfo(f"int{dtype[1:]}").min
+    return low if kind == "max" else big
+
+
+def _clone(op: ir.Operation, operands: list[ir.Value]) -> ir.Value:
+    """An elementwise op on operands of another shape."""
+    name = op.name.removeprefix("gflow.")
+    attrs = {k: v for k, v in read(OPS[name], op.attributes).items() if v is not None}
+    extra = {k: v for k, v in attributes_of(op).items() if k.startswith("gflow.")}
+    made = builder.build_op(name, operands, attrs)
+    for key, attribute in extra.items():
+        made.attributes[key] = attribute
+    return made.results[0]

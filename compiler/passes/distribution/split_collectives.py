@@ -1,0 +1,88 @@
+"""Take each collective apart into its start and its wait, so that other work can stand between them.
+
+Before:
+
+    %0, %t = "gflow.collective"(%x) {kind = "all_reduce", axes = ["dp"], ranks = 2 : i64, reduction = "sum",
+        sequence = 0 : i64, …} : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<i8>)
+
+After:
+
+    %s, %t = "gflow.collective_start"(%x) {kind = "all_reduce", axes = ["dp"], ranks = 2 : i64, reduction = "sum",
+        sequence = 0 : i64, …} : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<i8>)
+    %0 = "gflow.collective_wait"(%s, %x) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+
+The wait reads the operand too: it stays alive and unchanged until then, for every pass that knows of operands. What
+the wait gives lies where the start's result does. Waits come late: just before the first op that reads what they give,
+or something that is written where the operand lies. Starts stay where the collective stood: as early as its operand is
+there, after a schedule that brings it forward. It runs after gflow-materialize, which makes copies of operands.
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.collectives import attributes_read, data_operands
+from gflow.compiler.ir.ssa import aliases, attributes_of, read_body
+from gflow.compiler.ir.views import VIEW_OPS, layouts
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT
+
+from ..base import NoOptions, Pass
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    block = function.regions[0].blocks[0]
+    if not any(view.operation.name == f"gflow.{COLLECTIVE}" for view in block.operations):
+        return
+    _sink_views(function)
+    body = read_body(function)
+    at = layouts(function, body)
+    # where each argument is written
+    written = {
+        body.arguments[alias]: body.producer[v]
+        for v, alias in zip(body.returned, aliases(function, body))
+        if alias is not None and body.producer[v] >= 0
+    }
+    found: list[tuple[int, int]] = []  # each collective, and the op that its wait stands before
+    for o in body.ops:
+        if o.name != COLLECTIVE:
+            continue
+        users = body.users[o.results[0]]
+        bases = {at[v].base for v in o.operands[: len(data_operands(o.op))]}
+        limits = [written[b] for b in bases if written.get(b, -1) > o.index]
+        found.append((o.index, min([*users, *limits], default=len(body.ops))))
+    ops = [*(o.op for o in body.ops), body.terminator]
+    for index, before in reversed(found):
+        ops[index] = _split(ops[index], ops[before])
+
+
+def _sink_views(function: func.FuncOp) -> None:
+    """Views stand just before the first op that reads them."""
+    body = read_body(function)
+    first: dict[int, int] = {}  # op → the op that it now stands before
+    for o in reversed(body.ops):
+        users = [first.get(u, u) for r in o.results for u in body.users[r]]
+        if o.name in VIEW_OPS and users and o.results[0] not in body.returned:
+            first[o.index] = min(users)
+    for o in body.ops:
+        if o.index in first:
+            o.op.move_before(body.ops[first[o.index]].op)
+
+
+def _split(op: ir.Operation, before: ir.Operation) -> ir.Operation:
+    """Start `op` where it stands, and wait before another op; the start."""
+    attrs = attributes_read(op)
+    extra = {k: v for k, v in attributes_of(op).items() if k.startswith("gflow.")}
+    with op.location:
+        with ir.InsertionPoint(op):
+            start = builder.build_op(START, list(op.operands), attrs)
+        for name, attribute in extra.items():
+            start.attributes[name] = attribute
+        with ir.InsertionPoint(before):
+            wait = builder.build_op(WAIT, [start.results[0], *data_operands(op)])
+    op.results[0].replace_all_uses_with(wait.results[0])
+    op.results[1].replace_all_uses_with(start.results[1])
+    op.erase()
+    return start
+
+
+PASS = Pass("gflow-split-collectives", run, NoOptions, __doc__ or "")

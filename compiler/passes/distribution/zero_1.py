@@ -1,0 +1,62 @@
+"""ZeRO 1: each rank updates its piece of every parameter, and has optimizer state for it alone.
+
+Before:
+
+    %g, %t = "gflow.collective"(%dw) {kind = "all_reduce", gflow.gradient = "w", axes = ["dp"], ranks = 2 : i64, …}
+    %m1 = "gflow.add"(%m, %g) : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>       // %m: momentum
+    %w1 = "gflow.sub"(%w, %m1) : (tensor<4x2xf32>, tensor<4x2xf32>) -> tensor<4x2xf32>
+
+After:
+
+    %0 = "gflow.reshape"(%dw) {shape = array<i64: 8>} : …
+    %s, %t = "gflow.collective"(%0) {kind = "reduce_scatter", gflow.gradient = "w", …} : (tensor<8xf32>) -> …
+    %m1 = "gflow.add"(%m, %s) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>              // %m: a piece
+    %p = "gflow.shard"(%w) {axes = ["dp"], ranks = 2 : i64} : (tensor<4x2xf32>) -> tensor<4xf32>
+    %u = "gflow.sub"(%p, %m1) : …
+    %1, %v = "gflow.collective"(%u) {kind = "all_gather", gflow.gradient = "w", …} : (tensor<4xf32>) -> …
+    %w1 = "gflow.reshape"(%1) {shape = array<i64: 4, 2>} : …
+
+What is elementwise from the gradient on is computed on pieces (`pieces.py`); a norm is that of the pieces, combined
+over the ranks. What an update reads otherwise (a matrix product, a reduction of rows) reads the gathered whole, so
+every optimizer stays right. Arguments with optimizer state that are read and updated in pieces alone become
+pieces (`gflow.whole` says of what). Gradients of fewer than `min-size` elements stay whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.collectives import thread, unthread
+from gflow.dialects.mlir import func
+
+from ..base import Pass
+from .pieces import Pieces, gradients, group_read, keep_pieces
+
+
+@dataclass(frozen=True)
+class ZeroOptions:
+    """What is worth dividing."""
+
+    min_size: int = field(default=1024, metadata={"doc": "the fewest elements of a parameter"})
+
+
+#: roles of arguments that stay whole on every rank
+_WHOLE = ("parameter", "buffer", "gradient", "input", "constant")
+
+
+def run(function: func.FuncOp, options: ZeroOptions) -> None:
+    found = gradients(function, options.min_size)
+    if not found:
+        return
+    unthread(function)
+    for group in {str(group_read(op)): group_read(op) for op in found}.values():
+        pieces = Pieces(function, group)
+        for op in gradients(function, options.min_size):
+            if group_read(op) == group:
+                pieces.scatter(op)
+        pieces.sweep()
+        keep_pieces(function, pieces, lambda role: bool(role) and role not in _WHOLE)
+    thread(function)
+
+
+PASS = Pass("gflow-zero-1", run, ZeroOptions, __doc__ or "")

@@ -1,0 +1,59 @@
+"""ZeRO 2: gradients are divided as soon as they are complete, so that no rank keeps a whole one.
+
+Before (after gflow-zero-1): what is reduced waits for the end of the backward.
+
+    %dw = "gflow.matmul"(%x, %dy) : …
+    %dx = "gflow.matmul"(%dy, %w) : …
+    %s, %t = "gflow.collective"(%dw) {kind = "reduce_scatter", gflow.gradient = "w", …} : …
+
+After:
+
+    %dw = "gflow.matmul"(%x, %dy) : …
+    %s, %t = "gflow.collective"(%dw) {kind = "reduce_scatter", gflow.gradient = "w", …} : …
+    %dx = "gflow.matmul"(%dy, %w) : …
+
+A reduce_scatter of a gradient, with the ops that only bring its operand into form, moves up to where the gradient's
+last term is added. All ranks run the same program, so the order of collectives stays one for all.
+"""
+
+from __future__ import annotations
+
+from gflow.compiler.ir.collectives import GRADIENT, data_operands, kind_of, thread, unthread
+from gflow.compiler.ir.ssa import read_body
+from gflow.dialects.mlir import func
+from gflow.dialects.ops.distribution import COLLECTIVE
+
+from ..base import NoOptions, Pass
+
+#: what brings a gradient into the form in which it is sent: also the division by the number of ranks
+_FORM = ("reshape", "pad", "mul", "convert", "constant")
+
+
+def run(function: func.FuncOp, options: NoOptions) -> None:
+    unthread(function)
+    body = read_body(function)
+    for o in body.ops:
+        if (
+            o.name != COLLECTIVE
+            or GRADIENT not in o.op.attributes
+            or kind_of(o.op) != "reduce_scatter"
+        ):
+            continue
+        chain, value = [o.index], o.operands[0]
+        while body.producer[value] >= 0 and body.ops[body.producer[value]].name in _FORM:
+            p = body.ops[body.producer[value]]
+            if len(body.users[p.results[0]]) != 1 or not p.operands:
+                break
+            chain.append(p.index)
+            value = p.operands[0]
+        needs = [body.producer[v] for i in chain for v in body.ops[i].operands]
+        last = max((n for n in needs if n not in chain), default=-1)
+        before = body.ops[last + 1].op if last + 1 < len(body.ops) else body.terminator
+        if last + 1 in chain or len(data_operands(o.op)) != 1:
+            continue
+        for index in reversed(chain):
+            body.ops[index].op.move_before(before)
+    thread(function)
+
+
+PASS = Pass("gflow-zero-2", run, NoOptions, __doc__ or "")

@@ -1,0 +1,234 @@
+"""Give parts of the program to another engine, as `gflow.engine` regions; the rest keeps our kernels.
+
+Before, where `%k` is a call of PyTorch that the engine has no form for:
+
+    %0 = "gflow.matmul"(%x, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %1 = "gflow.tanh"(%0) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+    %k = "gflow.aten"(%1) {overload = "aten.linalg_inv_ex.default", …} : …
+
+After `gflow-partition-engines{engine=xla}`:
+
+    %1 = "gflow.engine"(%x, %w) ({
+    ^bb0(%a: tensor<64x64xf32>, %b: tensor<64x64xf32>):
+      %2 = "gflow.matmul"(%a, %b) : …
+      %3 = "gflow.tanh"(%2) : …
+      "gflow.engine_yield"(%3) : (tensor<64x64xf32>) -> ()
+    }) {engine = "xla", …} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
+    %k = "gflow.aten"(%1) {gflow.stays = "a call into PyTorch; the op stays with gflow", …} : …
+
+Each op gets the number of times that what it needs has gone back and forth between the engine and gflow; ops of the
+engine with one number are one region. No region then waits for another one that waits for it. An op that can be in
+several regions goes into the last one, where most of a step is. Regions that the device needs less than `min-cost`
+microseconds for stay, and so do checks of values, with what they need where that is cheap: an update may be written in
+place only after the last check. Constants are copied into the regions that read them. Every op that stays says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.engines.form import Call, Form, call_of
+from gflow.compiler.engines.forms import form_of
+from gflow.compiler.ir.cost import cost_of, seconds
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.targets import DEVICES
+from gflow.dialects import builder
+from gflow.dialects.marks import STAYS
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import CHECK, ENGINE, ENGINE_YIELD
+
+from ..base import Pass
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the pass takes."""
+
+    engine: str = field(default="xla", metadata={"doc": "the engine"})
+    min_cost: float = field(
+        default=20.0,
+        metadata={"doc": "microseconds of our own kernels that a region must be worth"},
+    )
+
+
+def run(function: func.FuncOp, options: Options) -> None:
+    try:
+        form = form_of(options.engine)
+    except ValueError as error:
+        raise PassError(str(error), function) from None
+    _part_checks(read_body(function))
+    body = read_body(function)
+    why = _reasons(body, form)
+    level = _levels(body, why)
+    _drop_small(body, why, level, options.min_cost)
+    for o in body.ops:
+        if why[o.index]:
+            o.op.attributes[STAYS] = ir.StringAttr.get(why[o.index])
+    regions: dict[int, list[int]] = {}
+    for i, n in enumerate(level):
+        if not why[i] and body.ops[i].name != "constant":
+            regions.setdefault(n, []).append(i)
+    if regions:
+        _rewrite(body, why, level, regions, options.engine)
+
+
+#: microseconds that what a check needs may cost to be computed for it alone
+_CHECK_COST = 20.0
+
+
+def _part_checks(body: Body) -> None:
+    """What a check needs is computed for it alone, where that is cheap: the check then comes before all regions."""
+    device = DEVICES["cpu"]
+    for check in body.ops:
+        if check.name != CHECK:
+            continue
+        needed: set[int] = set()
+        stack = list(check.operands)
+        while stack:
+            p = body.producer[stack.pop()]
+            if p >= 0 and p not in needed:
+                needed.add(p)
+                stack += body.ops[p].operands
+        ops = [body.ops[i] for i in sorted(needed)]
+        if any(o.name == "aten" for o in ops):
+            continue
+        if sum(1e6 * seconds(cost_of(o.op), device) for o in ops) >= _CHECK_COST:
+            continue
+        known: dict[int, ir.Value] = {}
+        with ir.InsertionPoint(check.op):
+            for o in ops:
+                copy = o.op.clone()
+                for k, v in enumerate(o.operands):
+                    copy.operands[k] = known.get(v, body.values[v])
+                known.update(zip(o.results, copy.results))
+        for k, v in enumerate(check.operands):
+            check.op.operands[k] = known.get(v, body.values[v])
+
+
+def _reasons(body: Body, form: Form) -> list[str]:
+    """For each op why it stays; "" for those that the engine can have, and for constants."""
+    calls: list[Call | None] = [None if o.name == "constant" else call_of(o.op) for o in body.ops]
+    why = ["" if c is None else form.why_not(c) for c in calls]
+    for o in reversed(body.ops):
+        users = [body.ops[u] for r in o.results for u in body.users[r]]
+        returned = any(r in body.returned for r in o.results)
+        for_checks = all(u.name == CHECK or why[u.index] == _FOR_CHECK for u in users)
+        if users and not returned and not why[o.index] and for_checks and o.name != "constant":
+            why[o.index] = _FOR_CHECK
+    return why
+
+
+_FOR_CHECK = "only a check of values needs it"
+
+
+def _levels(body: Body, why: list[str]) -> list[int]:
+    """The number of the region of each op that goes; of one that stays, the last region that it comes after."""
+    # one that stays and needs no region has number -1: it comes before all of them
+    first = [0] * len(body.ops)
+    for o in body.ops:
+        producers = [body.producer[v] for v in o.operands]
+        producers = [p for p in producers if p >= 0 and body.ops[p].name != "constant"]
+        if why[o.index]:
+            first[o.index] = max((first[p] for p in producers), default=-1)
+        else:
+            first[o.index] = max((first[p] + bool(why[p]) for p in producers), default=0)
+    last = max((n for n, w in zip(first, why) if not w), default=0)
+    found = list(first)
+    for o in reversed(body.ops):
+        if why[o.index]:
+            continue
+        users = [u for r in o.results for u in body.users[r]]
+        found[o.index] = min((found[u] for u in users), default=last)
+        found[o.index] = max(found[o.index], first[o.index])
+    return found
+
+
+def _drop_small(body: Body, why: list[str], level: list[int], least: float) -> None:
+    """Regions that are not worth a call stay."""
+    device = DEVICES["cpu"]
+    total: dict[int, float] = {}
+    for o in body.ops:
+        if not why[o.index] and o.name != "constant":
+            total[level[o.index]] = total.get(level[o.index], 0.0) + 1e6 * seconds(
+                cost_of(o.op), device
+            )
+    for o in body.ops:
+        cost = total.get(level[o.index], 0.0)
+        if not why[o.index] and o.name != "constant" and cost < least:
+            why[o.index] = (
+                f"its region would save {cost:.1f} microseconds of kernels, less than {least:g}"
+            )
+
+
+def _rewrite(
+    body: Body, why: list[str], level: list[int], regions: dict[int, list[int]], engine: str
+) -> None:
+    """Regions in the place of their ops, in an order that respects all operands."""
+    new: dict[int, ir.Value] = {}
+    with ir.InsertionPoint(body.terminator):
+        for n in sorted({*level, *regions} | {-1}):
+            if n in regions:
+                _region(body, regions[n], new, engine)
+            for o in body.ops:
+                stays = why[o.index] or o.name == "constant"
+                if stays and (level[o.index] == n if why[o.index] else n == -1):
+                    o.op.move_before(body.terminator)
+                    for k, v in enumerate(o.operands):
+                        if v in new:
+                            o.op.operands[k] = new[v]
+    for k, v in enumerate(body.returned):
+        if v in new:
+            body.terminator.operands[k] = new[v]
+    for members in reversed(list(regions.values())):
+        for i in reversed(members):
+            body.ops[i].op.erase()
+    for o in body.ops:
+        if o.name == "constant" and all(next(iter(r.uses), None) is None for r in o.op.results):
+            o.op.erase()
+
+
+def _region(body: Body, members: list[int], new: dict[int, ir.Value], engine: str) -> None:
+    """One region at the insertion point; its results go to `new`."""
+    inside = set(members)
+
+    def constant(v: int) -> bool:
+        p = body.producer[v]
+        return p >= 0 and body.ops[p].name == "constant"
+
+    def outside(v: int) -> bool:
+        return v in body.returned or any(u not in inside for u in body.users[v])
+
+    read = dict.fromkeys(v for i in members for v in body.ops[i].operands)
+    # neighbours of one type are one group of operands
+    by_type = {ty: n for n, ty in enumerate(dict.fromkeys(body.types))}
+    inputs = sorted(
+        (v for v in read if body.producer[v] not in inside and not constant(v)),
+        key=lambda v: by_type[body.types[v]],
+    )
+    outputs = sorted(
+        (r for i in members for r in body.ops[i].results if outside(r)),
+        key=lambda v: by_type[body.types[v]],
+    )
+    given = [new.get(v, body.values[v]) for v in inputs]
+    places = [body.ops[i].op.location for i in members]
+    with ir.Location.fused(list(dict.fromkeys(places))[:16]):
+        op = builder.build_op(ENGINE, given, {"engine": engine}, [body.types[v] for v in outputs])
+    block = op.regions[0].blocks.append(*(v.type for v in given))
+    known = dict(zip(inputs, block.arguments))
+    with ir.InsertionPoint(block):
+        for i in members:
+            o = body.ops[i]
+            for v in o.operands:
+                if v not in known:  # a constant
+                    known[v] = body.ops[body.producer[v]].op.clone().results[0]
+            copy = o.op.clone()
+            for k, v in enumerate(o.operands):
+                copy.operands[k] = known[v]
+            known.update(zip(o.results, copy.results))
+        with op.location:
+            builder.build_op(ENGINE_YIELD, [known[v] for v in outputs], None, [])
+    new.update(zip(outputs, op.results))
+
+
+PASS = Pass("gflow-partition-engines", run, Options, __doc__)

@@ -1,0 +1,131 @@
+"""The step of a program on many ranks, simulated: `gflow-opt --emit=timeline`.
+
+Times of computations are floors (a roofline of each op), those of collectives the network's model; the table names
+both. A collective is covered as far as its wait does not stand still.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+
+from gflow.dialects.mesh import Mesh, mesh_of
+from gflow.dialects.mlir import func
+
+from ..distribution.program_events import BETWEEN_NODES, NODE, program_events
+from ..distribution.simulator import START, Event, Timeline, simulate
+from ..ir.tables import ratio, table, time_text
+from ..targets import Device
+from ..targets.links import NETWORKS, Network
+from .visual.page import byte_text
+
+#: the network of a device, where none is named
+_NETWORK_OF = {"cpu": "gloo", "a100": "a100"}
+RANKS = "each rank"
+
+
+def network_of(device: Device, name: str = "") -> Network:
+    """A network by its name, or the one that devices of a kind are joined by.
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    name = name or _NETWORK_OF.get(device.name, "h100")
+    if name not in NETWORKS:
+        raise ValueError(f"no network '{name}' (known: {', '.join(NETWORKS)})")
+    return NETWORKS[name]
+
+
+@dataclass(frozen=True)
+class StepOnRanks:
+    """A simulated step. `str()` gives the text for people.
+
+    Attributes:
+        name: of the function.
+        mesh: None for a program of one rank.
+        line: what happens when.
+        events: of a rank, in program order.
+    """
+
+    name: str
+    device: Device
+    network: Network
+    mesh: Mesh | None
+    line: Timeline
+    events: tuple[Event, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.line.seconds
+
+    @property
+    def sent(self) -> int:
+        """Bytes that a rank sends."""
+        return self.line.sent.get(RANKS, 0)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which a rank stands still for a collective."""
+        return self.line.exposed(RANKS)
+
+    @property
+    def covered(self) -> float:
+        """The share of the bytes sent that move while the rank computes: 1 where no wait stands still."""
+        if not self.sent:
+            return 1.0
+        waited: defaultdict[str, float] = defaultdict(float)
+        for span in self.line.spans:
+            if span.stream == "wait":
+                waited[span.label] += span.seconds
+        shares = (
+            e.nbytes * max(0.0, 1 - waited[e.label] / e.seconds)
+            for e in self.events
+            if e.kind == START and e.seconds
+        )
+        return sum(shares) / self.sent
+
+    def __str__(self) -> str:
+        mesh = (
+            " x ".join(f"{a}={n}" for a, n in zip(self.mesh.axes, self.mesh.sizes))
+            if self.mesh
+            else "1"
+        )
+        ranks = prod(self.mesh.sizes) if self.mesh else 1
+        computed = self.line.total(RANKS, "compute")
+        rows = [
+            ("step", time_text(self.seconds), ""),
+            ("computing (floor)", time_text(computed), ratio(computed, self.seconds)),
+            ("waiting for collectives", time_text(self.exposed), ratio(self.exposed, self.seconds)),
+            ("collectives within a node", time_text(self.line.total(RANKS, NODE)), ""),
+            ("collectives between nodes", time_text(self.line.total(RANKS, BETWEEN_NODES)), ""),
+            ("bytes sent by a rank", byte_text(self.sent), ""),
+            ("of these covered by work", f"{100 * self.covered:.1f} %", ""),
+        ]
+        head = f"@{self.name} on {ranks} ranks ({mesh}) of {self.device.name}, network {self.network.name}\n\n"
+        return head + table(rows, "<>>") + "\n\n" + self._kinds() + "\n"
+
+    def _kinds(self) -> str:
+        starts = [e for e in self.events if e.kind == START]
+        waits = [s for s in self.line.spans if s.stream == "wait"]
+        rows = [("collective", "count", "bytes sent", "time", "waited for")]
+        for what in dict.fromkeys(_kind(e.label) for e in starts):
+            found = [e for e in starts if _kind(e.label) == what]
+            rows.append((
+                what, str(len(found)), byte_text(sum(e.nbytes for e in found)),
+                time_text(sum(e.seconds for e in found)),
+                time_text(sum(s.seconds for s in waits if _kind(s.label) == what)),
+            ))  # fmt: skip
+        return table(rows, "<>>>>")
+
+
+def _kind(label: str) -> str:
+    return label.rpartition(" #")[0]
+
+
+def step_on_ranks(function: func.FuncOp, device: Device, network: Network) -> StepOnRanks:
+    """A call of the function on all ranks of its mesh."""
+    events = program_events(function, device, network)
+    name = str(function.name).strip('"')
+    line = simulate({RANKS: events})
+    return StepOnRanks(name, device, network, mesh_of(function), line, tuple(events))

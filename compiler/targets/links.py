@@ -1,0 +1,70 @@
+"""The table of networks that join devices. No number of a link stands anywhere else.
+
+Sources:
+
+- `intra`, `inter`: the rates that NCCL's own model has for the links of a node and for a network card
+  (`src/graph/topo.h`): what a ring sustains, below the data sheet's 450 and 50 GB/s of an H100 with NDR.
+- `PROTOCOLS`: NCCL's "simple" and "low latency" protocols over a ring, `src/graph/tuning.cc`; the latter is limited to
+  141 GB/s in a node and 35 GB/s between nodes on an H100, 87.7 and 19 on an A100.
+- `gloo`: processes of one machine over its loopback interface; an estimate, not measured. `Network.calibrated` takes
+  a machine's own figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a ring sends.
+
+    Attributes:
+        start: seconds that a collective takes before its first step.
+        intra_latency, inter_latency: seconds of a step of the ring within a node, and between nodes.
+        share: of the links' bandwidth.
+        intra, inter: the most bytes a second within a node, and between nodes.
+    """
+
+    start: float
+    intra_latency: float
+    inter_latency: float
+    share: float = 1.0
+    intra: float = float("inf")
+    inter: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Network:
+    """How devices are joined.
+
+    Attributes:
+        name: how options and reports call it.
+        node: devices of a node; each has a network card of its own.
+        intra, inter: bytes a second that one device sends within its node, and through its network card.
+        protocols: the fastest of these counts.
+    """
+
+    name: str
+    node: int
+    intra: float
+    inter: float
+    protocols: tuple[Protocol, ...]
+
+    def calibrated(self, start: float, bandwidth: float) -> Network:
+        """The same, one node, with a measured start (seconds) and bandwidth (bytes a second)."""
+        return replace(self, intra=bandwidth, protocols=(Protocol(start, 0.0, 0.0),))
+
+
+_SIMPLE = Protocol(8.4e-6, 3.4e-6, 14e-6)
+_H100 = (_SIMPLE, Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.5, 141e9, 35e9))
+_A100 = (_SIMPLE, Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.5, 87.7e9, 19e9))
+
+NETWORKS = {
+    n.name: n
+    for n in (
+        Network("h100", 8, 370e9, 50e9, _H100),
+        Network("a100", 8, 240e9, 25e9, _A100),
+        Network("gloo", 1 << 20, 1.5e9, 1.5e9, (Protocol(120e-6, 30e-6, 30e-6),)),
+    )
+}

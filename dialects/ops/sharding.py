@@ -1,0 +1,43 @@
+"""Where the author says how ranks are to hold a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..opdef import Attr, OpDef, VerifyError
+from ..sharding import check_placement
+from ..types import TensorType
+
+RESHARD = "reshard"
+
+
+def _reshard(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
+    for placement in attrs["sharding"]:
+        try:
+            check_placement(placement, operands[0].rank)
+        except ValueError as error:
+            raise VerifyError(f"sharding: {error}") from None
+    return [operands[0]]
+
+
+OPS: tuple[OpDef, ...] = (
+    OpDef(
+        RESHARD,
+        "distribution",
+        "x, held by the ranks of the module's mesh as `sharding` says; `gflow-partition` makes collectives of it",
+        ("x",),
+        {
+            "sharding": Attr("str[]", "for each mesh axis S(dimension), B or P(reduction)"),
+            "side": Attr(
+                "str",
+                "enter: from here to a `leave`, the author's program works on each rank's part by itself",
+                optional=True,
+                choices=("enter", "leave"),
+            ),
+        },
+        infer=_reshard,
+        amp="clear",
+        cost=0,
+    ),
+)

@@ -1,0 +1,257 @@
+"""A `Program` as JSON and back, without pickle; every field is of the type that its dataclass declares.
+
+Dataclasses and named tuples of `gflow.dialects.program` become lists that start with their name, and have
+every field in order; reading makes only these. The declarations are the schema: a field that is added to
+a dataclass is written, read and checked, and its values are what its annotation says.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import types
+import zlib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from .. import program as program_types
+from ..extents import Extent
+from ..types import DTYPES, TensorType
+from . import Program
+
+#: what no number of a program reaches: addresses have 48 bits, words 64
+_MOST = 1 << 64
+
+
+class ProgramError(ValueError):
+    """A program from a file is damaged, not whole, or of another version."""
+
+
+def _known() -> dict[str, Any]:
+    found: dict[str, Any] = {"TensorType": TensorType}
+    for name, value in vars(program_types).items():
+        named_tuple = isinstance(value, type) and issubclass(value, tuple)
+        if isinstance(value, type) and (is_dataclass(value) or named_tuple):
+            found[name] = value
+    return found
+
+
+_KNOWN = _known()
+_FIELDS: dict[type, tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind)) if is_dataclass(kind) else kind._fields
+    for kind in _KNOWN.values()
+}
+_ATOMS = (str, int, float, bool, type(None))
+
+
+def encode(value: Any) -> Any:
+    """A part of a program as JSON.
+
+    Raises:
+        TypeError: a program does not hold values of this kind.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    names = _FIELDS.get(kind)
+    if names is not None:
+        return [kind.__name__, *[encode(getattr(value, name)) for name in names]]
+    if isinstance(value, tuple):
+        return ["", *map(encode, value)]
+    if isinstance(value, list):
+        return ["list", *map(encode, value)]
+    if isinstance(value, dict):
+        return {key: encode(item) for key, item in value.items()}
+    if isinstance(value, _ATOMS):
+        return value
+    raise TypeError(f"a program holds {kind.__name__}")
+
+
+def decode(value: Any) -> Any:
+    """What `encode` was given.
+
+    Raises:
+        ProgramError: there is something of another kind, or with fields missing.
+    """
+    if isinstance(value, dict):
+        return {key: decode(item) for key, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if not value or not isinstance(value[0], str):
+        raise ProgramError("a list without a kind")
+    kind, *items = value
+    decoded = [decode(item) if isinstance(item, (list, dict)) else item for item in items]
+    if kind == "":
+        return tuple(decoded)
+    if kind == "list":
+        return decoded
+    made = _KNOWN.get(kind)
+    if made is None:
+        raise ProgramError(f"there is no kind {kind!r}")
+    if len(decoded) != len(_hints(made)):
+        raise ProgramError(f"a {kind} has {len(_hints(made))} fields, found {len(decoded)}")
+    return made(*decoded)
+
+
+def seal(program: Program) -> str:
+    """The digest of all of a program, code and IR included.
+
+    Whoever makes a program writes it down. What is changed afterwards, in memory or in a file whose
+    checksums are in order, shows: what kernels touch depends on their text, their configs and the numbers
+    they are given together, so all of these are in one digest.
+    """
+    values = {f.name: getattr(program, f.name) for f in fields(program) if f.name != "seal"}
+    values["ir"] = _digest(program.ir.encode())
+    values["constants"] = [_digest(c) for c in program.constants]
+    for name in ("kernels", "declarations"):
+        values[name] = {k: _digest(text.encode()) for k, text in values[name].items()}
+    values["device_code"] = {
+        key: replace(code, image=_digest(unpacked(code.image)))
+        for key, code in program.device_code.items()
+    }
+    encoded = {name: encode(value) for name, value in values.items()}
+    return _digest(json.dumps(encoded, sort_keys=True).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def packed(image: bytes) -> str:
+    """Machine code as text, for `DeviceCode.image`."""
+    return base64.b64encode(zlib.compress(image, 1)).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """The machine code in `DeviceCode.image`.
+
+    Raises:
+        ProgramError: it is damaged.
+    """
+    try:
+        return zlib.decompress(base64.b64decode(text))
+    except (ValueError, zlib.error) as error:
+        raise ProgramError(f"machine code that cannot be unpacked: {error}") from None
+
+
+# types
+
+
+def check_types(program: Program) -> None:
+    """Every value is of the type that its field declares.
+
+    Raises:
+        ProgramError: one is not; it says where.
+    """
+    check_value(program, Program, "program", program.size is not None)
+
+
+def check_value(value: Any, wanted: Any, where: str, sized: bool = False) -> None:
+    """A value is of a declared type. sized: integers may be extents.
+
+    Raises:
+        ProgramError: it isn't.
+    """
+    if not _checker(wanted, sized)(value):
+        # told anew, slowly: where it is
+        for part, what, name in _parts(value, wanted, sized):
+            if not _checker(what, sized)(part):
+                check_value(part, what, f"{where}.{name}", sized)
+        raise ProgramError(f"{where} is {_shown(value)}; {_name(wanted)} was expected")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass or named tuple, with their types."""
+    hints = get_type_hints(kind)
+    names = kind._fields if issubclass(kind, tuple) else [f.name for f in fields(kind)]
+    return {name: hints[name] for name in names}
+
+
+@cache
+def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
+    """Whether a value is of a type."""
+    if wanted is Any:
+        return lambda v: True
+    if wanted is int:
+        if sized:
+            return lambda v: (type(v) is int and -_MOST < v < _MOST) or _is_extent(v)
+        return lambda v: type(v) is int and -_MOST < v < _MOST
+    if wanted is float:
+        return lambda v: type(v) is float
+    if wanted in (str, bool, bytes, type(None)):
+        return lambda v: type(v) is wanted
+    origin, args = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        return lambda v: type(v) is str and v in args
+    if origin in (Union, types.UnionType):
+        ways = [_checker(a, sized) for a in args]
+        return lambda v: any(way(v) for way in ways)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is ...:
+            item = _checker(args[0], sized)
+            return lambda v: type(v) is tuple and all(map(item, v))
+        items = [_checker(a, sized) for a in args]
+        return lambda v: (
+            type(v) is tuple and len(v) == len(items) and all(f(x) for f, x in zip(items, v))
+        )
+    if origin is list:
+        item = _checker(args[0], sized)
+        return lambda v: type(v) is list and all(map(item, v))
+    if origin is dict:
+        key, item = _checker(args[0], sized), _checker(args[1], sized)
+        return lambda v: type(v) is dict and all(map(key, v)) and all(map(item, v.values()))
+    if wanted is Extent:
+        return _is_extent
+    if isinstance(wanted, type):
+        hints = _hints(wanted)  # type: ignore[arg-type]
+        parts = [(name, _checker(hint, sized)) for name, hint in hints.items()]
+        if wanted is TensorType:
+            return lambda v: type(v) is TensorType and v.dtype in DTYPES and parts[0][1](v.shape)
+        return lambda v: type(v) is wanted and all(f(getattr(v, name)) for name, f in parts)
+    raise TypeError(f"a program's field is declared as {wanted}")
+
+
+def _is_extent(v: Any) -> bool:
+    """Integers of any sign, and a degree that stays computable."""
+    return (
+        type(v) is Extent
+        and type(v.coefficients) is tuple
+        and len(v.coefficients) <= 16
+        and all(type(c) is int and -_MOST < c < _MOST for c in v.coefficients)
+        and type(v.first) is int
+        and -_MOST < v.first < _MOST
+        and (v.limit is None or (type(v.limit) is int and -_MOST < v.limit < _MOST))
+    )
+
+
+def _parts(value: Any, wanted: Any, sized: bool) -> list[tuple[Any, Any, str]]:
+    """What a value is made of: each part with its type and name."""
+    origin, args = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        for way in args:
+            if isinstance(way, type) and type(value) is way:
+                return _parts(value, way, sized)
+        return []
+    if isinstance(value, (list, tuple)) and origin in (list, tuple) and type(value) is origin:
+        if (origin is tuple and len(args) != 2) or (len(args) == 2 and args[1] is not ...):
+            return [(v, a, str(n)) for n, (v, a) in enumerate(zip(value, args))]
+        return [(v, args[0], str(n)) for n, v in enumerate(value)]
+    if isinstance(value, dict) and origin is dict:
+        return [(v, args[1], str(k)) for k, v in value.items()]
+    kind = type(value)
+    if kind is wanted and kind in _KNOWN.values():
+        return [(getattr(value, name), hint, name) for name, hint in _hints(kind).items()]
+    return []
+
+
+def _name(wanted: Any) -> str:
+    return getattr(wanted, "__name__", None) or str(wanted).replace("gflow.dialects.", "")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 80 else f"{text[:77]}..."

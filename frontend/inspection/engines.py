@@ -1,0 +1,94 @@
+"""What of a graph another engine runs, and what stayed with gflow's kernels, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gflow.compiler.driver.pass_manager import Pipeline
+from gflow.compiler.driver.stages import run_to, stages_of
+from gflow.compiler.ir.locations import Source, source_of
+from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.memory.planned import label
+from gflow.compiler.reports.visual.page import byte_text
+from gflow.dialects.marks import STAYS
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.structure import ENGINE
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class EngineRegion:
+    """A part of the program that an engine runs: its ops, and the bytes that it reads and writes. What it writes is
+    copied once, since engines give results in memory of their own."""
+
+    engine: str
+    ops: int
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """Ops of one kind that stayed: how many, why, and where they stand in the author's program."""
+
+    op: str
+    times: int
+    why: str
+    sources: tuple[Source, ...]
+
+
+def partition_of(module: ir.Module, pipeline: str) -> tuple[list[EngineRegion], list[Stayed]]:
+    """The regions of engines and what stayed behind; `module` (as traced) is changed."""
+    with module.context:
+        if not stages_of(Pipeline(pipeline)).get("partitioned"):
+            return [], []
+        run_to(module, pipeline, "partitioned")
+        regions: list[EngineRegion] = []
+        stayed: dict[tuple[str, str], list[Source]] = {}
+        for view in module.body.operations:
+            if not isinstance(view, func.FuncOp):
+                continue
+            body = read_body(view)
+            for o in body.ops:
+                if o.name == ENGINE:
+                    inner = list(o.op.regions[0].blocks[0].operations)
+                    regions.append(
+                        EngineRegion(
+                            ir.StringAttr(o.op.attributes["engine"]).value,
+                            sum(op.operation.name != "gflow.constant" for op in inner) - 1,
+                            sum(body.types[v].nbytes for v in o.operands),
+                            sum(body.types[v].nbytes for v in o.results),
+                        )
+                    )
+                elif STAYS in o.op.attributes:
+                    why = ir.StringAttr(o.op.attributes[STAYS]).value
+                    stayed.setdefault((label(o), why), []).append(source_of(o.op))
+    found = [
+        Stayed(op, len(sources), why, tuple(dict.fromkeys(sources)))
+        for (op, why), sources in stayed.items()
+    ]
+    return regions, sorted(found, key=lambda s: (-s.times, s.op))
+
+
+def engines_text(regions: Sequence[EngineRegion], stayed: Sequence[Stayed]) -> str:
+    """The same for people."""
+    lines = []
+    for r in regions:
+        lines.append(
+            f"By {r.engine}: {r.ops} ops as one step, which reads {byte_text(r.read)} in place and copies "
+            f"{byte_text(r.written)} of results."
+        )
+    if not regions:
+        lines.append("By other engines: nothing.")
+    if stayed:
+        lines += ["", f"Stayed with gflow: {sum(s.times for s in stayed)} ops.", ""]
+        for s in stayed[:_SHOWN]:
+            places = list(dict.fromkeys(str(source) for source in s.sources))
+            more = f", and {len(places) - 3} more places" if len(places) > 3 else ""
+            lines.append(f"  {s.times} × {s.op}: {s.why}")
+            lines += [f"      {'; '.join(places[:3])}{more}"] * bool(places)
+        if len(stayed) > _SHOWN:
+            lines.append(f"  and {len(stayed) - _SHOWN} more kinds")
+    return "\n".join(lines)

@@ -1,0 +1,67 @@
+"""A trace of global tensors: its mesh and shardings in the IR, and the program of each rank made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
+from gflow.dialects.attributes import from_mlir, to_mlir
+from gflow.dialects.mesh import MESH, SHARDING, Mesh
+from gflow.dialects.mlir import ir
+from gflow.dialects.opdef import Attr
+from gflow.errors import GraphTraceError
+from gflow.tracing.data.global_tensors import axes_of
+from gflow.tracing.data.trace import Trace
+
+_PROPAGATE = "builtin.module(func.func(gflow-propagate-shardings))"
+_PARTITION = "builtin.module(func.func(gflow-partition))"
+
+
+def placed(trace: Trace, own: Mapping[str, str]) -> tuple[str, ...]:
+    """Placements on some axes as those on all of the program's mesh."""
+    return tuple(own.get(axis, "B") for axis in axes_of(trace.mesh))
+
+
+def mark(module: ir.Module, function: Any, trace: Trace) -> None:
+    """Write the mesh, and how arguments lie. Plain tensors are the same on all ranks."""
+    axes = axes_of(trace.mesh)
+    module.operation.attributes[MESH] = Mesh(axes, tuple(trace.mesh.shape)).mlir()
+    attrs = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
+    for n, given in enumerate(trace.inputs):
+        if given.layout is not None:
+            sharding = to_mlir(Attr("str[]"), given.layout.along(axes))
+            own = {e.name: e.attr for e in attrs[n]}
+            attrs[n] = ir.DictAttr.get({**own, SHARDING: sharding})
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
+
+
+def propagated(module: ir.Module) -> ir.Module:
+    """With the shardings of all values.
+
+    Raises:
+        GraphTraceError: an op, which is named, cannot work on what its ranks hold.
+    """
+    try:
+        run_pipeline(module, _PROPAGATE)
+    except PipelineError as error:
+        raise GraphTraceError("; ".join(map(str, error.diagnostics))) from error
+    return module
+
+
+def ranked(module: ir.Module) -> ir.Module:
+    """The program of each rank."""
+    run_pipeline(propagated(module), _PARTITION)
+    return module
+
+
+def result_shardings(module: ir.Module) -> list[tuple[str, ...] | None]:
+    """How the results of a program lie."""
+    with module.context:
+        function = module.body.operations[0].operation
+        found: list[tuple[str, ...] | None] = []
+        for given in ir.ArrayAttr(function.attributes["res_attrs"]):
+            attrs = ir.DictAttr(given)
+            has = SHARDING in attrs
+            found.append(tuple(from_mlir(Attr("str[]"), attrs[SHARDING])) if has else None)
+        return found

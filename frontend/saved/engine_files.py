@@ -1,0 +1,122 @@
+"""`gflow.save(graph, path, format="stablehlo" | "onnx")`: a graph's step as a file that other engines' tools load.
+
+model.stablehlo               the program, as a portable artifact (as text where the name ends in .mlir)
+model.stablehlo.safetensors   the tensors of its arguments that are not inputs, by their dotted names; the file's
+                              metadata lists all arguments and results in order
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as tensors_as_bytes
+
+from gflow.call.plan import Plan
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import export_pipeline
+from gflow.compiler.engines.form import EngineError
+from gflow.compiler.ir.modules import entry_function
+from gflow.dialects.mlir import func
+from gflow.errors import GraphError
+from gflow.lowering import lower
+from gflow.runtime.stored.atomic import new_file
+
+from .export import plans_of
+
+
+def export_for_engines(graph: Any, path: Path, form: str) -> None:
+    """Write the graph's step, for the signature that was called last.
+
+    Raises:
+        GraphError: there is no such form, the graph was not called yet, or holds what the form cannot.
+        SaveError: a file cannot be written.
+    """
+    if form not in WRITERS:
+        raise GraphError(
+            f"gflow.save() takes format={' or '.join(map(repr, WRITERS))}; got {form!r}"
+        )
+    state = graph._checked()
+    plans = plans_of(state)
+    if not plans:
+        raise GraphError(
+            f"{state.name} is not compiled for the present modes of its modules; call it once with "
+            "its inputs before it is saved"
+        )
+    plan = plans[0]
+    trace = plan.trace
+    if trace.size is not None or trace.parts is not None:
+        what = (
+            "a dimension marked with dynamic_dim()"
+            if trace.parts is None
+            else "set_gradient_accumulation_steps()"
+        )
+        raise GraphError(f"{trace.name} cannot be saved as {form}: it has {what}; call it without")
+    module = lower(trace)
+    run_pipeline(module, export_pipeline(plan.compiled.options.passes))
+    function = entry_function(module)
+    try:
+        with module.context:
+            WRITERS[form](function, plan, path)
+    except EngineError as error:
+        raise GraphError(f"{trace.name}: {error}") from None
+
+
+def _stablehlo(function: func.FuncOp, plan: Plan, path: Path) -> None:
+    # start-up: one writer is loaded
+    from gflow.compiler.engines.stablehlo.write import portable, write_function
+
+    written = write_function(function, checks=True)
+    text = path.suffix == ".mlir"
+    data = str(written.module).encode() if text else portable(written.module)
+    weights = path.with_name(f"{path.name}.safetensors")
+    with new_file(weights) as place:
+        place.write_bytes(tensors_as_bytes(tensors_of(plan), _signature(function, plan)))
+    with new_file(path) as place:
+        place.write_bytes(data)
+
+
+def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> None:
+    # start-up: one writer is loaded
+    from gflow.compiler.engines.onnx.write import write_function
+
+    if importlib.util.find_spec("onnx") is None:
+        raise EngineError("ONNX is not installed (onnx): pip install 'gflow[onnx]'")
+    trace = plan.trace
+    updated = {trace.inputs[out.alias].name for out in trace.outputs if out.alias is not None}
+    values = {
+        name: tensor.numpy() for name, tensor in tensors_of(plan).items() if name not in updated
+    }
+    model = write_function(function, checks=True, values=values).model
+    with new_file(path) as place:
+        place.write_bytes(model.SerializeToString())
+
+
+def tensors_of(plan: Plan) -> dict[str, torch.Tensor]:
+    """The program's arguments that a caller does not give, by name."""
+    found = {}
+    for entry, tensor in zip(plan.trace.inputs, plan.arguments):
+        if entry.value not in plan.trace.input_leaves:
+            found[entry.name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return found
+
+
+def _signature(function: func.FuncOp, plan: Plan) -> dict[str, str]:
+    names = [entry.name for entry in plan.trace.inputs]
+    names += ["rng"] * (len(function.arguments) - len(names))
+    results = [
+        {"name": out.name, "updates": None if out.alias is None else names[out.alias]}
+        for out in plan.trace.outputs
+    ]
+    return {"arguments": json.dumps(names), "results": json.dumps(results)}
+
+
+#: by form what writes it
+WRITERS: dict[str, Callable[[func.FuncOp, Plan, Path], None]] = {
+    "stablehlo": _stablehlo,
+    "onnx": _onnx,
+}

@@ -1,0 +1,156 @@
+"""Global tensors: values of which each rank of a mesh holds a part, PyTorch's `DTensor`.
+
+A graph traces them at their whole shapes and binds what this rank holds; a `Layout` says how that lies in the whole.
+Nothing here imports `torch.distributed.tensor` before a program has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphInputError
+
+#: what a DTensor keeps in its own dictionary
+OWN = frozenset({"_local_tensor", "_spec"})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a value lies over a mesh.
+
+    mesh: a `DeviceMesh`. placements: for each of its dimensions "S(dim)", "B" or "P(reduction)".
+    """
+
+    mesh: Any
+    placements: tuple[str, ...]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the mesh's dimensions."""
+        return axes_of(self.mesh)
+
+    def along(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """The placements on the axes of a mesh that this one is a part of: elsewhere values are the same."""
+        own = dict(zip(self.axes, self.placements))
+        return tuple(own.get(axis, "B") for axis in axes)
+
+
+def axes_of(mesh: Any) -> tuple[str, ...]:
+    """Names for the dimensions of a mesh: its own, else by number."""
+    return tuple(mesh.mesh_dim_names or (f"axis{n}" for n in range(mesh.ndim)))
+
+
+def is_global(value: object) -> bool:
+    """Whether this is a DTensor, or a parameter that holds one."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(value, loaded.DTensor)
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: all of it, unless it is a global one."""
+    return tensor._local_tensor if is_global(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def layout_of(tensor: torch.Tensor, name: str) -> Layout | None:
+    """How a global tensor lies; None for others.
+
+    Raises:
+        GraphInputError: in a way that a program does not know.
+    """
+    if not is_global(tensor):
+        return None
+    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
+    texts = texts_of(placements, tensor.dim(), name)
+    for n, text in enumerate(texts):
+        if text.startswith("S("):
+            d, ranks = int(text[2:-1]), mesh.size(n)
+            if tensor.shape[d] % ranks:
+                raise GraphInputError(
+                    f"{name}: dimension {d} has {tensor.shape[d]} elements, which {ranks} ranks along "
+                    f"{axes_of(mesh)[n]!r} do not share evenly; pad it to a multiple, or use Replicate() there."
+                )
+    local = local_of(tensor)
+    if not local.is_contiguous():
+        raise GraphInputError(
+            f"{name} is a DTensor whose part on this rank is not contiguous; make it from a contiguous tensor."
+        )
+    return Layout(mesh, texts)
+
+
+def texts_of(placements: Sequence[Any], rank: int, name: str) -> tuple[str, ...]:
+    """PyTorch's placements as a program spells them.
+
+    Raises:
+        GraphInputError: one is of another kind.
+    """
+    found = []
+    for p in placements:
+        kind = type(p).__name__
+        if kind == "Shard":
+            found.append(f"S({p.dim % rank if rank else p.dim})")
+        elif kind == "Replicate":
+            found.append("B")
+        elif kind == "Partial" and p.reduce_op in ("sum", "max", "min", "avg"):
+            found.append(f"P({p.reduce_op})")
+        else:
+            raise GraphInputError(
+                f"{name} is placed as {p}, which a graph does not know; it takes Shard(dim), Replicate() and "
+                "Partial() of sum, avg, max or min. Call .redistribute() before."
+            )
+    return tuple(found)
+
+
+def placements_of(texts: Sequence[str]) -> list[Any]:
+    """A program's placements as PyTorch's."""
+    # start-up: DTensor is loaded by the first program that has global tensors
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    made: list[Any] = []
+    for text in texts:
+        if text.startswith("S("):
+            made.append(Shard(int(text[2:-1])))
+        else:
+            made.append(Partial(text[2:-1]) if text.startswith("P(") else Replicate())
+    return made
+
+
+def global_tensor(
+    local: torch.Tensor, mesh: Any, texts: Sequence[str], shape: Sequence[int]
+) -> torch.Tensor:
+    """The global tensor of which this rank holds `local`. shape: of the whole."""
+    # start-up: DTensor is loaded by the first program that has global tensors
+    from torch.distributed.tensor import DTensor
+
+    strides = torch.empty(tuple(shape), device="meta").stride()
+    found: torch.Tensor = DTensor.from_local(
+        local, mesh, placements_of(texts), run_check=False, shape=torch.Size(shape), stride=strides
+    )
+    return found
+
+
+def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:
+    """The mesh that all others are parts of; None without any.
+
+    Raises:
+        GraphInputError: there is none.
+    """
+    found: Any | None = None
+    known = list(meshes)
+    for mesh in known:
+        if found is None or mesh.ndim > found.ndim:
+            found = mesh
+    for mesh in known:
+        sizes = dict(zip(axes_of(found), found.shape))  # type: ignore[union-attr]
+        own = dict(zip(axes_of(mesh), mesh.shape))
+        same = mesh == found if mesh.ndim == found.ndim else own.items() <= sizes.items()  # type: ignore[union-attr]
+        if not same:
+            raise GraphInputError(
+                f"{where}: tensors over different meshes, {found} and {mesh}; use one mesh with named dimensions, "
+                "and parts of it (mesh['tp'])."
+            )
+    return found

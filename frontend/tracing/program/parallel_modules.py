@@ -1,0 +1,114 @@
+"""Modules of `parallelize_module` in a trace: their hooks, which make and take DTensors, become reshardings.
+
+`ColwiseParallel`, `RowwiseParallel` and `SequenceParallel` are known. A hook that takes a plain tensor for this rank's
+part (`input_layouts=Shard(…)`) or gives one (`use_local_output=True`, the default) lets ranks work on their parts
+by themselves in between. The trace has the whole value there; `gflow-propagate-shardings` refuses ops between the two
+whose result on parts is not the part of their result on the whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gflow.errors import GraphTraceError
+
+from .modules import ModuleTable
+from .resharding import reshard
+
+_STYLES = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel")
+
+
+@contextlib.contextmanager
+def reshardings(table: ModuleTable, where: Callable[[], str], whole: bool) -> Iterator[None]:
+    """While active, hooks of parallel modules are reshardings.
+
+    whole: the trace is of whole values, over which the statistics of `SyncBatchNorm` are those of any batch norm.
+
+    Raises:
+        GraphTraceError: a module has other hooks of `distribute_module` or of a parallel style.
+    """
+    changed: list[tuple[Any, Any, Any]] = []
+    replaced: list[torch.nn.Module] = []
+    try:
+        for module in table.modules:
+            if (
+                whole
+                and isinstance(module, torch.nn.SyncBatchNorm)
+                and "forward" not in vars(module)
+            ):
+                vars(module)["forward"] = partial(_BatchNorm.forward, module)
+                replaced.append(module)
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                for key, hook in list(hooks.items()):
+                    made = _translated(hook, table.names[id(module)], where)
+                    if made is not None:
+                        changed.append((hooks, key, hook))
+                        hooks[key] = made
+        yield
+    finally:
+        for hooks, key, hook in changed:
+            hooks[key] = hook
+        for module in replaced:
+            del vars(module)["forward"]
+
+
+def _translated(hook: Any, name: str, where: Callable[[], str]) -> Any:
+    """The hook that stands for one of PyTorch's; None where it is none of them."""
+    kind = getattr(hook, "__qualname__", "")
+    if not getattr(hook, "__module__", "").startswith("torch.distributed.tensor"):
+        return None
+    if not kind.startswith("distribute_module."):
+        raise _unknown(name, kind, where)
+    cells = dict(zip(hook.__code__.co_freevars, (c.cell_contents for c in hook.__closure__)))
+    function = cells.get("input_fn") or cells.get("output_fn")
+    if not isinstance(function, partial):
+        raise _unknown(name, getattr(function, "__qualname__", kind), where)
+    style, _, which = function.func.__qualname__.partition(".")
+    if style not in _STYLES:
+        raise _unknown(name, style, where)
+    mesh = cells["device_mesh"]
+    if which == "_prepare_input_fn":
+        return _input(function.args, mesh)
+    if which == "_prepare_output_fn":
+        return _output(function.args, mesh)
+    raise _unknown(name, function.func.__qualname__, where)
+
+
+def _unknown(name: str, what: str, where: Callable[[], str]) -> GraphTraceError:
+    return GraphTraceError(
+        f"{where()}: {name} has a hook of {what}, which works on DTensors and which a graph does not know; it knows "
+        f"those of {', '.join(_STYLES)}. Distribute its parameters without hooks (distribute_tensor), and say with "
+        "gflow.to_global(x, placement, sbp) in build() how values are to lie."
+    )
+
+
+def _is_split(placements: Sequence[Any]) -> bool:
+    return any(type(p).__name__ != "Replicate" for p in placements)
+
+
+def _input(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
+    given, wanted = args[0], args[-1]
+
+    def hook(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
+        x = reshard(inputs[0], mesh, given, "leave" if _is_split(given) else "")
+        return x if given == wanted else reshard(x, mesh, wanted)
+
+    return hook
+
+
+def _output(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
+    placements = args[0] if len(args) > 1 else None  # of SequenceParallel: as they come
+    local = args[-1]
+
+    def hook(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        if placements is None:
+            return output
+        return reshard(output, mesh, placements, "enter" if local and _is_split(placements) else "")
+
+    return hook

@@ -1,0 +1,39 @@
+// RUN: gflow-opt %s --gflow-partition-engines={min-cost=0} | FileCheck %s
+// RUN: gflow-opt %s --gflow-partition-engines={min-cost=1e9} | FileCheck %s --check-prefix=SMALL
+
+// An op of PyTorch's stands between two regions; what does not need it is in the last one.
+// CHECK-LABEL: func.func @between
+// CHECK: %[[FIRST:.*]] = "gflow.engine"(%arg0)
+// CHECK: "gflow.tanh"
+// CHECK: "gflow.engine_yield"
+// CHECK: engine = "xla"
+// CHECK: %[[INVERSE:.*]] = "gflow.aten"(%[[FIRST]])
+// CHECK-SAME: gflow.stays = "a call into PyTorch; the op stays with gflow"
+// CHECK: %[[LAST:.*]]:2 = "gflow.engine"(
+// CHECK-DAG: "gflow.exp"
+// CHECK-DAG: "gflow.neg"
+// CHECK: return %[[LAST]]#
+// SMALL-LABEL: func.func @between
+// SMALL-NOT: gflow.engine
+// SMALL: "gflow.tanh"(%arg0) {gflow.stays = "its region would save {{.*}} microseconds of kernels, less than 1e+09"}
+func.func @between(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
+  %0 = "gflow.tanh"(%x) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = "gflow.aten"(%0) {overload = "aten.inverse.default", args = "[[{\22t\22: 0}], {}]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = "gflow.exp"(%1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = "gflow.neg"(%x) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %2, %3 : tensor<4x4xf32>, tensor<4x4xf32>
+}
+
+// A check comes before the region: what it needs is computed for it alone.
+// CHECK-LABEL: func.func @checked
+// CHECK: gflow.stays = "only a check of values needs it"
+// CHECK: "gflow.check"
+// CHECK: "gflow.engine"
+// SMALL-LABEL: func.func @checked
+func.func @checked(%x: tensor<4xf32>, %i: tensor<i64>) -> tensor<i1> {
+  %0 = "gflow.constant"() {value = dense<3> : tensor<i64>} : () -> tensor<i64>
+  %1 = "gflow.compare"(%i, %0) {predicate = "gt"} : (tensor<i64>, tensor<i64>) -> tensor<i1>
+  "gflow.check"(%1) {error = "IndexError", message = "beyond", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<i1>) -> ()
+  %2 = "gflow.not"(%1) : (tensor<i1>) -> tensor<i1>
+  return %2 : tensor<i1>
+}

@@ -1,0 +1,7 @@
+"""Collectives as steps of a program, over the process groups of `torch.distributed`.
+
+agreement  ranks compare what they are about to do, before the first run of a program
+groups     process groups for the axes of a program's mesh
+pieces     optimizer state in pieces: a rank keeps its piece of a tensor that Python code sees whole
+steps      running a collective, its wait, and the copy of a rank's piece
+"""

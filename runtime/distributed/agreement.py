@@ -1,0 +1,135 @@
+"""Ranks compare what they are about to do, before the first run of a program.
+
+Each rank puts the digest of its collectives, group by group, into the store of `torch.distributed`, and reads those
+of the others: a rank that runs another program is found before it could hang, or mix up data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from gflow.dialects.program import CollectiveStep, Program, Ranks, TensorRef
+
+from .groups import group_of, told
+
+#: programs compared so far, by group: the ranks of a group compare the n-th ones with each other
+_compared: Counter[tuple[int, str]] = Counter()
+
+
+class DisagreementError(RuntimeError):
+    """Ranks would make different collectives."""
+
+
+def agree(program: Program) -> None:
+    """Compare a program's collectives with those of the other ranks, in each group that it names.
+
+    Raises:
+        DisagreementError: a rank has others, or has not come to compare within the group's timeout; the store does
+            not answer.
+    """
+    steps: dict[Ranks, list[CollectiveStep]] = {}
+    for step in program.steps:
+        if isinstance(step, CollectiveStep) and step.kind not in ("send", "recv"):
+            steps.setdefault(step.ranks, []).append(step)
+    for ranks, mine in steps.items():
+        group = group_of(program.mesh, ranks)
+        if dist.get_backend(group) != "fake":
+            _compare(program, ranks, mine, group)
+
+
+def _compare(program: Program, ranks: Ranks, steps: list[CollectiveStep], group: Any) -> None:
+    store = dist.distributed_c10d._get_default_store()
+    world = dist.get_process_group_ranks(group)
+    lines = [_line(step) for step in steps]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    key = (id(store), group.group_name)
+    number = _compared[key]
+    _compared[key] += 1
+    prefix = f"gflow/plan/{group.group_name}/{number}"
+    me = dist.get_rank()
+    try:
+        store.set(f"{prefix}/{me}", json.dumps([program.name, digest, lines]))
+    except RuntimeError as error:
+        raise DisagreementError(_no_store(program, me)) from error
+    keys = [f"{prefix}/{rank}" for rank in world]
+    timeout = _timeout(group)
+    try:
+        store.wait(keys, timeout)
+    except (RuntimeError, ValueError) as error:
+        raise DisagreementError(
+            _missing(program, me, store, dict(zip(world, keys)), timeout)
+        ) from error
+    for rank, k in zip(world, keys):
+        try:
+            plan = store.get(k)
+        except RuntimeError as error:
+            raise DisagreementError(_no_store(program, me)) from error
+        name, other, theirs = json.loads(plan)
+        if other != digest:
+            raise DisagreementError(_difference(program, me, lines, rank, name, theirs, ranks))
+
+
+def _missing(
+    program: Program, me: int, store: Any, keys: dict[int, str], timeout: timedelta
+) -> str:
+    """What to say of ranks that have not told their plan. keys: by rank."""
+    try:
+        late = [str(r) for r, k in keys.items() if not store.check([k])]
+    except RuntimeError:
+        return _no_store(program, me)
+    return (
+        f"rank {me} is ready to run {program.name}, and rank {', '.join(late)} has not come to it within "
+        f"{timeout.total_seconds():g} s (the group's timeout). All ranks of a group must run the same programs: "
+        "look for a rank that has ended, gets inputs of other shapes, or takes another branch"
+    )
+
+
+def _no_store(program: Program, me: int) -> str:
+    return (
+        f"rank {me} is ready to run {program.name}, and the store of torch.distributed, in which ranks compare their "
+        "plans, does not answer: the process that holds it has ended (rank 0, unless torchrun does)"
+    )
+
+
+def _difference(
+    program: Program,
+    me: int,
+    mine: list[str],
+    rank: int,
+    name: str,
+    theirs: list[str],
+    ranks: Ranks,
+) -> str:
+    where = next(
+        (n for n, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs))
+    )
+    ours = mine[where] if where < len(mine) else "none"
+    other = theirs[where] if where < len(theirs) else "none"
+    return (
+        f"rank {me} and rank {rank} would make different collectives "
+        f"{told(ranks)}: number {where} is {ours} in {program.name} on rank {me}, and {other} "
+        f"in {name} on rank {rank}. All ranks of a group must run the same program, on inputs of the same shapes"
+    )
+
+
+def _line(step: CollectiveStep) -> str:
+    parts = [step.kind, step.reduction, f"root {step.root}" if step.root >= 0 else ""]
+    if step.sends:  # parts of each rank's own sizes
+        return f"{step.kind} of unequal parts, {step.input and step.input.type.dtype}"
+    return " ".join(filter(None, [*parts, _tensor(step.input), _tensor(step.output)]))
+
+
+def _tensor(ref: TensorRef | None) -> str:
+    return "" if ref is None else str(ref.type)
+
+
+def _timeout(group: Any) -> timedelta:
+    """How long a group waits."""
+    backend = group._get_backend(next(iter(group._device_types)))
+    return getattr(backend.options, "_timeout", None) or dist.default_pg_timeout

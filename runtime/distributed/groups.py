@@ -1,0 +1,94 @@
+"""Process groups for the axes of a program's mesh.
+
+Who sets up a mesh (`DeviceMesh`, a data-parallel module) says with `use` which group stands for an axis. A program
+that comes from a file finds its axes in a `DeviceMesh` over all ranks, which is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from gflow.dialects.program import Ranks
+
+#: (axes and sizes of a mesh, axes of a group) → process group
+_used: dict[tuple[tuple[tuple[str, int], ...], tuple[str, ...]], Any] = {}
+
+
+class GroupError(RuntimeError):
+    """A program's ranks are not those of this process's groups."""
+
+
+def use(mesh: dict[str, int], axes: tuple[str, ...], group: Any) -> None:
+    """`group` is the ranks along these axes of programs with this mesh, from now on."""
+    _used[tuple(mesh.items()), axes] = group
+
+
+def told(ranks: Ranks) -> str:
+    """Which ranks, in messages: "along dp", "of group 0"."""
+    return f"along {', '.join(ranks.axes)}" if ranks.axes else f"of group {ranks.group}"
+
+
+def group_of(mesh: dict[str, int], ranks: Ranks) -> Any:
+    """The process group of a collective.
+
+    Raises:
+        GroupError: torch.distributed is not set up, or for another number of ranks.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise GroupError(
+            f"the program works with {ranks.count} ranks, and torch.distributed is not set up: call "
+            "torch.distributed.init_process_group() first, in processes started by torchrun"
+        )
+    found = _named(ranks.group) if ranks.group else _along(mesh, ranks.axes)
+    if dist.get_world_size(found) != ranks.count:
+        raise GroupError(
+            f"the program works with {ranks.count} ranks along {', '.join(ranks.axes) or ranks.group}, and the "
+            f"process group has {dist.get_world_size(found)}"
+        )
+    return found
+
+
+def _named(name: str) -> Any:
+    try:
+        return dist.distributed_c10d._resolve_process_group(dist.distributed_c10d.GroupName(name))
+    except (ValueError, RuntimeError) as error:
+        raise GroupError(f"there is no process group {name!r} in this process: {error}") from None
+
+
+def _along(mesh: dict[str, int], axes: tuple[str, ...]) -> Any:
+    key = tuple(mesh.items()), axes
+    if key not in _used and not _make(mesh, axes):
+        told = ", ".join(f"{axis} {size}" for axis, size in mesh.items())
+        raise GroupError(
+            f"the program is for a mesh of {told}, and the world has {dist.get_world_size()} ranks; start as many "
+            "processes as the mesh has ranks"
+        )
+    group = _used[key]
+    if isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0:
+        del _used[key]  # of a world that was destroyed meanwhile
+        return _along(mesh, axes)
+    return group
+
+
+def _make(mesh: dict[str, int], axes: tuple[str, ...]) -> bool:
+    """Groups from a `DeviceMesh` over all ranks."""
+    count = 1
+    for size in mesh.values():
+        count *= size
+    if count != dist.get_world_size():
+        return False
+    if set(axes) == set(mesh) and tuple(mesh) == axes:
+        use(mesh, axes, dist.group.WORLD)
+        return True
+    # start-up: meshes are loaded by the first program that names their axes
+    from torch.distributed.device_mesh import init_device_mesh
+
+    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    made = init_device_mesh(kind, tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+    for axis in mesh:
+        use(mesh, (axis,), made[axis].get_group())
+    if len(axes) > 1:
+        use(mesh, axes, made[axes]._flatten().get_group())
+    return True

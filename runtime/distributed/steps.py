@@ -1,0 +1,223 @@
+"""Running a collective, its wait, and the copy of a rank's piece.
+
+A collective is begun with `async_op=True` on tensors in the program's own memory; PyTorch's process group moves the
+data in threads (Gloo) or on a stream (NCCL) of its own, and the wait is a step of its own further down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gflow.dialects.program import CollectiveStep, ShardStep, TensorRef, WaitStep
+
+from ..failures import explain, where
+from ..host_step import HostStep, Locate
+from ..interrupts import held
+from .groups import group_of, told
+
+Tensor = torch.Tensor
+
+#: PyTorch 2.13 has other names for these, and warns of the old ones
+all_gather_single: Callable[..., Any] = getattr(
+    dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
+)  # type: ignore[assignment]
+reduce_scatter_single: Callable[..., Any] = getattr(
+    dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
+)  # type: ignore[assignment]
+
+
+class InFlight:
+    """The collectives of one executable that have begun and not been waited for.
+
+    failed: what a collective of the latest run failed with: none is begun again after it in that run.
+    """
+
+    def __init__(self) -> None:
+        self.works: dict[int, tuple[Any, CollectiveCall]] = {}
+        self.failed: Exception | None = None
+
+    def drain(self) -> None:
+        """Wait for all, whatever becomes of them: their memory is to be used for something else."""
+        for work, _ in self.works.values():
+            try:
+                work.wait()
+            except RuntimeError:
+                continue  # the run that began it has failed, and has told why
+        self.works.clear()
+
+
+class _Step(HostStep):
+    """A step on tensors that may be missing."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.label = step, step.label
+        output = getattr(step, "output", None)
+        self.to_arguments = output is not None and output.place.space == "arg"
+        self.tensors: list[Tensor | None] = []
+
+    def refs(self) -> list[TensorRef]:
+        found = (getattr(self.step, "input", None), getattr(self.step, "output", None))
+        return [ref for ref in found if ref is not None]
+
+    def bound(self) -> list[Tensor]:
+        return [t for t in self.tensors if t is not None]
+
+    def bind(self, locate: Locate, size: int = 0) -> None:
+        refs = (getattr(self.step, "input", None), getattr(self.step, "output", None))
+        self.tensors = [None if ref is None else locate(ref) for ref in refs]
+
+    def unbind(self) -> None:
+        self.tensors = []
+
+    def run(self) -> None:
+        self.writes = self.has_run = False
+        with held():  # the other ranks do not wait for a second one
+            self.writes = True
+            self._run()
+        self.has_run = True
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class CollectiveCall(_Step):
+    """Begins a collective."""
+
+    step: CollectiveStep
+
+    def __init__(self, step: CollectiveStep, mesh: dict[str, int], flying: InFlight) -> None:
+        super().__init__(step)
+        self._mesh, self._flying = mesh, flying
+
+    def _run(self) -> None:
+        if self._flying.failed is not None:
+            raise self._flying.failed
+        group = group_of(self._mesh, self.step.ranks)
+        try:
+            work = _BEGIN[self.step.kind](self.step, *self.tensors, group)
+        except Exception as error:
+            self.fail(error)
+            raise
+        self._flying.works[self.step.sequence] = (work, self)
+
+    def fail(self, error: Exception) -> None:
+        """Say in an error which rank and which collective it is about."""
+        step = self.step
+        text = (
+            f"rank {dist.get_rank()} of {dist.get_world_size()}: {step.kind} number {step.sequence} {told(step.ranks)} "
+            f"({step.ranks.count} ranks) failed. A rank has ended, hangs, or does something else; the group's timeout "
+            f"(init_process_group(timeout=…)) says how long is waited\n{where(step.label)}"
+        )
+        explain(error, text.rstrip())
+        self._flying.failed = error
+
+
+class WaitCall(_Step):
+    """Waits for one."""
+
+    step: WaitStep
+
+    def __init__(self, step: WaitStep, flying: InFlight) -> None:
+        super().__init__(step)
+        self._flying = flying
+
+    def _run(self) -> None:
+        if self.step.sequence not in self._flying.works:
+            if self._flying.failed is not None:
+                raise self._flying.failed
+            return  # this step has been run before, in a run that is being completed
+        work, call = self._flying.works.pop(self.step.sequence)
+        try:
+            work.wait()
+        except Exception as error:
+            call.fail(error)
+            raise
+
+
+class ShardCall(_Step):
+    """Copies this rank's piece."""
+
+    step: ShardStep
+
+    def __init__(self, step: ShardStep, mesh: dict[str, int]) -> None:
+        super().__init__(step)
+        self._mesh = mesh
+
+    def _run(self) -> None:
+        source, target = self.tensors
+        assert source is not None
+        assert target is not None
+        rank = dist.get_rank(group_of(self._mesh, self.step.ranks))
+        put_piece(source, target, rank)
+
+
+def put_piece(whole: Tensor, target: Tensor, rank: int) -> None:
+    """Copy piece `rank` of a dense tensor to a flat one, and zeros beyond its end."""
+    flat, size = whole.reshape(-1), target.numel()
+    part = flat[rank * size : (rank + 1) * size]
+    target[: part.numel()].copy_(part)
+    target[part.numel() :].zero_()
+
+
+# by kind: begin on input and output
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """What only moves can move as bytes where a backend does not know the element type."""
+    return x.view(torch.uint8) if x.dtype == torch.bool else x
+
+
+def _into(source: Tensor, target: Tensor) -> None:
+    if source.data_ptr() != target.data_ptr():
+        target.copy_(source)
+
+
+def _reduction(step: CollectiveStep) -> Any:
+    return getattr(dist.ReduceOp, step.reduction.upper())
+
+
+def _all_reduce(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
+    _into(x, y)
+    return dist.all_reduce(y, _reduction(step), group, async_op=True)
+
+
+def _all_gather(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
+    return all_gather_single(_bytes(y), _bytes(x), group, async_op=True)
+
+
+def _reduce_scatter(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
+    return reduce_scatter_single(y, x, _reduction(step), group, async_op=True)
+
+
+def _all_to_all(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
+    takes, sends = [*step.takes] or None, [*step.sends] or None
+    return dist.all_to_all_single(_bytes(y), _bytes(x), takes, sends, group, async_op=True)
+
+
+def _broadcast(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
+    if dist.get_rank(group) == step.root:
+        _into(x, y)
+    return dist.broadcast(_bytes(y), group=group, group_src=step.root, async_op=True)
+
+
+def _send(step: CollectiveStep, x: Tensor, y: None, group: Any) -> Any:
+    return dist.isend(_bytes(x), group=group, group_dst=step.peer)
+
+
+def _recv(step: CollectiveStep, x: None, y: Tensor, group: Any) -> Any:
+    return dist.irecv(_bytes(y), group=group, group_src=step.peer)
+
+
+_BEGIN: dict[str, Callable[..., Any]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "send": _send,
+    "recv": _recv,
+}

@@ -1,0 +1,80 @@
+"""What an engine's compiled code is to the runtime: tensors in, tensors into places."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Copies:
+    """Bytes that one run copied because the engine cannot read or write where they are.
+
+    operands: into memory that it can read. results: out of memory that is its own.
+    """
+
+    operands: int = 0
+    results: int = 0
+
+
+def dense(x: torch.Tensor, copies: Copies) -> torch.Tensor:
+    """The tensor, or a dense row-major copy of it."""
+    x = x.detach()
+    if x.is_contiguous():
+        return x
+    x = x.clone(memory_format=torch.contiguous_format)
+    copies.operands += x.nbytes
+    return x
+
+
+def separate(place: torch.Tensor | None, operands: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The place if an engine may write it while it reads the operands, else None."""
+    if place is None or not place.is_contiguous() or not place.numel():
+        return None
+    begin, end = place.data_ptr(), place.data_ptr() + place.nbytes
+    for x in operands:
+        if x.data_ptr() < end and begin < x.data_ptr() + x.nbytes:
+            return None
+    return place
+
+
+class EngineCode(ABC):
+    """A region compiled by an engine. copies: of the latest run."""
+
+    def __init__(self) -> None:
+        self.copies = Copies()
+
+    @abstractmethod
+    def run(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None] = lambda: None,
+    ) -> list[torch.Tensor]:
+        """Run once, and wait for the end.
+
+        results: where results go (None: wherever the engine has them). on_write: called when all operands have been
+        read, before the first result is written. Returns the results in order.
+        """
+
+    @classmethod
+    @abstractmethod
+    def compile(cls, code: bytes) -> EngineCode:
+        """Compile a program in the engine's form.
+
+        Raises:
+            EngineUnavailable: the engine's package is not installed.
+            RuntimeError: the engine refuses the program.
+        """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, blob: bytes) -> EngineCode:
+        """What `serialized` gave."""
+
+    def serialized(self) -> bytes | None:
+        """The compiled code as bytes, which the engine's `load` takes; None where it cannot be written."""
+        return None

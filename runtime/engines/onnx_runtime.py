@@ -1,0 +1,88 @@
+"""ONNX Runtime on the CPU: models in ONNX, on tensors in the program's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .base import Copies, EngineCode, dense, separate
+from .packages import require
+
+
+class OnnxRuntimeCode(EngineCode):
+    """An ONNX model compiled by ONNX Runtime."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__()
+        self._session = session
+        self._inputs = [i.name for i in session.get_inputs()]
+        self._outputs = [o.name for o in session.get_outputs()]
+
+    @classmethod
+    def compile(cls, code: bytes) -> OnnxRuntimeCode:
+        """
+        code: an ONNX model.
+
+        Raises:
+            EngineUnavailable: onnxruntime is not installed.
+            RuntimeError: ONNX Runtime refuses the model.
+        """
+        require("onnxruntime")
+        # start-up: loaded when a program of its is
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(
+                code, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # classes of its own, over Exception alone
+            raise RuntimeError(f"ONNX Runtime refuses the model: {error}") from None
+        return cls(session)
+
+    @classmethod
+    def load(cls, blob: bytes) -> OnnxRuntimeCode:
+        return cls.compile(blob)
+
+    def run(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None] = lambda: None,
+    ) -> list[torch.Tensor]:
+        copies = Copies()
+        given = [dense(x, copies) for x in operands]
+        binding = self._session.io_binding()
+        for name, x in zip(self._inputs, given):
+            binding.bind_input(name, "cpu", 0, _numpy(x.dtype), list(x.shape), x.data_ptr())
+        places = [separate(place, given) for place in results]
+        for name, place in zip(self._outputs, places, strict=True):
+            if place is None:
+                binding.bind_output(name, "cpu")
+            else:
+                shape = list(place.shape)
+                binding.bind_output(name, "cpu", 0, _numpy(place.dtype), shape, place.data_ptr())
+        on_write()
+        self._session.run_with_iobinding(binding)
+        made = binding.get_outputs()
+        found = []
+        for value, place, wanted in zip(made, places, results):
+            if place is not None:
+                found.append(place)
+                continue
+            tensor = torch.from_numpy(value.numpy())
+            if wanted is not None:
+                wanted.copy_(tensor)
+                copies.results += wanted.nbytes
+                tensor = wanted
+            found.append(tensor)
+        self.copies = copies
+        return found
+
+
+def _numpy(dtype: torch.dtype) -> Any:
+    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -1,0 +1,94 @@
+"""XLA on the CPU, through jaxlib: StableHLO compiled as it stands, without JAX's tracing or its settings.
+
+XLA reads PyTorch's memory by DLPack, without a copy where it begins at a multiple of 16 bytes and is dense. Results
+lie in memory of XLA's own, so one with a place of its own is copied there: XLA takes no memory of others as donated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from .base import Copies, EngineCode
+from .packages import require
+
+#: what XLA's code on the CPU wants its operands to begin at, in bytes
+_ALIGNMENT = 16
+
+
+@cache
+def _client() -> tuple[Any, Any, Any]:
+    """jaxlib's client for the CPU, its device as a list, and the options of compilation's class."""
+    require("xla")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what it tells of itself is on stderr
+    # start-up: loaded when a program of XLA's is
+    from jaxlib import _jax, xla_client
+
+    client = xla_client.make_cpu_client(asynchronous=False)
+    return client, xla_client.DeviceList(tuple(client.local_devices()[:1])), _jax
+
+
+class XlaCode(EngineCode):
+    """A StableHLO module compiled by XLA."""
+
+    def __init__(self, executable: Any) -> None:
+        super().__init__()
+        self._executable = executable
+        client, _, self._jax = _client()
+        (self._device,) = client.local_devices()[:1]
+
+    @classmethod
+    def compile(cls, code: bytes) -> XlaCode:
+        """
+        code: a StableHLO module, as a portable artifact or as text.
+
+        Raises:
+            EngineUnavailable: jaxlib is not installed.
+            RuntimeError: XLA refuses the module.
+        """
+        client, devices, jax = _client()
+        return cls(client.compile_and_load(code, devices, jax.CompileOptions()))
+
+    @classmethod
+    def load(cls, blob: bytes) -> XlaCode:
+        """What `serialized` gave, of the same version of jaxlib and kind of processor."""
+        client, devices, jax = _client()
+        return cls(client.deserialize_executable(blob, devices, jax.CompileOptions()))
+
+    def serialized(self) -> bytes | None:
+        return self._executable.serialize()
+
+    def run(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None] = lambda: None,
+    ) -> list[torch.Tensor]:
+        copies = Copies()
+        buffers = [self._buffer(x, copies) for x in operands]
+        run = self._executable.execute_sharded(buffers)
+        on_write()
+        found = []
+        for (made,), place in zip(
+            run.disassemble_into_single_device_arrays(), results, strict=True
+        ):
+            tensor = torch.from_dlpack(made)
+            if place is not None:
+                place.copy_(tensor)
+                copies.results += tensor.nbytes
+                tensor = place
+            found.append(tensor)
+        self.copies = copies
+        return found
+
+    def _buffer(self, x: torch.Tensor, copies: Copies) -> Any:
+        x = x.detach()
+        if not x.is_contiguous() or x.data_ptr() % _ALIGNMENT:
+            x = x.clone(memory_format=torch.contiguous_format)
+            copies.operands += x.nbytes
+        capsule = torch.utils.dlpack.to_dlpack(x)
+        return self._jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)

@@ -1,0 +1,480 @@
+"""Runs a `Program` on a device: its memory, what a call binds to it, its steps in order, all or nothing.
+
+    arena, constants                    set once, and again where the arena's block moves
+    arguments and results of a call     set where they lie elsewhere than at the call before
+        → addresses in the device's code, tensors of calls
+    parts of steps                      run in order; after an interrupt either finished or undone
+
+In steady state nothing is allocated, and on a device that runs on by itself nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import length_hint
+
+import torch
+
+from gflow.dialects.program import (
+    AtenStep,
+    CollectiveStep,
+    EngineStep,
+    Place,
+    Program,
+    ShardStep,
+    Step,
+    TensorRef,
+    WaitStep,
+)
+
+from .arena import Arena
+from .aten_step import AtenCall
+from .checks import CheckReport
+from .cpu.device import CPU
+from .device import Device, DeviceError, Part, Span
+from .distributed.agreement import agree
+from .distributed.groups import group_of
+from .distributed.pieces import piece_of
+from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
+from .engines.step import EngineCall
+from .host_step import HostStep
+from .interrupts import HalfDone, held
+from .results import ResultPool
+from .sizes import check, fixed, fixed_ref
+from .tensors import DTYPES, extent, view_bytes, view_tensor
+
+#: sizes whose result buffers are kept
+_SIZES = 8
+_address = torch.Tensor.data_ptr
+
+
+class Executable:
+    """A program that is ready to run on a device. Calls are serialized by the arena's lock.
+
+    On a device that runs on by itself, a call begins the steps on PyTorch's current stream; with `GFLOW_CUDA_SYNC=1`
+    in the environment each is waited for, and an error of the device names the step that it is of.
+
+    done: whether the latest call has taken place.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device = CPU,
+        arena: Arena | None = None,
+        *,
+        kept_results: int = 4,
+        graphs: bool = True,
+    ) -> None:
+        """
+        Args:
+            arena: shared with executables that don't run at the same time; one of its own without it.
+            kept_results: how many buffers of each result are kept, to be used again.
+            graphs: whether the steps may become one, where the device can do that.
+
+        Raises:
+            DeviceError: the program is not for this device, or code is missing.
+            ValueError: the text of a kernel is not valid MLIR.
+        """
+        device.check(program)
+        self.program, self.device = program, device
+        self._kept_results = kept_results
+        with device.section():
+            self.constants = [
+                torch.frombuffer(bytearray(c or b"\0"), dtype=torch.uint8).to(device.where)
+                for c in program.constants
+            ]
+            self._checks = CheckReport(program, device)
+            look = partial(self._checks.look, at_once=True)
+            self._code = device.code(program, self._fixed_address, look)
+        self.binding = device.binding(program)
+        self._arena = (arena or Arena()).on(device.where)
+        self._memory: torch.Tensor | None = None  # the arena's block that addresses point into
+        self._n = -1  # the size that all numbers are for
+        self._pools_of: OrderedDict[int, list[tuple[int, ResultPool]]] = OrderedDict()
+        self._pools = self._result_pools() if program.size is None else []
+        self._targets = [r.alias or 0 for r in program.results]
+        self._forget()
+        self._args: Sequence[torch.Tensor] = ()
+        self._results: Sequence[torch.Tensor] = ()
+        self._moving: list[HostStep] = []  # calls on tensors that may move between runs
+        self._staying: list[HostStep] = []  # calls on tensors in the arena and on constants
+        self._ranked = any(isinstance(s, CollectiveStep) for s in program.steps)
+        self._flying, self._agreed = InFlight(), False
+        self._divided = [i for i, a in enumerate(program.arguments) if a.pieces is not None]
+        self._parts: list[Part] = list(self._code.parts(self._host_step))
+        self._first_write = self._parts_before(program.first_write)
+        self._graph = device.graph(self, graphs)
+        self.done = False
+        self._arena.join(self)
+
+    # -- set-up
+
+    def _host_step(self, step: Step) -> HostStep:
+        """A step that the host runs, bound from now on."""
+        call: HostStep
+        if isinstance(step, CollectiveStep):
+            call = CollectiveCall(step, self.program.mesh, self._flying)
+        elif isinstance(step, WaitStep):
+            call = WaitCall(step, self._flying)
+        elif isinstance(step, ShardStep):
+            call = ShardCall(step, self.program.mesh)
+        elif isinstance(step, EngineStep):
+            call = EngineCall(step)
+        elif isinstance(step, AtenStep):
+            call = AtenCall(step)
+        else:
+            raise DeviceError(f"{self.program.name} has a step for another device: {step.label}")
+        moves = any(r.place.space in ("arg", "result") for r in call.refs())
+        (self._moving if moves else self._staying).append(call)
+        return call
+
+    def _parts_before(self, step: int) -> int:
+        """How many parts end before a step of the program begins."""
+        ends, steps = 0, 0
+        for part in self._parts:
+            steps += part.count
+            ends += steps <= step
+        return ends
+
+    def _result_pools(self) -> list[tuple[int, ResultPool]]:
+        """Of each result that is no update: its number, and buffers."""
+        return [
+            (i, ResultPool(fixed(r.type.shape, self._n), DTYPES[r.type.dtype], self._kept_results, self.device.where))
+            for i, r in enumerate(self.program.results)
+            if r.alias is None
+        ]  # fmt: skip
+
+    def _fixed_address(self, place: Place) -> int | None:
+        """The address of a place that never moves."""
+        if place.space == "constant":
+            return self.constants[place.index].data_ptr() + place.offset
+        return self._checks.address(place) if place.space == "status" else None
+
+    def _resize(self, n: int) -> None:
+        """Set all numbers that depend on the size."""
+        assert self.program.size is not None
+        check(self.program.size, n)
+        self._n = n
+        pools = self._pools_of.pop(n, None)
+        self._pools = self._pools_of[n] = pools or self._result_pools()
+        if len(self._pools_of) > _SIZES:
+            self._pools_of.popitem(last=False)
+        self._code.resize(n)
+        self._unplace()
+
+    def _unplace(self) -> None:
+        """All addresses are to be set anew."""
+        self._memory = None
+        self._addresses: list[int] = [-1] * len(self.program.arguments)
+        self._result_addresses: list[int] = [-1] * len(self._pools)
+
+    def _forget(self) -> None:
+        """Set everything anew at the next call: the one before was given up while it set addresses."""
+        self._n = -1
+        self._unplace()
+        self._bound = True  # what is written of addresses fits together
+
+    # -- memory
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the program needs of an arena."""
+        return self.program.arena_bytes
+
+    @property
+    def arena(self) -> torch.Tensor:
+        """The memory that values have between steps: a flat uint8 tensor."""
+        with self.device.section(), self._arena.lock:
+            return self._settle()
+
+    def use_arena(self, arena: Arena) -> None:
+        """Run in `arena`, or its sibling on the device, from now on."""
+        arena = arena.on(self.device.where)
+        if arena is not self._arena:
+            with self._arena.lock:
+                self._arena.leave(self)
+                self._arena = arena
+                arena.join(self)
+
+    def close(self) -> None:
+        """Give back the arena, until the next call."""
+        self._arena.leave(self)
+
+    def let_go(self) -> None:
+        """Drop what refers to the arena's block; the next call finds the new one."""
+        self._memory = None
+        if self._graph is not None:
+            self._graph.drop()
+        for call in (*self._staying, *self._moving):
+            call.unbind()
+
+    def _settle(self) -> torch.Tensor:
+        """The arena's block, with all addresses in it."""
+        if self._memory is None:
+            self._arena.join(self)
+            memory = self._arena.memory()
+            self._code.patch("arena", 0, memory.data_ptr())
+            self._unplace()
+            self._memory = memory
+            if self._graph is not None:
+                self._graph.drop()
+            for call in self._staying:
+                call.bind(self._locate, self._n)
+        return self._memory
+
+    def _locate(self, ref: TensorRef) -> torch.Tensor:
+        if self.program.size is not None:
+            ref = fixed_ref(ref, self._n)
+        space, index, _ = ref.place
+        if space == "arena":
+            assert self._memory is not None
+            return view_bytes(self._memory, ref)
+        if space == "constant":
+            return view_bytes(self.constants[index], ref)
+        return view_tensor(self._args[index] if space == "arg" else self._results[index], ref)
+
+    # -- calls
+
+    def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run once; on a device that runs on by itself, results are there for what comes on the same stream.
+
+        Args:
+            args: the function's arguments in order, with the types and strides of
+                `program.arguments`; that they have them is for the caller to see to.
+
+        Returns:
+            The results in order; an aliased one is the argument that was updated.
+
+        Raises:
+            ValueError: the number of arguments is wrong, or the program is for other sizes.
+            IndexError, RuntimeError, …: a check failed; where calls only begin, in an earlier one, which the
+                message names.
+            DeviceError: an argument is on another device, or the device has failed.
+            HalfDone: a step has failed after arguments were written.
+        """
+        self.done = False
+        with self.device.section(), self._arena.lock:
+            gradients = torch.is_grad_enabled()
+            try:  # no_grad() takes longer than a small program
+                torch._C._set_grad_enabled(False)
+                self._enter(args)
+                if self._divided:
+                    args = self._pieces(args)
+                results = None if self._graph is None else self._graph.run(args)
+                if results is None:
+                    results = self._bind(args)
+                    self.run_steps()
+                if self.binding is not None:
+                    results = self._finished(args, results)
+                self._bound = self.done = True
+            finally:
+                torch._C._set_grad_enabled(gradients)
+        return results
+
+    def timed(
+        self, args: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
+        """Run once, step by step; returns the results, and when each step began and ended, by the device's
+        clock: in seconds of `time.perf_counter`, as if the first step had begun when the host began it."""
+        device = self.device
+        with device.section(), self._arena.lock, torch.no_grad():
+            self._enter(args)
+            args = self._pieces(args)
+            results = self._bind(args)
+            runs = [run for _, run in self.steps()]
+            start, marks = time.perf_counter(), [device.mark()]
+            for run in runs:
+                run()
+                marks.append(device.mark())
+            at = [start + device.seconds(marks[0], mark) for mark in marks]
+            self._checks.look()
+            return self._finished(args, results), list(pairwise(at))
+
+    def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
+        """Run once, step by step; returns each step and its seconds."""
+        _, times = self.timed(args)
+        return [(step, end - start) for step, (start, end) in zip(self.program.steps, times)]
+
+    def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        """Each step with a function that runs it, for the arguments that are bound."""
+        for part in self._parts:
+            yield from part.each()
+
+    def synchronize(self) -> None:
+        """Wait for all calls.
+
+        Raises:
+            IndexError, RuntimeError, …: a check failed in one of them, which the message names.
+            DeviceError: the device has failed.
+        """
+        with self.device.section(), self._arena.lock:
+            self.device.synchronize()
+            self._checks.look()
+
+    @property
+    def no_graph(self) -> str | None:
+        """Why calls don't run as one graph; "" if they do, or will once they have run. None: no device's do."""
+        return None if self._graph is None else self._graph.problem
+
+    # -- parts of a call, for graphs too
+
+    def _enter(self, args: Sequence[torch.Tensor]) -> None:
+        """Make ready for a call."""
+        given, wanted = len(args), len(self.program.arguments)
+        if given != wanted:
+            raise ValueError(f"'{self.program.name}' takes {wanted} arguments, {given} were given")
+        if self.device.asynchronous:
+            self._checks.look()
+        if self._ranked:
+            self._meet()
+        if not self._bound:
+            self._forget()
+        self._bound = False
+        size = self.program.size
+        if size is not None and (n := int(args[size.argument])) != self._n:
+            self._resize(n)
+        if self._memory is None:
+            self._settle()
+        if self.device.asynchronous:
+            # the arena and the buffers of results may still be in use on another stream
+            self._arena.stream = self.device.follow(self._arena.stream)
+
+    def _meet(self) -> None:
+        """Before a run: ranks agree on their collectives, once, and none of a run before is on its way."""
+        if not self._agreed:
+            agree(self.program)
+            self._agreed = True
+        self._flying.drain()
+        self._flying.failed = None
+
+    def _pieces(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The arguments, with this rank's pieces of those that ranks have in pieces."""
+        mine = list(args)
+        for i in self._divided:
+            known = self.program.arguments[i]
+            if tuple(mine[i].shape) != known.type.shape and known.pieces is not None:
+                group = group_of(self.program.mesh, known.pieces)
+                mine[i] = piece_of(mine[i], group, known.type.numel)
+        return mine
+
+    def _bind(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Put the addresses of arguments and of fresh results into place; returns the results."""
+        bound = args if self.binding is None else self.binding.bind(args)
+        results = self.take_results(bound)
+        self.place(bound, results)
+        self._bound = True
+        return results
+
+    def take_results(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Memory for the results; of aliased ones their argument's."""
+        targets = self._targets
+        results = [*map(args.__getitem__, targets)] if args else [torch.Tensor()] * len(targets)
+        for i, pool in self._pools:
+            results[i] = pool.take()
+        return results
+
+    def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Put the addresses of arguments and results into native steps and calls."""
+        at = [*map(_address, args)]
+        fresh = [results[i].data_ptr() for i, _ in self._pools]
+        if at != self._addresses or fresh != self._result_addresses:
+            patch = self._code.patch
+            for i, (new, old) in enumerate(zip(at, self._addresses)):
+                if new != old:
+                    patch("arg", i, new)
+            for (i, _), new, old in zip(self._pools, fresh, self._result_addresses):
+                if new != old:
+                    patch("result", i, new)
+            self._addresses, self._result_addresses = at, fresh
+            self._args, self._results = args, results
+            for call in self._moving:
+                call.bind(self._locate, self._n)
+            self._args, self._results = (), ()
+        if self.device.checks:
+            self.device.placed(self._spans(args, results))
+
+    def run_steps(self) -> None:
+        """Run all parts.
+
+        Raises:
+            HalfDone: one has failed after arguments were written.
+        """
+        for part in self._parts:
+            part.prepare()
+        left = iter(self._parts)
+        try:
+            for part in left:
+                part.run()
+            self.done = True
+        except BaseException as error:
+            try:
+                self._complete(len(self._parts) - length_hint(left), error)
+            finally:
+                self._flying.drain()
+            raise
+
+    def _complete(self, begun: int, error: BaseException) -> None:
+        """After an exception in the middle: where arguments were written, run what is left.
+
+        An exception may come between any two bytecodes (Ctrl-C, a time limit), so that no step has failed. A
+        call is run again that may or may not have ended; it reads nothing that it writes. Where steps only begin,
+        none is begun twice.
+
+        begun: how many parts were begun. `done` says whether the call has taken place.
+
+        Raises:
+            HalfDone: a step has failed after arguments were written.
+        """
+        with held():
+            parts, at, torn = self._parts, begun, False
+            if begun and not parts[begun - 1].has_run:
+                at, torn = begun - 1, parts[begun - 1].torn
+            if at <= self._first_write and not torn:
+                for part in reversed(parts[:begun]):
+                    part.undo()
+                return
+            if self.device.asynchronous:
+                if isinstance(error, Exception) and not isinstance(error, DeviceError):
+                    raise HalfDone(self.program.name, parts[at].label, error) from error
+                return
+            try:
+                for k, part in enumerate(parts[at:]):
+                    if k == 0 and at < begun:
+                        part.undo()
+                    part.run()
+            except Exception as failure:
+                raise HalfDone(self.program.name, part.label, failure) from failure
+            self.done = True
+
+    def _finished(
+        self, args: Sequence[torch.Tensor], results: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The results as the caller gets them: what was written to copies of arguments is brought back."""
+        if self.binding is None:
+            return results
+        self.binding.finish()
+        return [
+            value if r.alias is None else args[r.alias]
+            for r, value in zip(self.program.results, results)
+        ]
+
+    def _spans(self, bound: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[Span]:
+        """All memory that steps may touch."""
+        assert self._memory is not None
+        found = [Span("arena", 0, self._memory.data_ptr(), self.arena_bytes)]
+        for i, (argument, tensor) in enumerate(zip(self.program.arguments, bound)):
+            size = extent(argument.type, tensor.stride()) * argument.type.itemsize
+            found.append(Span("arg", i, tensor.data_ptr(), size))
+        for i, _ in self._pools:
+            found.append(Span("result", i, results[i].data_ptr(), results[i].nbytes))
+        for i, tensor in enumerate(self.constants):
+            found.append(Span("constant", i, tensor.data_ptr(), tensor.nbytes))
+        return found + self._checks.spans()
+
+    def __repr__(self) -> str:
+        return f"Executable({self.program.name}, {self.program.target}, {self.device.where})"

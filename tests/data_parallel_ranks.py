@@ -1,0 +1,329 @@
+"""What each of some Gloo ranks runs in tests/test_data_parallel.py: `… RANK WORLD FILE CHECK…`.
+
+Prints one JSON object: for each check what went wrong, or null.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import gflow as flow
+from gflow.dialects.program import CollectiveStep
+from gflow.errors import GraphError
+
+CHECKS: dict[str, Callable[[int, int], None]] = {}
+
+
+def check(function: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def net(norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [
+        nn.Linear(6, 16),
+        nn.BatchNorm1d(16) if norm else nn.LayerNorm(16),
+        nn.Tanh(),
+        nn.Linear(16, 3),
+    ]
+    return nn.Sequential(*layers)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+}
+
+
+def batch(rank: int, step: int, count: int = 8) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(count, 6, generator=g), torch.randn(count, 3, generator=g)
+
+
+def loss_of(y: Tensor, t: Tensor) -> Tensor:
+    return (y - t).square().mean()
+
+
+def graph_of(
+    model: nn.Module,
+    optimizer: Any,
+    *,
+    clip: float = 0.0,
+    micro: int = 1,
+    scaler: Any = None,
+    schedule: Any = None,
+    configure: Callable[[Any], None] = lambda config: None,
+) -> Any:
+    class Train(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(optimizer, **({} if schedule is None else {"lr_sch": schedule}))
+            if scaler is not None:
+                self.set_grad_scaler(scaler)
+            if micro > 1:
+                self.config.set_gradient_accumulation_steps(micro)
+            configure(self.config)
+
+        def build(self, x: Tensor, t: Tensor) -> Tensor:
+            loss = loss_of(self.model(x), t)
+            loss.backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+            return loss
+
+    return Train()
+
+
+def eager_step(
+    model: nn.Module, optimizer: Any, x: Tensor, t: Tensor, clip: float = 0.0, micro: int = 1
+) -> Tensor:
+    optimizer.zero_grad()
+    losses = []
+    for a, b in zip(x.chunk(micro), t.chunk(micro)):
+        loss = loss_of(model(a), b)
+        (loss / micro).backward()
+        losses.append(loss.detach())
+    if clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    return torch.stack(losses)
+
+
+def same(a: nn.Module, b: nn.Module, what: str, tolerance: float = 1e-6) -> None:
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(
+            x, y, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{what} {n}: {m}"
+        )
+
+
+@check
+def like_ddp(rank: int, world: int) -> None:
+    """Steps of a graph around a data-parallel module are those of eager DDP."""
+    for name, optimizer in OPTIMIZERS.items():
+        for options in ({}, {"clip": 0.05}, {"micro": 2}):
+            ours, theirs = net(), net()
+            a, b = DDP(ours), DDP(theirs)
+            train = graph_of(a, optimizer(a.parameters()), **options)
+            eager = optimizer(b.parameters())
+            for step in range(3):
+                x, t = batch(rank, step)
+                train(x, t)
+                eager_step(b, eager, x, t, **options)
+            same(ours, theirs, f"{name} {options}")
+
+
+@check
+def batch_norm(rank: int, world: int) -> None:
+    """Statistics are each rank's own in the forward, and rank 0's at the start of the next."""
+    for broadcast in (True, False):
+        ours, theirs = net(norm=True), net(norm=True)
+        a, b = DDP(ours, broadcast_buffers=broadcast), DDP(theirs, broadcast_buffers=broadcast)
+        train = graph_of(a, torch.optim.SGD(a.parameters(), 0.1))
+        eager = torch.optim.SGD(b.parameters(), 0.1)
+        for step in range(3):
+            x, t = batch(rank, step)
+            train(x, t)
+            eager_step(b, eager, x, t)
+        same(ours, theirs, f"broadcast {broadcast}")
+
+
+@check
+def amp_and_scaler(rank: int, world: int) -> None:
+    """A step that overflows on one rank is skipped on all."""
+    ours = net()
+    a = DDP(ours)
+    scaler = flow.amp.GradScaler(init_scale=2.0**10, growth_interval=1000)
+    train = graph_of(a, torch.optim.SGD(a.parameters(), 0.1), scaler=scaler)
+    theirs = net()
+    b = DDP(theirs)
+    eager, scale = (
+        torch.optim.SGD(b.parameters(), 0.1),
+        torch.amp.GradScaler("cpu", init_scale=2.0**10),
+    )
+    for step in range(3):
+        x, t = batch(rank, step)
+        if step == 1 and rank == 0:
+            x[0, 0] = float("inf")
+        train(x, t)
+        eager.zero_grad()
+        scale.scale(loss_of(b(x), t)).backward()
+        scale.step(eager)
+        scale.update()
+        same(ours, theirs, f"step {step}")
+
+
+@check
+def schedule(rank: int, world: int) -> None:
+    """Learning rates that change from step to step."""
+    ours, theirs = net(), net()
+    a, b = DDP(ours), DDP(theirs)
+    mine, eager = torch.optim.SGD(a.parameters(), 0.1), torch.optim.SGD(b.parameters(), 0.1)
+    steps = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (mine, eager)]
+    train = graph_of(a, mine, schedule=steps[0])
+    for step in range(3):
+        x, t = batch(rank, step)
+        train(x, t)
+        eager_step(b, eager, x, t)
+        steps[1].step()
+    same(ours, theirs, "schedule")
+
+
+@check
+def other_shapes(rank: int, world: int) -> None:
+    """A rank that sees other shapes makes the same collectives: gradients have the parameters' shapes."""
+    ours, theirs = net(), net()
+    a, b = DDP(ours), DDP(theirs)
+    train = graph_of(a, torch.optim.SGD(a.parameters(), 0.1))
+    eager = torch.optim.SGD(b.parameters(), 0.1)
+    x, t = batch(rank, 0, 4 + rank)
+    train(x, t)
+    eager_step(b, eager, x, t)
+    same(ours, theirs, "other shapes")
+
+
+@check
+def zero(rank: int, world: int) -> None:
+    """Stages 1 and 2 give what data parallelism gives, with optimizer state in pieces; `state_dict()` gathers it."""
+    for name, optimizer in OPTIMIZERS.items():
+        for stage, options in ((1, {}), (2, {"clip": 0.05}), (2, {"micro": 2})):
+            ours, theirs = net(), net()
+            a, b = DDP(ours), DDP(theirs)
+            mine, eager = optimizer(a.parameters()), optimizer(b.parameters())
+            train = graph_of(
+                a,
+                mine,
+                configure=lambda c, s=stage: c.enable_zero(stage=s, shard_min_size=1),
+                **options,
+            )
+            for step in range(4):
+                x, t = batch(rank, step)
+                train(x, t)
+                eager_step(b, eager, x, t, **options)
+            label = f"{name} stage {stage} {options}"
+            assert len(list(train._state.plans)) <= 2, f"{label}: compiled again"
+            same(ours, theirs, label)
+            moments = [v for e in mine.state.values() for v in e.values() if v.numel() > 1]
+            kept = sum(v.untyped_storage().nbytes() for v in moments)
+            assert kept == sum(v.element_size() for v in moments), (label, kept)
+            for (key, want), got in zip(
+                eager.state_dict()["state"].items(), mine.state_dict()["state"].values()
+            ):
+                for entry, value in want.items():
+                    if isinstance(value, Tensor):
+                        told = partial("{} state {} {}: {}".format, label, key, entry)
+                        torch.testing.assert_close(
+                            got[entry], value, rtol=1e-6, atol=1e-6, msg=told
+                        )
+            x, t = batch(rank, 9)  # what was gathered is in pieces again
+            train(x, t)
+            eager_step(b, eager, x, t, **options)
+            same(ours, theirs, f"{label}, after state_dict()")
+
+
+@check
+def zero_bits(rank: int, world: int) -> None:
+    """On two ranks, where sums have one order, ZeRO gives the bits of plain data parallelism."""
+    nets = []
+    for stage in (0, 1, 2):
+        model = net()
+        a = DDP(model)
+        configure = (
+            (lambda c, s=stage: c.enable_zero(stage=s, shard_min_size=1))
+            if stage
+            else (lambda c: None)
+        )
+        train = graph_of(a, torch.optim.AdamW(a.parameters(), 0.01), configure=configure)
+        for step in range(3):
+            train(*batch(rank, step))
+        nets.append(model)
+    for other in nets[1:]:
+        for p, q in zip(nets[0].parameters(), other.parameters()):
+            assert torch.equal(p, q)
+
+
+@check
+def buckets(rank: int, world: int) -> None:
+    """A module's own `bucket_cap_mb` says how much is sent as one, under ZeRO too."""
+    for stage in (0, 1, 2):
+        counts = []
+        for options in ({}, {"bucket_cap_mb": 300 / (1 << 20)}, {"bucket_cap_mb": 1 / (1 << 20)}):
+            a = DDP(net(), **options)
+            train = graph_of(
+                a,
+                torch.optim.SGD(a.parameters(), 0.1),
+                configure=lambda c, s=stage: c.enable_zero(bool(s), stage=s or 1, shard_min_size=1),
+            )
+            train(*batch(rank, 0))
+            (plan,) = train._checked().plans
+            steps = [s for s in plan.compiled.program.steps if isinstance(s, CollectiveStep)]
+            counts.append(sum(s.kind in ("all_reduce", "reduce_scatter") for s in steps))
+        # of 64, 192, 64, 64, 384, 12 bytes
+        assert counts[0] == 1, (stage, counts)
+        assert counts[0] < counts[1] < counts[2] == len(list(a.parameters())), (stage, counts)
+
+
+@check
+def refused(rank: int, world: int) -> None:
+    """What a graph would lose is an error that says so."""
+
+    def fails(function: Callable[[], Any], *words: str) -> None:
+        with pytest.raises(GraphError) as found:
+            function()
+        missing = [w for w in words if w not in str(found.value)]
+        assert not missing, f"{missing} not in {found.value}"
+
+    plain = net()
+    zero = graph_of(
+        plain, torch.optim.SGD(plain.parameters(), 0.1), configure=lambda c: c.enable_zero()
+    )
+    fails(lambda: zero(*batch(rank, 0)), "enable_zero", "DistributedDataParallel")
+    model = DDP(net())
+    model.register_comm_hook(None, lambda state, bucket: None)  # type: ignore[arg-type]
+    fails(
+        lambda: graph_of(model, torch.optim.SGD(model.parameters(), 0.1))(*batch(rank, 0)),
+        "communication hook",
+    )
+    model = DDP(net())
+    train = graph_of(model, torch.optim.SGD(model.parameters(), 0.1))
+    for _ in range(2):  # before the first call, and between calls
+        with model.no_sync():
+            fails(lambda: train(*batch(rank, 0)), "no_sync", "set_gradient_accumulation_steps")
+        before = [p.clone() for p in model.parameters()]
+        train(*batch(rank, 0))
+        assert not all(map(torch.equal, before, model.parameters()))
+
+
+def main() -> None:
+    rank, world, path, *names = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", rank=int(rank), world_size=int(world), init_method=f"file://{path}"
+    )
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            CHECKS[name](int(rank), int(world))
+            found[name] = None
+        except BaseException:
+            found[name] = traceback.format_exc()
+            break
+    print(json.dumps(found), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

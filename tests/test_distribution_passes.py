@@ -1,0 +1,157 @@
+"""Passes for many ranks keep what programs compute: a traced training step, run by the interpreter of N ranks before
+and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from function_trace import trace_graph
+from rank_interpreter import Traffic, piece, run_ranks
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.dialects.mlir import ir
+from gflow.lowering import lower
+from gflow.tracing.data.trace import Trace
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+    "adafactor": lambda p: torch.optim.Adafactor(p, 0.01),
+}
+#: by stage, the passes
+STAGES = (
+    "gflow-decompose-all-reduce{min-size=1}",
+    "gflow-zero-1{min-size=1}",
+    "gflow-zero-1{min-size=1},gflow-zero-2",
+    "gflow-zero-1{min-size=1},gflow-zero-2,gflow-zero-3",
+)
+
+
+@contextmanager
+def world(ranks: int) -> Iterator[None]:
+    """A process group of so many ranks that sends nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))
+
+
+def traced(ranks: int, optimizer: str, clip: float = 0.0) -> Trace:
+    """A training step of a data-parallel model."""
+    with world(ranks):
+        model = DistributedDataParallel(net())
+
+        def build(x: Tensor, t: Tensor) -> Tensor:
+            loss = (model(x) - t).square().mean()
+            loss.backward()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            return loss
+
+        x, t = torch.zeros(4, 6), torch.zeros(4, 3)
+        made = OPTIMIZERS[optimizer](model.parameters())
+        return trace_graph("step", build, (x, t), {}, {"model": model}, [made])
+
+
+def lowered(trace: Trace, ranks: int, passes: str = "") -> ir.Module:
+    with world(ranks):
+        module = lower(trace)
+    cleaned = "gflow-simplify,cse"
+    each = ",".join(filter(None, [cleaned, passes, cleaned]))
+    run_pipeline(module, f"builtin.module(func.func({each}))", verify_each=True)
+    return module
+
+
+def arguments(trace: Trace, ranks: int, module: ir.Module) -> list[list[Tensor]]:
+    """By rank: data of its own, and its piece of what the program has in pieces."""
+    with module.context:
+        (function,) = [op for op in module.body.operations if op.operation.name == "func.func"]
+        given = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
+        divided = ["gflow.whole" in a for a in given]
+    found = []
+    for rank in range(ranks):
+        generator = torch.Generator().manual_seed(rank)
+        mine = []
+        for entry, whole in zip(trace.inputs, divided, strict=True):
+            value = entry.tensor
+            if value is None:
+                value = torch.randn(tuple(entry.value.shape), generator=generator)
+            value = torch.as_tensor(value).detach().clone()
+            mine.append(piece(value, ranks, rank) if whole else value)
+        found.append(mine)
+    return found
+
+
+def compare(
+    trace: Trace,
+    module: ir.Module,
+    wanted: Sequence[Sequence[Tensor]],
+    found: Sequence[Sequence[Tensor]],
+    exact: bool,
+) -> None:
+    ranks = len(wanted)
+    close = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-5, "atol": 1e-6}
+    for rank in range(ranks):
+        for out, want, got in zip(trace.outputs, wanted[rank], found[rank]):
+            if want.shape != got.shape:
+                want = piece(want, ranks, rank)
+            told = partial("rank {} {}: {}".format, rank, out.name)
+            torch.testing.assert_close(got, want, **close, msg=told)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_stages_give_the_same_bits(optimizer: str, ranks: int) -> None:
+    trace = traced(ranks, optimizer)
+    plain = lowered(trace, ranks)
+    wanted = run_ranks(plain, arguments(trace, ranks, plain))
+    size = sum(p.numel() * 4 for p in net().parameters())
+    again = 4 * 9 * 3  # of the parameters, the last weight alone is read by the backward
+    for stage, passes in enumerate(STAGES):
+        for bucket in ("", ",gflow-bucket-collectives", ",gflow-bucket-collectives{bytes=100}"):
+            module = lowered(trace, ranks, passes + bucket)
+            traffic: list[Traffic] = []
+            found = run_ranks(module, arguments(trace, ranks, module), traffic)
+            compare(trace, module, wanted, found, exact=True)
+            share = (ranks - 1) / ranks
+            least = (2 * size + (again if stage == 3 else 0)) * share
+            filled = 4 * (ranks - 1) * 9 * share
+            assert least <= traffic[0].sent <= least + filled, (stage, traffic[0])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adafactor"])
+def test_norms_are_those_of_all_pieces(optimizer: str) -> None:
+    """Clipping, and an optimizer that is not elementwise."""
+    ranks = 3
+    trace = traced(ranks, optimizer, clip=0.05)
+    plain = lowered(trace, ranks)
+    wanted = run_ranks(plain, arguments(trace, ranks, plain))
+    for stage in (1, 2, 3):
+        module = lowered(trace, ranks, STAGES[stage] + ",gflow-bucket-collectives")
+        found = run_ranks(module, arguments(trace, ranks, module))
+        compare(trace, module, wanted, found, exact=False)
+
+
+def test_state_is_in_pieces() -> None:
+    """Of AdamW's moments a rank has its piece; of parameters from stage 3 on."""
+    trace = traced(4, "adamw")
+    for stage, count in ((1, 8), (3, 12)):
+        text = str(lowered(trace, 4, STAGES[stage]))
+        header = next(line for line in text.splitlines() if "func.func" in line)
+        assert header.split(") -> (")[0].count("gflow.whole") == count, header

@@ -1,0 +1,246 @@
+"""Graphs whose steps another engine runs, in whole or in parts: results, copies, what stays, files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import gflow as flow
+from gflow import nn
+from gflow.dialects.program import EngineStep
+from gflow.runtime.engines.packages import available
+from gflow.runtime.engines.step import EngineCall
+
+pytestmark = pytest.mark.skipif(not available("xla"), reason="jaxlib is not installed")
+
+
+class Train(nn.Graph):
+    def __init__(self, model: Callable[[], nn.Module], xla: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = model()
+        self.loss = nn.CrossEntropyLoss()
+        self.add_optimizer(torch.optim.AdamW(self.model.parameters(), lr=1e-3))
+        if xla:
+            self.config.enable_xla_jit()
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.2), nn.Linear(32, 4)
+    )
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4),
+    )  # fmt: skip
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.layer(self.embed(tokens)).mean(1))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "mlp": (mlp, lambda: torch.randn(8, 16)),
+    "convolutions": (convolutions, lambda: torch.randn(8, 3, 16, 16)),
+    "attention": (Block, lambda: torch.randint(0, 50, (8, 12))),
+}
+
+
+def calls_of(graph: Any) -> list[EngineCall]:
+    run = graph._checked().latest.compiled.run
+    return [part for part in (*run._moving, *run._staying) if isinstance(part, EngineCall)]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_training_as_a_whole_step(name: str) -> None:
+    """As many steps as ours, with the same losses and parameters; no copy but of what XLA gives."""
+    model, data = MODELS[name]
+    torch.manual_seed(1)
+    batches = [(data(), torch.randint(0, 4, (8,))) for _ in range(4)]
+    losses, graphs = [], []
+    for xla in (False, True):
+        graph = Train(model, xla)
+        torch.manual_seed(2)  # of dropout
+        losses.append([float(graph(x, y)) for x, y in batches])
+        graphs.append(graph)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    ours, theirs = (dict(g.model.named_parameters()) for g in graphs)
+    for key, value in ours.items():
+        torch.testing.assert_close(theirs[key], value, rtol=2e-3, atol=2e-4)
+    (call,) = calls_of(graphs[1])
+    written = [r for r in call.step.outputs if r.place.space == "arg"]
+    assert len(written) >= 3 * len(ours)  # parameters and two moments each, where they lie
+    assert call.copies.operands == 0
+    assert call.copies.results == sum(r.type.nbytes for r in call.step.outputs)
+
+
+class Between(nn.Graph):
+    """A call of PyTorch's that no form has stands in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config.enable_xla_jit()
+
+    def build(self, x: Tensor) -> Tensor:
+        y = torch.tanh(x @ x.mT) + 4 * torch.eye(x.shape[0])
+        return torch.exp(-(torch.linalg.inv(y) @ x).square()).sum(0)
+
+
+def test_what_an_engine_cannot_have_stays() -> None:
+    graph = Between()
+    x = torch.randn(64, 64)
+    want = torch.exp(
+        -(torch.linalg.inv(torch.tanh(x @ x.mT) + 4 * torch.eye(64)) @ x).square()
+    ).sum(0)
+    torch.testing.assert_close(graph(x), want, rtol=1e-4, atol=1e-4)
+    assert len(calls_of(graph)) == 2
+    report = graph.explain()
+    assert len(report.engines) == 2
+    assert any("linalg_inv" in s.op and "a call into PyTorch" in s.why for s in report.stayed)
+    assert "By xla:" in str(report)
+    assert "Stayed with gflow" in str(report)
+
+
+def test_strided_and_unaligned_operands_are_copied() -> None:
+    graph = Between()
+    memory = torch.randn(64 * 64 + 1)
+    x = memory[1:].reshape(64, 64)
+    first = graph(x).clone()
+    assert sum(call.copies.operands for call in calls_of(graph)) >= x.nbytes
+    torch.testing.assert_close(graph(x.clone()), first)
+
+
+def test_a_check_comes_first_and_leaves_all_as_it_was() -> None:
+    graph = Train(mlp, True)
+    x, y = torch.randn(8, 16), torch.randint(0, 4, (8,))
+    graph(x, y)
+    before = [
+        p.detach().clone() for p in graph.model.parameters()
+    ]  # fmt: skip
+    with pytest.raises(IndexError):
+        graph(x, y + 7)
+    for p, old in zip(graph.model.parameters(), before):
+        assert torch.equal(p, old)
+
+
+def test_saved_graph_runs(tmp_path: Path) -> None:
+    graph = Train(mlp, True)
+    x, y = torch.randn(8, 16), torch.randint(0, 4, (8,))
+    graph(x, y)
+    flow.save(graph, tmp_path / "model")
+    loaded = flow.load(tmp_path / "model")
+    assert any(
+        isinstance(s, EngineStep)
+        for p in [graph._checked().latest.compiled.program]
+        for s in p.steps
+    )
+    torch.manual_seed(3)
+    want = float(graph(x, y))
+    torch.manual_seed(3)
+    assert float(loaded(x, y)) == pytest.approx(want, rel=1e-4)
+
+
+def test_switching_off() -> None:
+    graph = Between()
+    x = torch.randn(64, 64)
+    graph(x)
+    graph.config.enable_xla_jit(False)
+    graph(x)
+    assert not calls_of(graph)
+    assert not graph.explain().engines
+
+
+def test_sizes_that_vary_are_refused() -> None:
+    graph = Between()
+    with pytest.raises(Exception, match="xla"):
+        graph(flow.dynamic_dim(torch.randn(64, 64), 0, min=2, max=100))
+
+
+class Predict(nn.Graph):
+    def __init__(self, model: nn.Module, engine: str) -> None:
+        super().__init__()
+        self.model = model
+        if engine:
+            getattr(self.config, f"enable_{engine}")()
+
+    def build(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+@pytest.mark.parametrize("engine", ["xla_jit", "onnxruntime"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_inference(name: str, engine: str) -> None:
+    if not available(engine.removesuffix("_jit")):
+        pytest.skip(f"{engine} is not installed")
+    model, data = MODELS[name]
+    torch.manual_seed(0)
+    module = model().eval()
+    x = data()
+    graph = Predict(module, engine)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
+    assert calls_of(graph)
+    if engine == "onnxruntime":
+        assert [(c.copies.operands, c.copies.results) for c in calls_of(graph)] == [(0, 0)]
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions"])
+def test_onnx_file(name: str, tmp_path: Path) -> None:
+    """Loaded by the engines' own tools."""
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if not available("openvino"):
+        pytest.skip("openvino is not installed")
+    model, data = MODELS[name]
+    module = model().eval()
+    graph, x = Predict(module, ""), data()
+    path = tmp_path / "model.onnx"
+    with torch.no_grad():
+        want = graph(x)
+        flow.save(graph, path, format="onnx")
+    onnx.checker.check_model(str(path), full_check=True)
+    names = {i.name for i in onnx.load(path).graph.initializer}
+    assert {f"model.{k}" for k, _ in module.named_parameters()} <= names
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), want, rtol=1e-4, atol=1e-4)
+    np.save(tmp_path / "x.npy", x.numpy())
+    subprocess.run([sys.executable, "-c", _BY_OPENVINO, tmp_path], check=True, timeout=300)
+    found = torch.from_numpy(np.load(tmp_path / "y.npy"))
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+
+
+#: in a process of its own: its allocations and those of MLIR's bindings do not go together
+_BY_OPENVINO = """
+import pathlib, sys
+import numpy as np, openvino
+at = pathlib.Path(sys.argv[1])
+core = openvino.Core()
+model = core.read_model(at / "model.onnx")
+run = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+np.save(at / "y.npy", run([np.load(at / "x.npy")])[0])
+"""
