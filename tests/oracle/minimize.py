@@ -130,19 +130,32 @@ def _renamed(calls: tuple[Call, ...], old: str, new: str) -> tuple[Call, ...]:
 def _settings(program: Program) -> Iterator[Program]:
     s = program.settings
     plain = Settings(mode=s.mode, calls=s.calls, threads=s.threads, optimizer=s.optimizer)
-    smaller = [
+    simpler = [
         Settings(), replace(plain, calls=1, threads=1), plain, replace(s, mode="graph", schedule=None),
         replace(s, mode="graph_grad") if s.grad else s, replace(s, calls=1), replace(s, calls=2),
         replace(s, threads=1), replace(s, schedule=None), replace(s, checkpoint=False), replace(s, amp=""),
         replace(s, autocast=""), replace(s, pipeline=""), replace(s, optimizer=("SGD", {"lr": 0.1})),
     ]  # fmt: skip
-    smaller += [
+    simpler += [
         replace(s, switches={k: v for k, v in s.switches.items() if k != name})
         for name in s.switches
     ]
-    for candidate in smaller:
-        if candidate != s:
+    for candidate in simpler:
+        if _weight(candidate) < _weight(s):
             yield replace(program, settings=candidate)
+
+
+def _weight(s: Settings) -> tuple[int, ...]:
+    """What settings ask for, most of all first: a candidate has less, so the search ends."""
+    modes = ("graph", "graph_grad")
+    return (
+        modes.index(s.mode) if s.mode in modes else len(modes),
+        len(s.switches)
+        + sum(map(bool, (s.schedule, s.autocast, s.amp, s.checkpoint, s.pipeline)))
+        + (s.optimizer != Settings().optimizer),
+        s.calls,
+        s.threads,
+    )
 
 
 def _tensors(program: Program) -> Iterator[Program]:
