@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_leaves
 
 import gflow as flow
@@ -146,9 +147,10 @@ def test_errors() -> None:
         flow.compile(3)
     with pytest.raises(flow.GraphError, match="unexpected keyword argument 'backend'"):
         flow.compile(Net(), backend="inductor")
-    choose = flow.compile(lambda x: x if x.sum() > 0 else -x)
-    with torch.no_grad(), pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
-        choose(torch.ones(2))
+    choose = flow.compile(lambda x: x if x.sum() > 0 else -x, fullgraph=True)
+    for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
+        with pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
+            choose(x)
 
 
 def test_part_of_a_graph() -> None:
@@ -177,7 +179,7 @@ def assert_same_gradients(target: Any, tensors: Any, *args: Any) -> Any:
     torch.testing.assert_close(tree_leaves(mine[0]), tree_leaves(theirs[0]), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mine[1], theirs[1], rtol=1e-4, atol=1e-5)
     if isinstance(target, nn.Module):
-        assert fast._runner._by_dynamo is None
+        assert not fast._runner._by_dynamo
     return fast
 
 
@@ -261,9 +263,72 @@ def test_what_is_left_to_dynamo() -> None:
     updates(x).sum().backward()
     assert x[0, 0] == 1
     torch.testing.assert_close(model.weight.grad, torch.full((3, 3), 2.0))
-    choose = flow.compile(lambda x: model(x) if x.sum() > 0 else -model(x))
-    with pytest.raises(flow.GraphTraceError, match=r"torch\.where"):
-        choose(torch.ones(2, 3))
+
+
+def _item(y: torch.Tensor) -> torch.Tensor:
+    return y * int(y.sum().item() > 0)
+
+
+def _branch(y: torch.Tensor) -> torch.Tensor:
+    if y.sum() > 0:
+        return y * 2
+    return -y
+
+
+def _mask(y: torch.Tensor) -> torch.Tensor:
+    return y[y > 0].exp()
+
+
+def _nonzero(y: torch.Tensor) -> torch.Tensor:
+    rows, columns = (y > 0).nonzero(as_tuple=True)
+    return y[rows, columns]
+
+
+def _bincount(y: torch.Tensor) -> torch.Tensor:
+    return y[:1] * torch.bincount((y > 0).long().flatten(), minlength=2)[1]
+
+
+def _packed(y: torch.Tensor) -> torch.Tensor:
+    packed = pack_padded_sequence(y[None].expand(2, -1, -1), torch.tensor([3, 2]), batch_first=True)
+    return pad_packed_sequence(packed, batch_first=True)[0].tanh()
+
+
+def _drawn(y: torch.Tensor) -> torch.Tensor:
+    return y + torch.rand(3, generator=torch.Generator().manual_seed(1))
+
+
+def _sparse(y: torch.Tensor) -> torch.Tensor:
+    return torch.sparse.mm(torch.eye(3).to_sparse(), y)
+
+
+@pytest.mark.parametrize(
+    "part", [_item, _branch, _mask, _nonzero, _bincount, _packed, _drawn, _sparse]
+)
+def test_what_no_program_holds_is_split(part: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """With and without gradients as in eager mode, for the values of each call, and said once."""
+    model = nn.Linear(3, 3)
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return part(model(x)).sum(-1)
+
+    fast = flow.compile(whole)
+    for x in (torch.randn(3, 3), torch.randn(3, 3)):
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), whole(x))
+        mine, theirs = (torch.autograd.grad(f(x).sum(), model.weight) for f in (fast, whole))
+        torch.testing.assert_close(mine, theirs)
+    said = [r.getMessage() for r in caplog.records if "runs in pieces" in r.getMessage()]
+    assert len(said) == 1
+    assert "test_gflow_compile.py:" in said[0]
+
+
+def test_a_split_calls_what_raises_as_in_eager_mode() -> None:
+    """The function's own errors are its own, however often it is called."""
+    fast = flow.compile(lambda x, y: (x @ y) * x.sum().item())
+    assert fast(torch.ones(2, 2), torch.ones(2, 2)).shape == (2, 2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"cannot be multiplied|mismatch"):
+            fast(torch.ones(2, 2), torch.ones(3, 3))
 
 
 @torch._dynamo.config.patch(recompile_limit=1)

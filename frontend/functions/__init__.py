@@ -7,5 +7,6 @@ differentiable  calls of a compiled module or function that need gradients: one 
 imported        `gflow.from_stablehlo`: a program in StableHLO, such as JAX exports, as a module of PyTorch
 joint           a trace of a function with its gradients, divided in two: what a call runs, and what its
                 backward runs
+split           a function in pieces: TorchDynamo splits it where no program can go on, and each piece is compiled
 torch_ops       ops of the dialect by PyTorch's own: those that StableHLO is read into
 """

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.utils._pytree import tree_leaves
 
 from gflow.call.signature import Parameters
@@ -27,19 +21,10 @@ from gflow.tracing.program.unwrapped import unwrapped
 from .captured import Captured
 from .differentiable import Differentiable
 from .joint import Undivided
-
-_log = logging.getLogger("gflow")
-_LIMIT = 1024
-#: what TorchDynamo raises about a function that it cannot hold
-_UNTRACED = (
-    torch._dynamo.exc.TorchDynamoException,
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
+from .split import UNTRACED, Split
 
 
-def compile(target: Any = None, /, **options: Any) -> Any:
+def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -> Any:
     """A module or function that runs compiled, and is used as before.
 
     A call that needs no gradients (under `torch.no_grad()`, or where nothing requires grad) is one
@@ -51,11 +36,13 @@ def compile(target: Any = None, /, **options: Any) -> Any:
     attributes: `state_dict()`, `.train()`, `.to()` on one are those of the other.
 
     Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
-    arguments. What no program can hold (a choice by the value of a tensor) is an error that names the
-    line; `torch.compile(model, backend="gflow")` splits there instead.
+    arguments. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
+    mask as an index), a warning of the logger "gflow" names the line once, and from then on TorchDynamo
+    splits the target there: the pieces are compiled, Python runs between them.
 
     Args:
         target: a module or function; without it, a decorator.
+        fullgraph: whether what no program can hold is an error that names the line, and not a split.
         options: fields of `gflow.compiler.CompileOptions`, such as `threads`; and `cache_size`, how many
             programs to keep (16).
 
@@ -63,7 +50,7 @@ def compile(target: Any = None, /, **options: Any) -> Any:
         GraphError: `target` cannot be called, or an option is unknown.
     """
     if target is None:
-        return functools.partial(compile, **options)
+        return functools.partial(compile, fullgraph=fullgraph, **options)
     if not callable(target):
         raise GraphError(
             f"{here()}: compile() takes a module or a function, got {type(target).__name__}"
@@ -71,9 +58,9 @@ def compile(target: Any = None, /, **options: Any) -> Any:
     target = unwrapped(target)
     if isinstance(target, CompiledModule):
         target = target._original
-    run = _Runner(target, dict(options))
+    run = _Runner(target, fullgraph, dict(options))
     if isinstance(target, torch.nn.Module):
-        return _compiled_module(target, run, options)
+        return _compiled_module(target, run, {"fullgraph": fullgraph, **options})
     function = functools.wraps(target)(lambda *args, **kwargs: run(args, kwargs))
     return function
 
@@ -103,22 +90,37 @@ class _Program(Graph):
 
 
 class _Runner:
-    """Chooses between a program without gradients and a pair of programs with them."""
+    """Chooses between a program without gradients, a pair of programs with them, and a split."""
 
-    def __init__(self, target: Callable[..., Any], options: dict[str, Any]) -> None:
-        self.target, self.captured = target, Captured(target)
+    def __init__(self, target: Callable[..., Any], whole: bool, options: dict[str, Any]) -> None:
+        self.target, self.captured, self.whole = target, Captured(target), whole
         self.program = _Program(target, self.captured, options)
         self.parameters = Parameters(target)
         self._pairs: Any = None
-        self._by_dynamo: Callable[..., Any] | None = None
+        self._split: Split | None = None
+        self._by_dynamo: set[bool] = set()
+        """Which calls go through the split from the start: those with gradients, those without."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or is_building():  # part of a larger program
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
-        if torch.is_grad_enabled() and self._needs_grad(args, kwargs):
-            return self._with_gradients(args, kwargs)
-        return self.program(*args, **kwargs)
+        gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)
+        if gradients in self._by_dynamo:
+            return self._pieces()(args, kwargs)
+        try:
+            run = self._gradients() if gradients else self.program
+            return run(*args, **kwargs)
+        except (GraphError, Undivided, LoweringError) as error:
+            problem = error
+        except RuntimeError as error:
+            # traced arguments are leaves, which autograd lets nothing update
+            if "a leaf Variable that requires grad" not in str(error) or not _has_history(
+                args, kwargs
+            ):
+                raise
+            problem = Undivided("an argument that is updated in place")
+        return self._divided(args, kwargs, gradients, problem)
 
     def _bound(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -147,28 +149,21 @@ class _Runner:
             elif isinstance(part, torch.Tensor):
                 yield part
 
-    def _with_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._by_dynamo is not None:
-            return self._by_dynamo(*args, **kwargs)
+    def _divided(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, problem: Exception
+    ) -> Any:
+        """A call that no program holds, because of `problem`."""
+        if self.whole and not gradients:
+            raise problem
+        split = self._pieces()
+        if not isinstance(problem, Undivided):
+            split.because_of(problem)
         try:
-            return self._gradients()(*args, **kwargs)
-        except (GraphError, Undivided, LoweringError) as error:
-            problem = error
-        except RuntimeError as error:
-            # traced arguments are leaves, which autograd lets nothing update
-            if "a leaf Variable that requires grad" not in str(error) or not _has_history(
-                args, kwargs
-            ):
-                raise
-            problem = Undivided("an argument that is updated in place")
-        _log.info("compile(): left to TorchDynamo, since two programs cannot hold %s", problem)
-        dynamo = self._dynamo()
-        try:
-            result = dynamo(*args, **kwargs)
-        except _UNTRACED as error:
+            result = split(args, kwargs)
+        except UNTRACED as error:  # of a whole one
             raise (error if isinstance(problem, Undivided) else problem) from error
         if not isinstance(problem, GraphInputError):  # other arguments may do
-            self._by_dynamo = dynamo
+            self._by_dynamo.add(gradients)
         return result
 
     def _gradients(self) -> Any:
@@ -179,21 +174,10 @@ class _Runner:
             pairs.config.compile_options = config.compile_options
         return self._pairs
 
-    def _dynamo(self) -> Callable[..., Any]:
-        # start-up: the compiler, and TorchDynamo, are loaded by who needs them
-        from gflow.dynamo import gflow
-
-        backend = functools.partial(gflow, options=self.program.config.compile_options)
-        compiled = torch.compile(self.target, backend=backend, fullgraph=True)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs.
-            with torch._dynamo.config.patch(
-                recompile_limit=_LIMIT, accumulated_recompile_limit=_LIMIT
-            ):
-                return compiled(*args, **kwargs)
-
-        return call
+    def _pieces(self) -> Split:
+        if self._split is None:
+            self._split = Split(self.target, self.program.config.compile_options, self.whole)
+        return self._split
 
 
 def _modules(captured: Captured) -> Iterator[tuple[str, torch.nn.Module]]:
