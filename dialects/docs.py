@@ -44,6 +44,8 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 | `gflow.name` | the dotted name |
 | `gflow.alias` | on a result: the argument whose storage gets the value |
 | `gflow.strides` | on an argument: strides of a storage that is not dense and row-major |
+| `gflow.copies` | on an argument: the mesh axes along which each rank has a copy of it |
+| `gflow.whole` | on an argument or result that is a rank's piece (`gflow.shard`): the shape of the tensor that it is a piece of |
 | `gflow.min`, `gflow.max`, `gflow.stand_in` | on an argument of role `size`: its range, and the prime that stands for it in shapes |
 
 A dimension may vary from call to call with one number n, an `i64` argument of role `size`. In types and attributes an

@@ -25,6 +25,8 @@ MESH, SHARDING = "gflow.mesh", "gflow.sharding"
 
 #: on an argument or a result that is this rank's piece (`gflow.shard`) of a tensor: that tensor's shape
 WHOLE = "gflow.whole"
+#: on an argument of which each rank along these mesh axes has a copy
+COPIES = "gflow.copies"
 
 _PLACEMENT = re.compile(r"B|S\(\d{1,3}\)|P\((\w+)\)")
 
@@ -132,6 +134,14 @@ def _of_value(attrs: Any, mesh: Mesh | None) -> Iterator[str]:
     """A sharding has a placement of each axis."""
     if WHOLE in attrs and not isinstance(attrs[WHOLE], ir.DenseI64ArrayAttr):
         yield f"'{WHOLE}' must be array<i64: ...>, found {attrs[WHOLE]}"
+    if COPIES in attrs:
+        try:
+            unknown = set(from_mlir(Attr("str[]"), attrs[COPIES])) - set(mesh.axes if mesh else ())
+        except (VerifyError, TypeError):
+            yield f"'{COPIES}' must be an array of strings, found {attrs[COPIES]}"
+        else:
+            if unknown:
+                yield f"'{COPIES}' names {', '.join(sorted(unknown))}, which are no axes of the module's mesh"
     if SHARDING not in attrs:
         return
     try:

@@ -87,7 +87,8 @@ class GraphConfig:
         switches = dict(self._switches)
         zero = self._own.get("zero")
         if zero is not None and zero[0] and world_size() > 1:
-            switches |= {"zero": zero[0], "zero_min_size": zero[1]}
+            stage, least, level = zero
+            switches |= {"zero": stage, "zero_min_size": least, "zero_restore_level": level}
         return replace(options, passes=replace(options.passes, **switches)) if switches else options
 
     def check_against_eager(self, every: int | None = 1, *, on_difference: str = "raise") -> None:
@@ -257,8 +258,8 @@ class GraphConfig:
         """Split optimizer state (stage 1), gradients (2) and parameters (3) among the processes of a
         data-parallel group. In one process there is nothing to split, and a graph runs as without.
 
-        shard_min_size: the fewest elements that are worth splitting. shard_restore_level: 0 puts a
-        parameter together at each use, 1 once for forward and backward, 2 once.
+        shard_min_size: the fewest elements that are worth splitting. shard_restore_level: of stage 3; 0 puts
+        a parameter together at each use, 1 once in the forward and once in the backward, 2 once for both.
 
         Raises:
             GraphError: an argument is none of the values above.
@@ -302,7 +303,6 @@ class GraphConfig:
         self._distributed(name, zero=(stage, least, level))
 
     def _distributed(self, name: str, **settings: Any) -> None:
-        check_zero(settings, name)
         self._update(self._own, settings)
         if world_size() == 1:
             _log.info("%s() acts in graphs of more than one process; this is one", name)
@@ -360,21 +360,6 @@ class GraphConfig:
             shown["compile_options"] = self.compile_options
         lines = [f"  {name}: {value!r}," for name, value in shown.items()]
         return "\n".join(["GraphConfig(", *lines, ")"]) if lines else "GraphConfig()"
-
-
-def check_zero(switches: dict[str, Any], name: str = "enable_zero") -> None:
-    """
-    Raises:
-        GraphError: parameters are to be split in a group of several ranks.
-    """
-    zero = switches.get("zero")
-    ranks = world_size()
-    if zero is not None and zero[0] == 3 and ranks > 1:
-        raise GraphError(
-            f"{here()}: {name}() asks for stage 3 in a group of {ranks} ranks, and graphs split gradients and "
-            "optimizer state between processes so far, and no parameters: each rank would keep all of them. "
-            "Use stage=2."
-        )
 
 
 _UNITS = {"": 1, **{f"{p}B": 1000**i for i, p in enumerate(("", "K", "M", "G", "T"))}}

@@ -25,7 +25,8 @@ from .call.sharing import Sharing
 from .call.signature import Parameters, bind_call
 from .call.transaction import Call
 from .call.watchers import building, is_building, one_at_a_time
-from .config import GraphConfig, check_zero
+from .call.zero_state import traceable
+from .config import GraphConfig
 from .errors import EagerMismatch, GraphError, GraphInputError
 from .execution.device import tf32_kinds
 from .guards.build import Reading
@@ -476,7 +477,6 @@ class Graph(Inspection, Sharing):
         if table is None or table.roots != roots:  # a list of modules may have grown
             table = collect_modules(roots)
         check_settings(table.names, table.modules)
-        check_zero(self.config.switches())
         given = describe_call(call)
         unlike = difference(given, [plan.described for plan in state.plans])
         if state.plans.is_full:
@@ -498,12 +498,16 @@ class Graph(Inspection, Sharing):
         )
         kind = type(self).__name__
         state.building = True
+        options = self.config.resolved()
         try:
-            with building(state.name, kind, state.debug, table, reading.frames) as calls:
+            with (
+                traceable(state.optimizers, table.modules, options.passes.zero > 2),
+                building(state.name, kind, state.debug, table, reading.frames) as calls,
+            ):
                 traced = trace_call(request, state.call.setup)
                 if traced.trace is None:
                     return None, traced.first
-                plan = compile_plan(traced.trace, call, self.config.resolved(), traced.timings)
+                plan = compile_plan(traced.trace, call, options, traced.timings)
                 plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
             if unlike and hasattr(error, "add_note"):  # Python 3.11

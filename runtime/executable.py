@@ -38,7 +38,7 @@ from .cpu.device import CPU
 from .device import Device, DeviceError, Part, Span
 from .distributed.agreement import agree
 from .distributed.groups import group_of
-from .distributed.pieces import piece_of
+from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
 from .engines.step import EngineCall
 from .host_step import HostStep
@@ -105,7 +105,9 @@ class Executable:
         self._staying: list[HostStep] = []  # calls on tensors in the arena and on constants
         self._ranked = any(isinstance(s, CollectiveStep) for s in program.steps)
         self._flying, self._agreed = InFlight(), False
-        self._divided = [i for i, a in enumerate(program.arguments) if a.pieces is not None]
+        arguments = [*enumerate(program.arguments)]
+        self._divided = [i for i, a in arguments if a.pieces is not None]
+        self._wholes = [i for i, a in arguments if a.pieces is None]
         self._parts: list[Part] = list(self._code.parts(self._host_step))
         self._first_write = self._parts_before(program.first_write)
         self._graph = device.graph(self, graphs)
@@ -263,7 +265,7 @@ class Executable:
             try:  # no_grad() takes longer than a small program
                 torch._C._set_grad_enabled(False)
                 self._enter(args)
-                if self._divided:
+                if self._divided or any_held():
                     args = self._pieces(args)
                 results = None if self._graph is None else self._graph.run(args)
                 if results is None:
@@ -353,8 +355,10 @@ class Executable:
         self._flying.failed = None
 
     def _pieces(self, args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The arguments, with this rank's pieces of those that ranks have in pieces."""
+        """The arguments, with this rank's pieces of those that the program has in pieces; what lies in pieces
+        otherwise, another program's, is gathered."""
         mine = list(args)
+        gather([args[i] for i in self._wholes])
         for i in self._divided:
             known = self.program.arguments[i]
             if tuple(mine[i].shape) != known.type.shape and known.pieces is not None:

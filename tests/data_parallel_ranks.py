@@ -112,18 +112,109 @@ def same(a: nn.Module, b: nn.Module, what: str, tolerance: float = 1e-6) -> None
 
 @check
 def like_ddp(rank: int, world: int) -> None:
-    """Steps of a graph around a data-parallel module are those of eager DDP."""
-    for name, optimizer in OPTIMIZERS.items():
-        for options in ({}, {"clip": 0.05}, {"micro": 2}):
-            ours, theirs = net(), net()
-            a, b = DDP(ours), DDP(theirs)
-            train = graph_of(a, optimizer(a.parameters()), **options)
-            eager = optimizer(b.parameters())
-            for step in range(3):
-                x, t = batch(rank, step)
-                train(x, t)
-                eager_step(b, eager, x, t, **options)
-            same(ours, theirs, f"{name} {options}")
+    """Steps of a graph around a data-parallel module are those of eager DDP; ZeRO of each stage makes the same, bit for
+    bit where nothing is added over parts (norms for clipping are), with what it divides in pieces."""
+    for name, options, stages in (
+        ("sgd", {}, (0, 1, 2, 3)),
+        ("adamw", {}, (0, 3)),
+        ("adamw", {"clip": 0.05}, (2,)),
+        ("adamw", {"micro": 2}, (3,)),
+    ):
+        theirs = net()
+        b = DDP(theirs)
+        eager = OPTIMIZERS[name](b.parameters())
+        for step in range(4):
+            eager_step(b, eager, *batch(rank, step), **options)
+        first: list[Tensor] = []
+        for stage in stages:
+            label = f"{name} {options} stage {stage}"
+            ours = net()
+            a = DDP(ours)
+            mine = OPTIMIZERS[name](a.parameters())
+            train = graph_of(a, mine, configure=zero(stage), **options)
+            for step in range(4):
+                train(*batch(rank, step))
+            assert len(list(train._state.plans)) <= 2, f"{label}: compiled again"
+            in_pieces(stage, mine, ours, label)
+            same(ours, theirs, label)  # state_dict() gathers
+            same_state(mine, eager, label)
+            now = [p.detach().clone() for p in ours.parameters()]
+            first = first or now
+            assert all(map(torch.equal, first, now)), f"{label}: other bits"
+        # what was gathered is in pieces again
+        train(*batch(rank, 9))
+        in_pieces(stage, mine, ours, label)
+        eager_step(b, eager, *batch(rank, 9), **options)
+        same(ours, theirs, f"{label}, after state_dict()")
+
+
+def zero(stage: int, **more: Any) -> Callable[[Any], None]:
+    """Switch on a stage of ZeRO, for parameters of all sizes."""
+
+    def configure(config: Any) -> None:
+        if stage:
+            config.enable_zero(stage=stage, shard_min_size=1, **more)
+
+    return configure
+
+
+def in_pieces(stage: int, optimizer: torch.optim.Optimizer, model: nn.Module, label: str) -> None:
+    """What whole tensors keep: one element each, of those that ranks have in pieces."""
+    moments = [v for e in optimizer.state.values() for v in e.values() if v.numel() > 1]
+    for divided, tensors in ((stage > 0, moments), (stage > 2, [*model.parameters()])):
+        kept = [t.untyped_storage().nbytes() for t in tensors]
+        wanted = [t.element_size() * (1 if divided else t.numel()) for t in tensors]
+        assert kept == wanted, (label, kept)
+
+
+def same_state(
+    mine: torch.optim.Optimizer, eager: torch.optim.Optimizer, label: str, tolerance: float = 1e-6
+) -> None:
+    """`state_dict()` gathers."""
+    states = [o.state_dict()["state"] for o in (eager, mine)]
+    assert [*states[0]] == [*states[1]]
+    for key, wanted in states[0].items():
+        for entry, value in wanted.items():
+            if isinstance(value, Tensor):
+                torch.testing.assert_close(
+                    states[1][key][entry],
+                    value,
+                    rtol=tolerance,
+                    atol=tolerance,
+                    msg=partial("{} state {} {}: {}".format, label, key, entry),
+                )
+
+
+@check
+def whole_again(rank: int, world: int) -> None:
+    """Parameters in pieces are whole for who reads them: eager calls, other graphs, loading; and `unshard()`."""
+    ours, theirs = net(), net()
+    a = DDP(ours)
+    train = graph_of(a, torch.optim.SGD(a.parameters(), 0.1), configure=zero(3))
+    plain = graph_of(DDP(theirs), torch.optim.SGD(theirs.parameters(), 0.1))
+    x, t = batch(rank, 0)
+    evaluate = flow.nn.Graph.trace(lambda x: ours(x))
+
+    def divided() -> bool:
+        return all(p.untyped_storage().nbytes() == p.element_size() for p in ours.parameters())
+
+    for read in (
+        lambda: torch.testing.assert_close(ours(x), theirs(x)),
+        lambda: torch.testing.assert_close(ours[0](x), theirs[0](x)),
+        lambda: torch.testing.assert_close(evaluate(x), theirs(x)),
+        lambda: ours.load_state_dict({"0.bias": theirs[0].bias}, strict=False),
+        lambda: flow.distributed.unshard(ours),
+    ):
+        train(x, t)
+        plain(x, t)
+        assert divided()
+        with torch.no_grad():
+            read()
+    assert not divided()
+    same(ours, theirs, "read in between", 0.0)
+    train(x[: 4 + rank], t[: 4 + rank])  # traced again while parameters are divided, by two sizes
+    plain(x[: 4 + rank], t[: 4 + rank])
+    same(ours, theirs, "traced again", 0.0)
 
 
 @check
@@ -167,6 +258,30 @@ def amp_and_scaler(rank: int, world: int) -> None:
 
 
 @check
+def halves(rank: int, world: int) -> None:
+    """Mixed precision: ZeRO 3 gives the bits of plain data parallelism, and gathers halves."""
+    found = []
+    for stage in (0, 3):
+        model = net()
+        a = DDP(model)
+
+        def configure(config: Any, stage: int = stage) -> None:
+            config.enable_amp(True, dtype=torch.bfloat16)
+            zero(stage)(config)
+
+        train = graph_of(a, torch.optim.SGD(a.parameters(), 0.1), configure=configure)
+        for step in range(2):
+            train(*batch(rank, step))
+        found.append(model.state_dict())
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+    (plan,) = train._checked().plans
+    steps = [s for s in plan.compiled.program.steps if isinstance(s, CollectiveStep)]
+    gathered = {s.output.type.dtype for s in steps if s.kind == "all_gather" and s.output}
+    assert "bf16" in gathered, gathered
+
+
+@check
 def schedule(rank: int, world: int) -> None:
     """Learning rates that change from step to step."""
     ours, theirs = net(), net()
@@ -196,76 +311,16 @@ def other_shapes(rank: int, world: int) -> None:
 
 
 @check
-def zero(rank: int, world: int) -> None:
-    """Stages 1 and 2 give what data parallelism gives, with optimizer state in pieces; `state_dict()` gathers it."""
-    for name, optimizer in OPTIMIZERS.items():
-        for stage, options in ((1, {}), (2, {"clip": 0.05}), (2, {"micro": 2})):
-            ours, theirs = net(), net()
-            a, b = DDP(ours), DDP(theirs)
-            mine, eager = optimizer(a.parameters()), optimizer(b.parameters())
-            train = graph_of(
-                a,
-                mine,
-                configure=lambda c, s=stage: c.enable_zero(stage=s, shard_min_size=1),
-                **options,
-            )
-            for step in range(4):
-                x, t = batch(rank, step)
-                train(x, t)
-                eager_step(b, eager, x, t, **options)
-            label = f"{name} stage {stage} {options}"
-            assert len(list(train._state.plans)) <= 2, f"{label}: compiled again"
-            same(ours, theirs, label)
-            moments = [v for e in mine.state.values() for v in e.values() if v.numel() > 1]
-            kept = sum(v.untyped_storage().nbytes() for v in moments)
-            assert kept == sum(v.element_size() for v in moments), (label, kept)
-            for (key, want), got in zip(
-                eager.state_dict()["state"].items(), mine.state_dict()["state"].values()
-            ):
-                for entry, value in want.items():
-                    if isinstance(value, Tensor):
-                        told = partial("{} state {} {}: {}".format, label, key, entry)
-                        torch.testing.assert_close(
-                            got[entry], value, rtol=1e-6, atol=1e-6, msg=told
-                        )
-            x, t = batch(rank, 9)  # what was gathered is in pieces again
-            train(x, t)
-            eager_step(b, eager, x, t, **options)
-            same(ours, theirs, f"{label}, after state_dict()")
-
-
-@check
-def zero_bits(rank: int, world: int) -> None:
-    """On two ranks, where sums have one order, ZeRO gives the bits of plain data parallelism."""
-    nets = []
-    for stage in (0, 1, 2):
-        model = net()
-        a = DDP(model)
-        configure = (
-            (lambda c, s=stage: c.enable_zero(stage=s, shard_min_size=1))
-            if stage
-            else (lambda c: None)
-        )
-        train = graph_of(a, torch.optim.AdamW(a.parameters(), 0.01), configure=configure)
-        for step in range(3):
-            train(*batch(rank, step))
-        nets.append(model)
-    for other in nets[1:]:
-        for p, q in zip(nets[0].parameters(), other.parameters()):
-            assert torch.equal(p, q)
-
-
-@check
 def buckets(rank: int, world: int) -> None:
     """A module's own `bucket_cap_mb` says how much is sent as one, under ZeRO too."""
-    for stage in (0, 1, 2):
+    for stage in (0, 3):
         counts = []
         for options in ({}, {"bucket_cap_mb": 300 / (1 << 20)}, {"bucket_cap_mb": 1 / (1 << 20)}):
             a = DDP(net(), **options)
             train = graph_of(
                 a,
                 torch.optim.SGD(a.parameters(), 0.1),
-                configure=lambda c, s=stage: c.enable_zero(bool(s), stage=s or 1, shard_min_size=1),
+                configure=zero(stage),
             )
             train(*batch(rank, 0))
             (plan,) = train._checked().plans

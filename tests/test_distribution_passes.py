@@ -31,7 +31,7 @@ STAGES = (
     "gflow-decompose-all-reduce{min-size=1}",
     "gflow-zero-1{min-size=1}",
     "gflow-zero-1{min-size=1},gflow-zero-2",
-    "gflow-zero-1{min-size=1},gflow-zero-2,gflow-zero-3",
+    "gflow-zero-1{min-size=1},gflow-zero-2,gflow-zero-3{min-size=1}",
 )
 
 

@@ -21,7 +21,8 @@ class PipelineOptions:
     fuse_cast_scale: casts and scaling by constants may become part of other kernels.
     fuse_model_update_ops: the ops of one parameter's update may become one kernel.
     multi_tensor_update: all parameter updates become few kernels.
-    zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided.
+    zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided. zero_restore_level: 0
+        gathers a parameter at each use, 1 for the forward and for the backward, 2 once.
     bucket_bytes: the most that ranks send as one collective.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     engine: the engine that runs what it has a form for; "" without.
@@ -41,6 +42,7 @@ class PipelineOptions:
     engine: str = ""
     zero: int = 0
     zero_min_size: int = 1024
+    zero_restore_level: int = 1
     bucket_bytes: int = 25 << 20
 
 
@@ -104,7 +106,9 @@ def _distribution(options: PipelineOptions) -> list[str]:
     if options.zero:
         passes.append(f"gflow-zero-1{{min-size={options.zero_min_size}}}")
         passes += ["gflow-zero-2"] if options.zero > 1 else []
-        passes += ["gflow-zero-3"] if options.zero > 2 else []
+    if options.zero > 2:
+        choices = f"min-size={options.zero_min_size} restore-level={options.zero_restore_level}"
+        passes.append(f"gflow-zero-3{{{choices}}}")
     return [*passes, f"gflow-bucket-collectives{{bytes={options.bucket_bytes}}}"]
 
 

@@ -19,5 +19,5 @@ sharing        programs and graphs that share memory
 signature      from a call as it is spelled to a `BoundCall`: what a compiled program is chosen by
 transaction    one call of a graph: all of it takes place, or nothing
 watchers       who watches a build: the record of module calls, debug output, the progress bar
-zero_state    optimizers whose state lies in pieces on the ranks (ZeRO): whole for who saves it, and for tracing
+zero_state    what lies in pieces on the ranks (ZeRO): whole for who saves or reads it, with memory while it is traced
 """

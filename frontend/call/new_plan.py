@@ -19,7 +19,7 @@ from .first_step import FirstStep, Setup, make_first_step
 from .micro_batches import compile_step, split_call
 from .plan import Plan
 from .signature import check_call, check_tensors
-from .zero_state import prepare
+from .zero_state import whole
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
         GraphInputError, GraphTraceError: it is none that a program can be made of.
     """
     parts = micro_batch_calls(request)
-    prepare(request.optimizers)
     first: FirstStep | None = None
     start, stepping = time.perf_counter(), 0.0
     with held():  # what is exchanged while `build()` runs is put back
@@ -91,6 +90,7 @@ def _first_step(
     if setup is not None:
         setup.draws()
     current().phase("first step")
+    whole([i.tensor for i in needed.trace.inputs], request.optimizers)
     with held():
         made = make_first_step(needed, parts, request.optimizers, request.scaler)
     current().phase("trace")

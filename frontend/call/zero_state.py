@@ -1,33 +1,81 @@
-"""Optimizers whose state lies in pieces on the ranks (ZeRO): whole for who saves it, and for tracing."""
+"""Optimizers and modules whose tensors lie in pieces on the ranks (ZeRO): whole for who saves or reads them, and with
+memory of their own while they are traced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
 import torch
 
-from gflow.runtime.distributed.pieces import blank, gather
+from gflow.runtime.distributed import pieces
 from gflow.tracing.context.ranks import world_size
+
+from .watchers import is_building
 
 _hooked: WeakSet[Any] = WeakSet()
 
 
-def prepare(optimizers: Sequence[Any]) -> None:
-    """Before a step is traced: state has memory again; from now on `state_dict()` gathers it, on all ranks."""
+@contextlib.contextmanager
+def traceable(
+    optimizers: Sequence[Any], modules: Sequence[torch.nn.Module], divided: bool
+) -> Iterator[None]:
+    """While active, what lies in pieces has memory. From now on `state_dict()` gathers it, on all ranks.
+
+    divided: whether parameters of the modules are to be divided.
+    """
     if world_size() == 1:
+        yield
         return
     for optimizer in optimizers:
-        blank(_state(optimizer))
         hook = getattr(optimizer, "register_state_dict_pre_hook", None)
         if hook is not None and optimizer not in _hooked:
             _hooked.add(optimizer)
-            hook(_whole)
+            hook(_whole_state)
+    for module in modules if divided else ():
+        if module not in _hooked and any(p.requires_grad for p in module.parameters()):
+            _hooked.add(module)
+            module.register_state_dict_pre_hook(_before_saving)
+            module.register_load_state_dict_pre_hook(_before_loading)
+            module.register_forward_pre_hook(_before_call)
+    with pieces.lent():
+        yield
 
 
-def _whole(optimizer: Any) -> None:
-    gather(_state(optimizer))
+def whole(tensors: Iterable[torch.Tensor | None], optimizers: Sequence[Any]) -> None:
+    """Gather what a step that is made op by op reads, in an order that all ranks have."""
+    if world_size() > 1:
+        pieces.gather(t for t in tensors if t is not None)
+        for optimizer in optimizers:
+            pieces.gather(tensors_of(optimizer))
+
+
+def _whole_state(optimizer: Any) -> None:
+    pieces.gather(_state(optimizer))
+
+
+def _before_saving(module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
+    pieces.gather(module.parameters(recurse=False))
+
+
+def _before_loading(module: torch.nn.Module, *_: Any) -> None:
+    # a dict may lack some, which stay as they are
+    pieces.gather(module.parameters(recurse=False))
+
+
+def _before_call(module: torch.nn.Module, args: Any) -> None:
+    """An eager call reads parameters; one in `build()` has those of the trace."""
+    if pieces.any_held() and not is_building():
+        pieces.gather(module.parameters())
+
+
+def tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
+    """An optimizer's parameters, and the tensors of its state, in an order that all ranks have."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    yield from _state(optimizer)
 
 
 def _state(optimizer: Any) -> Iterator[torch.Tensor]:

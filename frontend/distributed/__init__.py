@@ -4,6 +4,7 @@ env             which rank this process is, of how many
 global_tensors  `to_global` and `to_local`: tensors and modules over a placement
 placement       `placement`: the ranks that a global tensor is spread over
 sbp             `sbp`: how a tensor lies over ranks: split, broadcast, partial sums
+unshard         `unshard`: parameters and optimizer state that lie in pieces on the ranks, whole again
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _OWN = {
     "sbp": ("sbp", None),
     "to_global": ("global_tensors", "to_global"),
     "to_local": ("global_tensors", "to_local"),
+    "unshard": ("unshard", "unshard"),
 }
 
 

@@ -132,6 +132,11 @@ def _comparable(plan: Plan, where: str) -> None:
         raise GraphError(
             f"{where}: check_against_eager() cannot compare a graph with {what}; leave one of them out."
         )
+    if any(a.pieces is not None for a in plan.compiled.program.arguments):
+        raise GraphError(
+            f"{where}: check_against_eager() cannot compare a step whose tensors lie in pieces on the ranks "
+            "(enable_zero()); leave one of them out."
+        )
     for op in trace.ops:
         if torch.Tag.nondeterministic_seeded in op.func.tags:
             raise GraphError(

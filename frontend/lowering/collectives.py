@@ -8,6 +8,7 @@ import torch
 
 from gflow.dialects.aten.collectives import is_collective
 from gflow.dialects.mlir import ir
+from gflow.tracing.data.trace import Trace
 
 from .dtypes import LoweringError
 from .emitter import Emitter, Value
@@ -59,6 +60,14 @@ def _one(em: Emitter, kind: str, x: Value, named: dict[str, Any]) -> Value:
     made = em.collective(x, kind, attrs)
     _mark_gradient(em, made.ir.owner.operation)
     return made
+
+
+def copies(em: Emitter, trace: Trace, group: str) -> ir.Attribute:
+    """What `gflow.copies` says of an argument of which each rank of a group, by its name, has a copy."""
+    axis = trace.groups[group]
+    named: Any = group
+    em.mesh[axis] = torch._C._distributed_c10d._resolve_process_group(named).size()
+    return ir.ArrayAttr.get([ir.StringAttr.get(axis)])
 
 
 def _mark_gradient(em: Emitter, made: ir.Operation) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import STAND_INS, size_of_program
-from gflow.dialects.mesh import MESH, Mesh
+from gflow.dialects.mesh import COPIES, MESH, Mesh
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
@@ -20,6 +20,7 @@ from gflow.tracing.dispatch.refusals import name_if_refusing
 from gflow.tracing.program.collectives import is_collective
 
 from .calls import lower_call
+from .collectives import copies
 from .dtypes import TO_MLIR, LoweringError, Unsupported
 from .emitter import Emitter, Value
 from .global_view import mark, ranked
@@ -190,6 +191,8 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
         shape, strides = tuple(given.value.shape), tuple(given.value.strides)
         if not _same_layout(shape, strides):
             attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))
+        if given.value in trace.copied:
+            attrs[COPIES] = copies(em, trace, trace.copied[given.value])
         arguments.append(ir.DictAttr.get(attrs))
     if em.rng is not None:
         arguments.append(

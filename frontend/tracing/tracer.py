@@ -238,11 +238,16 @@ class Tracing:
         trace.views = [View.of(*pair) for pair in self.rewrites.bases.values()]
         trace.groups, trace.reduced = self.parallel.axes, self.parallel.reduced
         trace.buckets = self.parallel.buckets
+        trace.copied = {
+            i.value: self.parallel.copied[id(i.tensor)]
+            for i in self.recorder.inputs
+            if i.tensor is not None and id(i.tensor) in self.parallel.copied
+        }
         if first is not None:
             self._divide(trace, first, updates)
             for part in trace.parts or ():
                 part.groups, part.reduced = trace.groups, trace.reduced
-                part.buckets = trace.buckets
+                part.buckets, part.copied = trace.buckets, trace.copied
         self.parallel.use()
         prune(trace)
         return trace

@@ -1,7 +1,7 @@
 // RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=1}))' --verify-each | FileCheck %s --check-prefix=ONE
 // RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=1},gflow-zero-2))' --verify-each | FileCheck %s --check-prefix=TWO
 // RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=1},gflow-zero-3))' --verify-each | FileCheck %s --check-prefix=THREE
-// RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=1},gflow-zero-3{gathers=1}))' --verify-each | FileCheck %s --check-prefix=ONCE
+// RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=1},gflow-zero-3{restore-level=2}))' --verify-each | FileCheck %s --check-prefix=ONCE
 // RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-zero-1{min-size=100}))' | FileCheck %s --check-prefix=SMALL
 // RUN: %gflow-opt %s '--pass-pipeline=builtin.module(func.func(gflow-decompose-all-reduce{min-size=1}))' --verify-each | FileCheck %s --check-prefix=APART
 

@@ -1,12 +1,13 @@
-"""Optimizer state in pieces: a rank keeps its piece of a tensor that Python code sees whole.
+"""Tensors in pieces: a rank keeps its piece of a tensor that Python code sees whole.
 
-The tensor in `optimizer.state` keeps its shape and gives up its memory: it shows NaN everywhere until it is gathered
-again (`gather`, which all ranks call together; `optimizer.state_dict()` does).
+The tensor (of an optimizer's state, a module's parameter) keeps its shape and gives up its memory: it shows NaN
+everywhere until it is gathered again (`gather`, which all ranks call together; `state_dict()` does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..failures import explain
 from .steps import all_gather_single, put_piece
 
 Tensor = torch.Tensor
@@ -21,81 +23,121 @@ Tensor = torch.Tensor
 
 @dataclass
 class _Held:
-    """piece: this rank's. strides: of the whole. shown: what stands in its memory's place; None while it is whole.
-    current: whether the piece has the latest values, and the whole has none."""
+    """piece: this rank's. strides: of the whole. shown: what stands in the place of the whole's memory while the piece
+    has the latest values; None while the whole has them."""
 
     piece: Tensor
     group: Any
     strides: tuple[int, ...]
     shown: Tensor | None = None
-    current: bool = False
 
 
 #: whole tensor → its piece
 _held: Any = WeakIdKeyDictionary()
 
 
+def any_held() -> bool:
+    """Whether this process has had a tensor in pieces."""
+    return bool(_held)
+
+
+def _divided(whole: Tensor) -> _Held | None:
+    """What is held of a tensor, if its piece has the latest values; someone may have given it other memory."""
+    held = _held.get(whole) if _held else None
+    if held is None or held.shown is None or held.shown.data_ptr() != whole.data_ptr():
+        return None
+    return held  # type: ignore[no-any-return]
+
+
 def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
-    """This rank's piece of a tensor, of `size` elements; what the tensor held is freed."""
+    """This rank's piece of a tensor, of `size` elements; what the tensor held is freed.
+
+    Raises:
+        RuntimeError: the tensor lies in pieces of other ranks.
+    """
+    held = _divided(whole)
+    if held is not None:
+        if held.piece.numel() == size:
+            return held.piece
+        raise RuntimeError(
+            f"a tensor of shape {list(whole.shape)} lies in pieces of {held.piece.numel()} elements, and a program "
+            f"takes pieces of {size}: gather it first (gflow.distributed.gather)"
+        )
     held = _held.get(whole)
-    if held is not None and held.shown is not None and held.shown.data_ptr() == whole.data_ptr():
-        return held.piece  # type: ignore[no-any-return]
     if held is None or held.piece.numel() != size:
         held = _held[whole] = _Held(whole.new_empty(size), group, whole.stride())
     with torch.no_grad():
-        if not held.current or held.shown is not None:  # the whole has values of its own
-            put_piece(whole, held.piece, dist.get_rank(group))
+        put_piece(whole, held.piece, dist.get_rank(group))
+        held.strides = whole.stride()
         _give_up(whole, held)
-    return held.piece
+    return held.piece  # type: ignore[no-any-return]
 
 
 def whole_strides(tensor: Tensor) -> tuple[int, ...]:
     """The strides of a tensor; those that it had when it was whole, if it lies in pieces."""
-    held = _held.get(tensor) if _held else None
-    if held is None or held.shown is None or held.shown.data_ptr() != tensor.data_ptr():
-        return tensor.stride()
-    return held.strides  # type: ignore[no-any-return]
+    held = _divided(tensor)
+    return tensor.stride() if held is None else held.strides
 
 
 def _give_up(whole: Tensor, held: _Held) -> None:
     empty = float("nan") if whole.is_floating_point() else 0
-    held.strides = whole.stride()
     held.shown = torch.full((1,), empty, dtype=whole.dtype, device=whole.device)
-    held.current = True
     whole.set_(held.shown.untyped_storage(), 0, whole.shape, (0,) * whole.dim())
 
 
 def gather(tensors: Iterable[Tensor]) -> None:
-    """Make tensors whole again; all ranks call it with the same ones."""
-    for whole, held in _given_up(tensors):
-        flat = held.piece.new_empty(held.piece.numel() * dist.get_world_size(held.group))
-        all_gather_single(flat, held.piece, held.group)
-        _fill(whole, held)
-        whole.copy_(flat[: whole.numel()].view(whole.shape))
-        held.current = False
+    """Make tensors whole again; all ranks call it with the same ones.
 
-
-def blank(tensors: Iterable[Tensor]) -> None:
-    """Give tensors memory of their own for as long as a program is traced; what it holds means nothing."""
-    for whole, held in _given_up(tensors):
-        _fill(whole, held)
+    Raises:
+        RuntimeError: another rank does not take part within the group's timeout.
+    """
+    for whole, held in _those_divided(tensors):
+        ranks = dist.get_world_size(held.group)
+        flat = held.piece.new_empty(held.piece.numel() * ranks)
+        try:
+            all_gather_single(flat, held.piece, held.group)
+        except RuntimeError as error:
+            told = (
+                f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "
+                f"{ranks} ranks, which all of them do together: state_dict(), and calls that read it whole"
+            )
+            explain(error, told)
+            raise
+        with torch.no_grad():
+            whole.set_(*_memory(whole, held))
+            whole.copy_(flat[: whole.numel()].view(whole.shape))
         held.shown = None
 
 
-def _fill(whole: Tensor, held: _Held) -> None:
+@contextlib.contextmanager
+def lent() -> Iterator[None]:
+    """Give what lies in pieces memory of its own for as long as a program is traced; what it holds means nothing."""
+    found = _those_divided(_held.keys())
     with torch.no_grad():
-        new = torch.empty_strided(whole.shape, held.strides, dtype=whole.dtype, device=whole.device)
-        whole.set_(new.untyped_storage(), 0, whole.shape, held.strides)
+        for whole, held in found:
+            memory = whole.new_empty(0).set_(*_memory(whole, held))
+            held.shown = memory
+            whole.set_(*_place(memory))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for whole, held in found:
+                if _divided(whole) is held:
+                    _give_up(whole, held)
 
 
-def _given_up(tensors: Iterable[Tensor]) -> list[tuple[Tensor, _Held]]:
-    found = []
-    for whole in tensors:
-        held = _held.get(whole)
-        if (
-            held is not None
-            and held.shown is not None
-            and held.shown.data_ptr() == whole.data_ptr()
-        ):
-            found.append((whole, held))
-    return found
+def _memory(whole: Tensor, held: _Held) -> tuple[Any, ...]:
+    """New memory for a whole tensor."""
+    return _place(
+        torch.empty_strided(whole.shape, held.strides, dtype=whole.dtype, device=whole.device)
+    )
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return (tensor.untyped_storage(), 0, tensor.shape, tensor.stride())
+
+
+def _those_divided(tensors: Iterable[Tensor]) -> list[tuple[Tensor, _Held]]:
+    unique = {id(t): t for t in tensors}
+    return [(t, held) for t in unique.values() if (held := _divided(t)) is not None]

@@ -14,13 +14,14 @@ After:
     %a = "gflow.reshape"(%3) {shape = array<i64: 4, 2>} : …
     %b = "gflow.slice"(%2) {starts = array<i64: 8>, limits = array<i64: 12>, …} : …
 
-A bucket has collectives of one kind, along the same axes, of one element type, none of which depends on another,
-in the order in which their operands are made, and of at most `bytes` together (one that is larger is alone). Where
-`gflow.buckets` tells other numbers of bytes, the nth is that of the nth bucket, the last that of all others. It stands
-where the last of its operands is made: communication begins while the backward goes on. An all_gather stands just
-before what reads it, since it gives more than it takes. Parts of an all_reduce lie one
-after the other in the bucket; a reduce_scatter or all_gather has a row for each rank, in which the parts for that
-rank lie. Only collectives that a program is divided by are joined (those with `gflow.gradient`); the author's stay.
+A bucket has collectives of one kind, along the same axes, of one element type, none of which depends on another, in
+the order in which their operands are made, and of at most `bytes` together (one that is larger is alone). Where
+`gflow.buckets` tells other numbers of bytes, the nth is that of the nth bucket, the last that of all others. It
+stands where the last of its operands is made: communication begins while the backward goes on. An all_gather stands
+just before what reads it, since it gives more than it takes; those of one bucket are of one phase, and of one value
+each. Parts of an all_reduce lie one after the other in the bucket; a reduce_scatter or all_gather has a row for each
+rank, in which the parts for that rank lie. Only collectives that a program is divided by are joined (those with
+`gflow.gradient`); the author's stay.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from gflow.compiler.ir.collectives import (
     thread,
     unthread,
 )
+from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
@@ -109,13 +111,16 @@ def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
             attrs.get("reduction"),
             ty.dtype,
             limits,
+            # what the backward reads is not gathered for the forward
+            attrs["kind"] == "all_gather" and source_of(o.op).phase,
         )
         bucket = open_.get(key, [])
         size = sum(body.types[p.operands[0]].nbytes for p in bucket) + ty.nbytes
         both = [*bucket, o]
+        twice = any(p.operands[0] == o.operands[0] for p in bucket)
         apart = max(_made(body, p) for p in both) >= min(_read(body, p) for p in both)
         limit = limits[min(opened[key], len(limits)) - 1] if bucket else 0
-        if not bucket or size > limit or apart:
+        if not bucket or size > limit or apart or twice:
             bucket = open_[key] = []
             opened[key] += 1
             buckets.append(bucket)

@@ -107,12 +107,14 @@ class Pieces:
 
     # -- going down the program
 
-    def sweep(self) -> None:
-        """Compute on pieces whatever can be, and gather what is read whole."""
+    def sweep(self, among: Callable[[ir.Operation], bool] = lambda op: True) -> None:
+        """Compute on pieces whatever can be, and gather what is read whole. among: the ops that this is about."""
         block = self.function.regions[0].blocks[0]
         for view in list(block.operations):
             op = view.operation
             if op.name == "func.return" or not any(v in self.of for v in op.operands):
+                continue
+            if not among(op):
                 continue
             with op.location, ir.InsertionPoint(op):
                 if not self._on_pieces(op):
@@ -266,9 +268,9 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
 
 
 def become_piece(
-    function: func.FuncOp, pieces: Pieces, number: int, result: int
+    function: func.FuncOp, pieces: Pieces, number: int, result: int | None
 ) -> list[ir.Operation]:
-    """Argument `number`, which result `result` updates, is the piece that readers made of it.
+    """Argument `number`, which result `result` updates, if any, is the piece that readers made of it.
 
     Returns the ops that read the whole, and are to read something else.
     """
@@ -284,6 +286,8 @@ def become_piece(
     argument.set_type(TensorType((shard_size(ty, pieces.ranks),), ty.dtype).mlir())
     told = {WHOLE: ir.DenseI64ArrayAttr.get(list(ty.shape)), **_told(function, pieces)}
     for listed, n in (("arg_attrs", number), ("res_attrs", result)):
+        if n is None:
+            continue
         given = list(ir.ArrayAttr(function.attributes[listed]))
         before = {e.name: e.attr for e in ir.DictAttr(given[n]) if e.name != "gflow.strides"}
         given[n] = ir.DictAttr.get({**before, **told})

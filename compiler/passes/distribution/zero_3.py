@@ -18,16 +18,20 @@ After, where `%w` is a `tensor<4xf32>`:
     %v = "gflow.sub"(%w, %s) : …
     return …                                                     // %v updates %w
 
-A parameter is gathered before it is first used in the forward and again before its first use in the backward
-(as locations say), and freed after the last use in each: memory is planned, so nothing needs to be said for that. With
-`gathers=1` it is gathered once, and kept from the forward to the backward. It runs after gflow-zero-1.
+A parameter is gathered before it is first used in the forward and again before its first use in the backward (as
+locations say), and freed after the last use in each: memory is planned, so nothing needs to be said for that. With
+`restore-level=2` it is gathered once, and kept from the forward to the backward; with 0 before each op that reads it.
+Where the forward and backward read it in a narrower type (mixed precision), the piece is converted and gathered in
+that. What is read alone (in a program without updates, or a frozen parameter) is divided where `gflow.copies` says
+that each rank has a copy. It runs after gflow-zero-1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from gflow.compiler.ir.collectives import (
     BUCKETS,
@@ -40,10 +44,13 @@ from gflow.compiler.ir.collectives import (
 )
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.locations import source_of
-from gflow.compiler.ir.ssa import aliases, read_body
+from gflow.compiler.ir.ssa import Body, aliases, read_body
 from gflow.dialects import builder
+from gflow.dialects.attributes import from_mlir
+from gflow.dialects.mesh import COPIES, mesh_of
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.opdef import Attr
+from gflow.dialects.ops.distribution import COLLECTIVE, SHARD
 
 from ..base import Pass
 from .pieces import Pieces, become_piece, drop_unread, group_read
@@ -51,57 +58,125 @@ from .pieces import Pieces, become_piece, drop_unread, group_read
 
 @dataclass(frozen=True)
 class Zero3Options:
-    """When parameters are whole."""
+    """What is worth dividing, and when it is whole."""
 
-    gathers: int = field(
-        default=2, metadata={"doc": "2: for the forward and for the backward; 1: once for both"}
+    min_size: int = field(default=1024, metadata={"doc": "the fewest elements of a parameter"})
+
+    restore_level: int = field(
+        default=1,
+        metadata={"doc": "0: at each use; 1: for the forward and for the backward; 2: once"},
     )
 
 
 def run(function: func.FuncOp, options: Zero3Options) -> None:
-    if options.gathers not in (1, 2):
-        raise PassError(f"gathers must be 1 or 2, found {options.gathers}")
+    if options.restore_level not in (0, 1, 2):
+        raise PassError(f"restore-level must be 0, 1 or 2, found {options.restore_level}")
     unthread(function)
     body = read_body(function)
-    block = function.regions[0].blocks[0]
-    for n, alias in enumerate(aliases(function, body)):
-        made = None if alias is None else _gathered(body.terminator.operands[n])
-        if alias is None or made is None:
-            continue
-        ty = builder.type_of(block.arguments[alias])
-        pieces = Pieces(function, group_read(made))
-        name = ir.StringAttr(made.attributes[GRADIENT]).value
-        if BUCKETS in made.attributes:
-            pieces.buckets[name] = made.attributes[BUCKETS]
-        body.terminator.operands[n] = data_operands(made)[0]
-        readers = become_piece(function, pieces, alias, n)
-        whole = partial(pieces.gather, block.arguments[alias], ty, name)
-        _gather_for_uses(function, block.arguments[alias], readers, whole, options.gathers)
+    found = [*_updated(function, body), *_read(function, body, options.min_size)]
+    for key in dict.fromkeys(str(p.group) for p in found):
+        _divide(function, [p for p in found if str(p.group) == key], options.restore_level)
     set_types(function)
     drop_unread(function)
     thread(function)
 
 
+@dataclass(frozen=True)
+class _Parameter:
+    """An argument to divide. made: the all_gather of what updates it, and result: the result that does, if any."""
+
+    argument: int
+    name: str
+    group: dict[str, Any]
+    made: ir.Operation | None = None
+    result: int | None = None
+
+
+def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
+    """Arguments that are updated with a gathered piece."""
+    for n, alias in enumerate(aliases(function, body)):
+        made = None if alias is None else _gathered(body.terminator.operands[n])
+        if alias is not None and made is not None:
+            name = ir.StringAttr(made.attributes[GRADIENT]).value
+            yield _Parameter(alias, name, group_read(made), made, n)
+
+
+def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]:
+    """Arguments of `least` elements or more that are read alone, and that each rank has a copy of."""
+    mesh, updated = mesh_of(function), set(aliases(function, body))
+    listed = function.attributes.get("arg_attrs", [])
+    for n, given in enumerate(listed):
+        attrs = ir.DictAttr(given)
+        if mesh is None or COPIES not in attrs or n in updated:
+            continue
+        axes = tuple(from_mlir(Attr("str[]"), attrs[COPIES]))
+        name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else f"%arg{n}"
+        if body.users[body.arguments[n]] and body.types[body.arguments[n]].numel >= least:
+            yield _Parameter(n, name, {"axes": axes, "ranks": mesh.size(axes)})
+
+
+def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> None:
+    """Make pieces of parameters of one group."""
+    pieces = Pieces(function, parameters[0].group)
+    block = function.regions[0].blocks[0]
+    terminator = list(block.operations)[-1].operation
+    for p in parameters:
+        argument = block.arguments[p.argument]
+        pieces.names[argument] = p.name
+        with terminator.location, ir.InsertionPoint.at_block_begin(block):
+            pieces.of[argument] = builder.build(SHARD, [argument], pieces.group)
+        if p.made is not None and p.result is not None:
+            if BUCKETS in p.made.attributes:
+                pieces.buckets[p.name] = p.made.attributes[BUCKETS]
+            terminator.operands[p.result] = data_operands(p.made)[0]
+    pieces.sweep(lambda op: source_of(op).phase == "optimizer")
+    drop_unread(function)
+    order = {view.operation: k for k, view in enumerate(block.operations)}
+    for p in parameters:
+        argument = block.arguments[p.argument]
+        ty = builder.type_of(argument)
+        found = set(become_piece(function, pieces, p.argument, p.result))
+        readers = sorted(found, key=order.__getitem__)
+        for op in [op for op in readers if _narrows(op)]:
+            readers.remove(op)
+            with op.location, ir.InsertionPoint(op):
+                to = builder.type_of(op.results[0])
+                piece = builder.convert(argument, to.dtype)
+            users = sorted(
+                {use.owner.operation for use in op.results[0].uses}, key=order.__getitem__
+            )
+            _gather_for_uses(op.results[0], users, partial(pieces.gather, piece, to, p.name), level)
+            op.erase()
+        _gather_for_uses(argument, readers, partial(pieces.gather, argument, ty, p.name), level)
+
+
+def _narrows(op: ir.Operation) -> bool:
+    """Whether an op gives a parameter in fewer bytes, which are the ones to gather then."""
+    if op.name != "gflow.convert":
+        return False
+    before, after = (builder.type_of(v) for v in (op.operands[0], op.results[0]))
+    returned = any(use.owner.operation.name == "func.return" for use in op.results[0].uses)
+    return after.nbytes * before.numel < before.nbytes * after.numel and not returned
+
+
 def _gather_for_uses(
-    function: func.FuncOp,
-    argument: ir.Value,
+    value: ir.Value,
     readers: list[ir.Operation],
     whole: Callable[[], ir.Value],
-    gathers: int,
+    level: int,
 ) -> None:
-    """What reads the whole reads one that is gathered just before."""
-    wholes: dict[bool, ir.Value] = {}
-    for view in list(function.regions[0].blocks[0].operations):
-        op = view.operation
-        if op not in readers or op.name == "func.return":
+    """What reads the whole reads one that is gathered just before. readers: in program order."""
+    wholes: dict[object, ir.Value] = {}
+    for op in readers:
+        if op.name == "func.return":
             continue
-        backward = gathers == 2 and source_of(op).phase == "backward"
-        if backward not in wholes:
+        use = (len(wholes), level == 1 and source_of(op).phase == "backward", None)[level]
+        if use not in wholes:
             with op.location, ir.InsertionPoint(op):
-                wholes[backward] = whole()
+                wholes[use] = whole()
         for k, v in enumerate(op.operands):
-            if v == argument:
-                op.operands[k] = wholes[backward]
+            if v == value:
+                op.operands[k] = wholes[use]
 
 
 def _gathered(value: ir.Value) -> ir.Operation | None:

@@ -39,7 +39,7 @@ class Trace:
     `views`: tensors that are no inputs, since they lie in the memory of one.
     `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `reduced`:
     gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
-    sent as one at most, see `gflow.buckets`.
+    sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
     `histories`: inputs that need no gradient and are updated with values that do.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
@@ -64,6 +64,7 @@ class Trace:
     groups: dict[str, str] = field(default_factory=dict)
     reduced: dict[TraceValue, str] = field(default_factory=dict)
     buckets: dict[TraceValue, tuple[int, ...]] = field(default_factory=dict)
+    copied: dict[TraceValue, str] = field(default_factory=dict)
     mesh: Any = None
 
     @property

@@ -34,7 +34,7 @@ class DataParallel:
 
     axes: process groups by name, and the mesh axes that they are in the program. reduced: results of the collectives
     that average gradients, and the parameters' names. buckets: of the same, how many bytes are sent as one at most,
-    where the module says so.
+    where the module says so. copied: by the ids of parameters, the group whose ranks each have a copy.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,7 @@ class DataParallel:
         self.groups: dict[str, Any] = {}
         self.reduced: dict[TraceValue, str] = {}
         self.buckets: dict[TraceValue, tuple[int, ...]] = {}
+        self.copied: dict[int, str] = {}
         self._group_of: dict[int, Any] = {}  # by parameter
         self._limits: dict[int, tuple[int, ...]] = {}  # by parameter
         self._done: set[int] = set()
@@ -69,10 +70,12 @@ class DataParallel:
         name = group.group_name
         self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
         self.groups[name] = group
+        ignored = module.parameters_to_ignore
+        named = [(k, p) for k, p in module.module.named_parameters() if k not in ignored]
+        self.copied |= {id(p): name for _, p in named}
         if training and torch.is_grad_enabled():
-            ignored = module.parameters_to_ignore
-            for key, p in module.module.named_parameters():
-                if p.requires_grad and key not in ignored:
+            for _, p in named:
+                if p.requires_grad:
                     self._group_of[id(p)] = group
                     self._limits[id(p)] = _limits(module)
         if module.broadcast_buffers:
