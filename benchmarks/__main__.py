@@ -26,6 +26,7 @@ COMMANDS = {
     "numerics": "rounding errors of training steps beside eager's",
     "linalg": "kernels through upstream's linalg and transform dialects beside our own",
     "cubins": "kernels of training steps as machine code, without a GPU",
+    "loops": "main loops of kernels by a model of machine code, without a GPU",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }
 

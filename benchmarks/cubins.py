@@ -4,9 +4,11 @@
 
 For each kernel: registers, bytes that spill, shared memory, warps, matrix instructions; and, of NVIDIA's, how it moves
 memory: the width of its accesses (bytes of a thread), the share of bytes that move 16 at a time, what a
-multiprocessor's threads have asked for when they first wait, accesses of shared memory. For each model
-and target: how many kernels, and the seconds of a first call's phases, with empty caches (cold)
-and with full ones (warm). Kernels are compiled by as many processes as there are cores.
+multiprocessor's threads have asked for when they first wait, accesses of shared memory; and, by the model of loops
+(`gflow.compiler.reports.sass`), blocks of a multiprocessor, waves of the largest launch, and of its main loop cycles
+of an iteration, these over what tensor cores need of them, and the pipe that needs longest. For each model and
+target: how many kernels, and the seconds of a first call's phases, with empty caches (cold) and with full ones
+(warm). Kernels are compiled by as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
 from benchmarks.cuda_models import MODELS, Model, trace_of
-from benchmarks.machine_code import Traffic, threads, traffic_of
+from benchmarks.machine_code import Traffic, traffic_of
 from benchmarks.measure import note
 from benchmarks.report import number, table
+from gflow.compiler.reports.sass.kernel import kernel_time, resident
+from gflow.compiler.targets import Device, parse_target
+from gflow.dialects.program import DeviceCode
 
 TARGETS = ("cuda:80", "cuda:90")
 
@@ -89,16 +95,19 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
     launches = [s for s in program.steps if isinstance(s, LaunchStep)]
     counts = Counter((s.kernel, s.config) for s in launches)
     labels = {(s.kernel, s.config): s.label for s in reversed(launches)}
+    device = parse_target(program.target).device
     rows = []
     for (name, config), count in counts.items():
         kernel, code = program.triton[name], program.device_code[f"{name}/{config}"]
         halves = any(kind in _HALVES for kind in kernel.parameters.values())
         traffic = traffic_of(code) if program.target.startswith("cuda") else None
+        constants = kernel.configs[config].constants
+        programs = max(prod(s.grid) for s in launches if (s.kernel, s.config) == (name, config))
         rows.append(
             {
                 "kernel": name,
                 "launches": count,
-                "config": kernel.configs[config].constants,
+                "config": constants,
                 "registers": code.registers,
                 "spills": code.spills,
                 "shared": code.shared,
@@ -107,7 +116,7 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
                 **(
                     {"scalar spills": code.scalar_spills}
                     if traffic is None
-                    else _moves(code, traffic)
+                    else _moves(code, traffic, device) | _times(code, device, programs, constants)
                 ),
                 "halves": halves and "tl.dot(" in kernel.source,
                 "of": labels[name, config],
@@ -116,14 +125,28 @@ def rows_of(program: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _moves(code: Any, traffic: Traffic) -> dict[str, Any]:
+def _moves(code: DeviceCode, traffic: Traffic, device: Device) -> dict[str, Any]:
     """How a kernel moves memory."""
     return {
         "access": traffic.access,
         "full": round(traffic.full, 2),
-        "on way": traffic.on_way * threads(code),
+        "on way": traffic.on_way * device.warp * code.warps * resident(code, device),
         "on chip": traffic.on_chip,
     }
+
+
+def _times(
+    code: DeviceCode, device: Device, programs: int, constants: Mapping[str, int]
+) -> dict[str, Any]:
+    """What the model of loops says; nothing of a device that it does not know."""
+    found = kernel_time(code, device, programs, constants)
+    if found is None:
+        return {}
+    row: dict[str, Any] = {"blocks": found.blocks, "waves": round(found.waves, 2)}
+    if (main := found.main) is not None:
+        row |= {"cycles": round(main.cycles), "bound": main.bound}
+        row |= {"of tensor": round(main.cycles / main.tensor, 2)} if main.tensor else {}
+    return row
 
 
 def problems(rows: list[dict[str, Any]]) -> list[str]:
@@ -200,6 +223,11 @@ def kernels(result: dict[str, Any]) -> str:
         "full %",
         "KiB on way",
         "on chip",
+        "blocks",
+        "waves",
+        "cycles",
+        "of tensor",
+        "bound",
         "tensor cores",
     )
     lines = [
@@ -210,7 +238,10 @@ def kernels(result: dict[str, Any]) -> str:
             str(row.get("access", "")),
             number(100 * row["full"], 0) if "full" in row else "",
             number(row["on way"] / 1024, 0) if "on way" in row else "",
-            str(row.get("on chip", "")),
+            *(
+                str(row.get(name, ""))
+                for name in ("on chip", "blocks", "waves", "cycles", "of tensor", "bound")
+            ),
             " ".join(row["instructions"][:2]),
         )
         for row in result["kernels"]

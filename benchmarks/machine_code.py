@@ -12,22 +12,16 @@ Instructions count once, wherever they stand: a loop's body is the kernel's traf
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
+from gflow.compiler.reports.sass.instructions import disassembled
 from gflow.dialects.program import DeviceCode
 from gflow.dialects.program.form import unpacked
 
 #: bytes of an access of a thread, which is as wide as they get
 FULL = 16
-
-#: of a multiprocessor of compute capability 8.0 and 9.0: registers, warps, blocks, bytes of shared memory
-_REGISTERS, _WARPS, _BLOCKS, _SHARED = 65536, 64, 32, 164 << 10
 
 _LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _GLOBAL = frozenset({"LDG", "STG", "LDGSTS", "LD", "ST"})
@@ -65,32 +59,6 @@ class Traffic:
 def traffic_of(code: DeviceCode) -> Traffic:
     """The traffic of a kernel."""
     return traffic(disassembled(unpacked(code.image)))
-
-
-def threads(code: DeviceCode) -> int:
-    """Threads of a kernel that a multiprocessor holds at once."""
-    registers = -(-max(code.registers, 16) // 8) * 8 * 32  # of a warp
-    warps = min(_WARPS, _REGISTERS // registers)
-    blocks = min(warps // code.warps, _BLOCKS, _SHARED // (code.shared + 1024))
-    return 32 * code.warps * blocks
-
-
-def disassembled(cubin: bytes) -> str:
-    """The instructions of a cubin."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        done = subprocess.run([_nvdisasm(), "-c", file.name], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"nvdisasm cannot read a kernel: {done.stderr.strip()}")
-    return done.stdout
-
-
-@cache
-def _nvdisasm() -> str:
-    import triton
-
-    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm")
 
 
 def traffic(text: str) -> Traffic:

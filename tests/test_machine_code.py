@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from benchmarks.machine_code import threads, traffic
-from gflow.dialects.program import DeviceCode
+from benchmarks.machine_code import traffic
 
 TEXT = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -42,12 +39,3 @@ def test_tiles_on_their_way_to_shared_memory() -> None:
     text = "\n".join(f"/*{n:04x}*/ {name} ;" for n, name in enumerate(names))
     found = traffic(text)
     assert (found.on_way, found.on_chip, found.accesses) == (32, 1, {16: 3})
-
-
-@pytest.mark.parametrize(
-    ("registers", "warps", "shared", "want"),
-    [(32, 4, 0, 2048), (64, 4, 0, 1024), (32, 1, 0, 1024), (32, 4, 65536, 256)],
-)
-def test_threads_of_a_multiprocessor(registers: int, warps: int, shared: int, want: int) -> None:
-    code = DeviceCode("", "", shared, warps, registers=registers)
-    assert threads(code) == want

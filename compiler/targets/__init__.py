@@ -7,6 +7,7 @@
     devices  the table of devices
     host     the machine at hand
     links    the table of networks that join devices
+    pipes    rates of multiprocessors' pipes, for the model of machine code
     target   targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
 """
 

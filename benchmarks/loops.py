@@ -1,0 +1,200 @@
+"""Main loops of kernels that count, by the model of machine code, beside what was written down: a gate without a GPU.
+
+    python -m benchmarks loops [--cases attention_64,product_4096] [--write]
+
+Each case is an op at a size of a real model, compiled for an H100. Of each kernel: blocks of a multiprocessor,
+registers, cycles of an iteration of the main loop, what tensor cores at their full rate need for its block of the op
+(without padding, `ideal`), the first over the second (`of ideal`), and the pipe that needs longest. `of ideal` may
+not grow by more than 2 % over `benchmarks/results/loops.json`, which `--write` writes. The numbers are predictions
+(docs/cuda.md says how far they go), and those of the file hold for its version of Triton.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import table
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.emit.triton.toolchain.compile import triton_version
+from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
+from gflow.compiler.reports.sass.kernel import kernel_time
+from gflow.compiler.targets import parse_target
+from gflow.compiler.targets.pipes import PIPES
+from gflow.dialects import builder
+from gflow.dialects.dialect import make_context
+from gflow.dialects.docs import _function
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import LaunchStep, Program
+
+RESULTS = Path(__file__).parent / "results" / "loops.json"
+TARGET = "cuda:90"
+#: how much longer a loop may take than what was written down
+_MORE = 1.02
+
+#: of attention's kernels, products of a block of positions of q, one of k, and channels
+_PRODUCTS = {"attention": 2, "attention_query_grad": 3, "attention_key_grad": 4}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op: its name, the types of its operands, its attributes; of attention, channels."""
+
+    op: str
+    types: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    channels: int = 0
+
+    def ideal(self, kernel: str, constants: Mapping[str, int]) -> float:
+        """Operations of the products that a block of one of its kernels needs an iteration."""
+        block = 2.0 * constants["BLOCK_M"] * constants["BLOCK_N"]
+        return block * (_PRODUCTS.get(kernel, 0) * self.channels or constants["BLOCK_K"])
+
+    def program(self) -> Program:
+        """It, compiled; with machine code."""
+        with make_context():
+            text = _function(
+                [*self.types],
+                lambda args: builder.build_op(self.op, args, dict(self.attrs)).results,
+            )
+            program = compile_module(ir.Module.parse(text), CompileOptions(target=TARGET))
+        add_device_code(program)
+        return program
+
+
+def _attention(channels: int, causal: bool = True, of_keys: int = 16) -> dict[str, Case]:
+    """Attention of two times 4,096 positions and 16 heads, forward and backward."""
+    q, k = (f"2x4096x{heads}x{channels}xbf16" for heads in (16, of_keys))
+    attrs = {"causal": causal, "scale": channels**-0.5}
+    plain = "" if causal else "_full"
+    shared = "" if of_keys == 16 else f"_of_{of_keys}"
+    name = f"attention_{channels}{shared}{plain}"
+    return {
+        name: Case("attention", (q, k, k), attrs, channels),
+        f"{name}_grad": Case("attention_grad", (q, q, k, k, q, "2x16x4096xf32"), attrs, channels),
+    }
+
+
+def _product(m: int, n: int, k: int) -> Case:
+    return Case("matmul", (f"{m}x{k}xbf16", f"{k}x{n}xbf16"), {})
+
+
+CASES: dict[str, Case] = {
+    **_attention(64), **_attention(128), **_attention(64, causal=False), **_attention(96), **_attention(192),
+    **_attention(256), **_attention(128, of_keys=4),
+    "product_4096": _product(4096, 4096, 4096), "product_gpt2": _product(8192, 768, 768),
+}  # fmt: skip
+#: what continuous integration compiles
+CHECKED = (
+    "attention_64",
+    "attention_64_grad",
+    "attention_128",
+    "attention_128_grad",
+    "product_gpt2",
+)
+
+
+def rows_of(case: Case) -> dict[str, Row]:
+    """What the model says of a case's kernels, by their names without the digest."""
+    program, device = case.program(), parse_target(TARGET).device
+    rows: dict[str, Row] = {}
+    for step in program.steps:
+        if not isinstance(step, LaunchStep):
+            continue
+        code = program.device_code[f"{step.kernel}/{step.config}"]
+        config = program.triton[step.kernel].configs[step.config]
+        time = kernel_time(code, device, prod(step.grid), config.constants)
+        assert time is not None
+        assert time.main is not None
+        main, kernel = time.main, step.kernel.rpartition("_")[0]
+        ideal = case.ideal(kernel, config.constants) / PIPES[90].tensor
+        rows[kernel] = {
+            "config": str(config),
+            "registers": code.registers,
+            "spills": code.spills,
+            "blocks": time.blocks,
+            "cycles": round(main.cycles),
+            "ideal": round(ideal),
+            "tensor": round(main.tensor),
+            "issue": round(main.pipes["issue"]),
+            "of ideal": round(main.cycles / ideal, 3),
+            "bound": main.bound,
+        }
+    return rows
+
+
+def slower(
+    found: Mapping[str, Mapping[str, Row]], known: Mapping[str, Mapping[str, Row]]
+) -> list[str]:
+    """Kernels whose main loop takes longer than what was written down, or that nothing was written down of."""
+    problems = []
+    for case, rows in found.items():
+        for kernel, row in rows.items():
+            before = known.get(case, {}).get(kernel)
+            now = row["of ideal"]
+            if before is None:
+                problems.append(f"{case}, {kernel}: not in {RESULTS.name}; --write writes it")
+            elif now > _MORE * before["of ideal"]:
+                problems.append(
+                    f"{case}, {kernel}: {now} times the ideal cycles, {before['of ideal']} before"
+                )
+            elif row["spills"] > before["spills"]:
+                problems.append(
+                    f"{case}, {kernel}: spills {row['spills']} bytes, {before['spills']} before"
+                )
+    return problems
+
+
+def recorded() -> dict[str, Any]:
+    """What was written down: `triton`, the version, and `cases`."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text())
+    return found
+
+
+_HEAD = (
+    "case",
+    "kernel",
+    "config",
+    "registers",
+    "spills",
+    "blocks",
+    "cycles",
+    "ideal",
+    "tensor",
+    "issue",
+    "of ideal",
+    "bound",
+)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks loops")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    args = parser.parse_args(argv)
+    names = args.cases.split(",")
+    if unknown := [name for name in names if name not in CASES]:
+        parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")
+    found = {name: rows_of(CASES[name]) for name in names}
+    lines = [
+        (case, kernel, *(str(row[name]) for name in _HEAD[2:]))
+        for case, rows in found.items()
+        for kernel, row in rows.items()
+    ]
+    print(table(_HEAD, lines))
+    if args.write:
+        cases = (recorded()["cases"] if RESULTS.exists() else {}) | found
+        RESULTS.write_text(
+            json.dumps({"triton": triton_version(), "cases": cases}, indent=1) + "\n"
+        )
+        return 0
+    problems = slower(found, recorded()["cases"])
+    print("\n".join(problems))
+    return 1 if problems else 0

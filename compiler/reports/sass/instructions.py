@@ -1,0 +1,162 @@
+"""Disassembled machine code: instructions with what the assembler told the scheduler, and the loops.
+
+    /*24c0*/  HGMMA.64x64x16.F32.BF16 R56, R100, gdesc[UR12].tnspB, R56 ;   /* 0x60e00000c6382df0 */
+                                                                            /* 0x000fe20008701838 */
+
+The upper half of an encoding holds, from bit 41 on: cycles until the warp may go on (4 bits), a hint (1), which of six
+barriers a result and which a read of operands releases (3 each, 7 for none), and which of them to wait for first (6).
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_LINE = re.compile(
+    r"/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);"
+    r"(?:\s*/\* 0x[0-9a-f]{16} \*/\s*/\* 0x([0-9a-f]{16}) \*/)?"
+)
+_TARGET = re.compile(r"`\((\.L_\w+)\)")
+_LABEL = re.compile(r"^(\.L_\w+):", re.M)
+#: a barrier's number that means none
+_NONE = 7
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """predicate: as it is written, "" without. kind: its name's first part; modifiers: the others. operands: as
+    written. stall: cycles until the warp's next instruction. result, read: barriers that are released when the result
+    is there and when the operands were read, None without. waits: barriers that must be released before it."""
+
+    predicate: str
+    kind: str
+    modifiers: tuple[str, ...]
+    operands: str
+    stall: int = 1
+    result: int | None = None
+    read: int | None = None
+    waits: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Bytes of a thread, of an access of memory."""
+        for modifier in self.modifiers:
+            if modifier in ("128", "64"):
+                return int(modifier) // 8
+            if modifier in ("U8", "S8", "U16", "S16"):
+                return int(modifier[1:]) // 8
+        return 4
+
+
+@dataclass(frozen=True)
+class Code:
+    """Instructions in order, and for each branch its number and where it goes."""
+
+    instructions: tuple[Instruction, ...]
+    branches: tuple[tuple[int, int], ...]
+
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last instruction of each innermost loop, in order. A wait that spins is none."""
+        found = [(to, at) for at, to in self.branches if to <= at]
+        inner = [
+            (a, b)
+            for a, b in found
+            if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)
+        ]
+        spins = {"SYNCS", "BRA", "NANOSLEEP", "NOP"}
+        return sorted(
+            (a, b)
+            for a, b in inner
+            if any(i.kind not in spins for i in self.instructions[a : b + 1])
+        )
+
+    def body(self, first: int, last: int) -> list[Instruction]:
+        """What an iteration of a loop executes.
+
+        A part that a branch may jump over is left out where the loop has products and the part has none: such parts
+        are of the first or last iteration (the result's tile in a walk over tiles). Instructions that never execute
+        are left out.
+        """
+        inside = self.instructions[first : last + 1]
+        skipped: set[int] = set()
+        if any(is_product(i) for i in inside):
+            for at, to in self.branches:
+                over = range(at + 1, to)
+                conditional = self.instructions[at].predicate
+                inner = first <= at < to <= last and conditional
+                if inner and not any(is_product(self.instructions[n]) for n in over):
+                    skipped.update(over)
+        return [
+            i
+            for n, i in enumerate(inside, first)
+            if n not in skipped and i.predicate != "!PT" and i.kind != "NOP"
+        ]
+
+
+def is_product(i: Instruction) -> bool:
+    """Whether an instruction is a product of matrices."""
+    return i.kind in ("HGMMA", "QGMMA", "IGMMA", "HMMA", "IMMA", "DMMA")
+
+
+def parsed(text: str) -> Code:
+    """The instructions of a disassembled kernel, with or without encodings."""
+    labels: dict[str, int] = {}
+    found: list[Instruction] = []
+    jumps: list[tuple[int, str]] = []
+    marks = [(m.start(), m[1]) for m in _LABEL.finditer(text)]
+    for match in _LINE.finditer(text):
+        while marks and marks[0][0] < match.start():
+            labels[marks.pop(0)[1]] = len(found)
+        _, predicate, name, operands, control = match.groups()
+        kind, *modifiers = name.split(".")
+        if kind == "BRA" and (to := _TARGET.search(operands)):
+            jumps.append((len(found), to[1]))
+        found.append(
+            Instruction(
+                predicate or "", kind, tuple(modifiers), operands.strip(), *_control(control)
+            )
+        )
+    branches = tuple((at, labels[to]) for at, to in jumps if to in labels)
+    return Code(tuple(found), branches)
+
+
+def _control(upper: str | None) -> tuple[int, int | None, int | None, tuple[int, ...]]:
+    """stall, result, read and waits, from the upper half of an encoding."""
+    if upper is None:
+        return 1, None, None, ()
+    bits = int(upper, 16) >> 41
+    result, read, waits = bits >> 5 & 7, bits >> 8 & 7, bits >> 11 & 63
+    return (
+        max(1, bits & 15),
+        None if result == _NONE else result,
+        None if read == _NONE else read,
+        tuple(n for n in range(6) if waits >> n & 1),
+    )
+
+
+def disassembled(cubin: bytes, encodings: bool = False) -> str:
+    """The text of a cubin's instructions.
+
+    Raises:
+        RuntimeError: the disassembler, which comes with Triton, cannot read it.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        options: Sequence[str] = ("-c", "-hex") if encodings else ("-c",)
+        done = subprocess.run([_nvdisasm(), *options, file.name], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"nvdisasm cannot read a kernel: {done.stderr.strip()}")
+    return done.stdout
+
+
+@cache
+def _nvdisasm() -> str:
+    import triton  # compiling needs it, reading IR does not
+
+    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm")

@@ -1,0 +1,81 @@
+"""A compiled kernel on a device: how many of its blocks a multiprocessor holds, and how long its loops take there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gflow.compiler.kernel.sizes import cdiv
+from gflow.compiler.targets import Device
+from gflow.compiler.targets.pipes import pipes_of
+from gflow.dialects.program import DeviceCode
+from gflow.dialects.program.form import unpacked
+
+from .instructions import Code, disassembled, parsed
+from .loop_time import LoopTime, loop_time
+
+#: shared memory that the system keeps of each block, and registers of a warp that are given at once
+_RESERVED, _GRANULE = 1024, 256
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """blocks: that a multiprocessor holds, of those that there are for it. waves: times that the launch fills the
+    device. loops: innermost ones, in the order of the code."""
+
+    blocks: int
+    waves: float
+    loops: tuple[LoopTime, ...]
+
+    @property
+    def main(self) -> LoopTime | None:
+        """Of loops with as many products (a masked and an unmasked one) the fastest, which is the one that runs
+        most."""
+        most = max((time.tensor for time in self.loops), default=0.0)
+        found = [time for time in self.loops if time.tensor == most] if most else self.loops
+        key = min if most else max
+        return key(found, key=lambda time: time.cycles, default=None)
+
+
+def resident(code: DeviceCode, device: Device) -> int:
+    """Blocks of a kernel that a multiprocessor holds at once, by registers, shared memory, warps and their number."""
+    of_warp = cdiv(max(code.registers, 16) * device.warp, _GRANULE) * _GRANULE
+    warps = min(device.warps, device.registers // of_warp)
+    shared = (device.shared_memory + _RESERVED) // (code.shared + _RESERVED)
+    return min(warps // code.warps, device.blocks, shared)
+
+
+def kernel_time(
+    code: DeviceCode, device: Device, programs: int, constants: Mapping[str, int], item: int = 2
+) -> KernelTime | None:
+    """The model's times of a kernel's loops; None for a device whose pipes `gflow.compiler.targets.pipes` does not
+    know.
+
+    Args:
+        programs: of the launch.
+        constants: of the kernel's config; `BLOCK_M`, `BLOCK_N` and `BLOCK_K` say what bulk copies load.
+        item: bytes of an operand's element.
+
+    Raises:
+        RuntimeError: the code cannot be disassembled.
+    """
+    pipes = pipes_of(device)
+    if pipes is None:
+        return None
+    found = parsed(disassembled(unpacked(code.image), encodings=True))
+    held = resident(code, device)
+    blocks = max(1, min(held, cdiv(programs, device.multiprocessors)))
+    times = []
+    for first, last in found.loops():
+        bulk = _bulk(found, first, last, constants, item)
+        times.append(loop_time(found.body(first, last), code.warps, blocks, device, pipes, bulk))
+    waves = programs / (device.multiprocessors * max(held, 1))
+    return KernelTime(blocks, waves, tuple(times))
+
+
+def _bulk(code: Code, first: int, last: int, constants: Mapping[str, int], item: int) -> int:
+    """Bytes that a product's loop loads by bulk copies."""
+    copies = any(i.kind in ("UTMALDG", "UBLKCP") for i in code.body(first, last))
+    if not copies or "BLOCK_K" not in constants:
+        return 0
+    return (constants["BLOCK_M"] + constants["BLOCK_N"]) * constants["BLOCK_K"] * item
