@@ -16,6 +16,9 @@ from .opdef import Attr, VerifyError
 #: on an op: which kernel it runs as. On a function: the target that kernels were selected for
 KERNEL, TARGET = "gflow.kernel", "gflow.target"
 
+#: on an op: the number of the launch that it shares with its neighbours
+LAUNCH = "gflow.launch"
+
 #: on an op that no engine runs, in a partitioned program: why
 STAYS = "gflow.stays"
 
@@ -23,6 +26,7 @@ STAYS = "gflow.stays"
 KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "none": (),  # nothing to do: no elements
     "region": ("warps",),
+    "merged": ("warps",),  # a region whose launch has other regions, too
     "product": ("tile", "warps", "stages"),
     "depthwise": (),
     "zero": (),  # a sum of nothing
@@ -75,9 +79,20 @@ _KINDS = {
         "gflow.stand_in": "i64",
     },
     "result": {"gflow.name": "str"},
-    "op": {"gflow.launch": "i64", STAYS: "str"},
+    "op": {LAUNCH: "i64", STAYS: "str"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
+
+
+def launch_of(op: ir.Operation) -> int | None:
+    """The number of the launch that an op shares with its neighbours; None if it shares none."""
+    return ir.IntegerAttr(op.attributes[LAUNCH]).value if LAUNCH in op.attributes else None
+
+
+def kind_of(op: ir.Operation) -> str:
+    """The kind of the kernel that was selected for an op; "" before it is."""
+    given = op.attributes.get(KERNEL, None)
+    return given["kind"].value if isinstance(given, ir.DictAttr) and "kind" in given else ""
 
 
 def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:

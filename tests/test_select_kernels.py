@@ -154,25 +154,70 @@ def test_ways_that_kernels_cannot_follow(others: str, old: str, new: str, what: 
         generate_planned(edited(others, old, new), "cuda:90", 1)
 
 
-def test_an_edited_update_leaves_its_launch() -> None:
-    """Pointwise ops that share a launch share its block; one whose block was edited has a launch of its own."""
+def six_of(ops: str = "exp") -> str:
+    """Six planned elementwise ops that don't meet, which share launches by their kind."""
+    names = (ops.split() * 6)[:6]
     args = ", ".join(f"%x{n}: tensor<{4096 + n}xf32>" for n in range(6))
     lines = [
-        f'%{n} = "gflow.exp"(%x{n}) : (tensor<{4096 + n}xf32>) -> tensor<{4096 + n}xf32>'
-        for n in range(6)
+        f'%{n} = "gflow.{op}"(%x{n}) : (tensor<{4096 + n}xf32>) -> tensor<{4096 + n}xf32>'
+        for n, op in enumerate(names)
     ]
     types = ", ".join(f"tensor<{4096 + n}xf32>" for n in range(6))
     values = ", ".join(f"%{n}" for n in range(6))
     body = "\n".join(lines)
-    text = planned(
+    return planned(
         "cuda:90", f"func.func @f({args}) -> ({types}) {{ {body}\n return {values} : {types} }}"
     )
-    assert len(generate_planned(text, "cuda:90", 1).steps) == 1
-    program = generate_planned(edited(text, BLOCK, "block = array<i64: 64>"), "cuda:90", 1)
-    assert [program.triton[s.kernel].configs[0].constants for s in program.steps] == [
-        {"COLS": 64},
-        {"COLS": 1024},
-    ]
+
+
+def blocks(text: str) -> list[dict[str, int]]:
+    program = generate_planned(text, "cuda:90", 1)
+    return [program.triton[s.kernel].configs[0].constants for s in program.steps]
+
+
+#: what an op that shares a launch has, and what one has that does not
+MERGED = r'gflow.kernel = \{block = array<i64: 1024>, kind = "merged", warps = 4 : i64\}, gflow.launch = 0 : i64'
+ALONE = 'gflow.kernel = {block = array<i64: 64>, kind = "region", warps = 2 : i64}'
+
+
+def test_launches_that_ops_share_are_those_of_the_ir() -> None:
+    text = six_of()
+    assert text.count("gflow.launch = 0") == 6
+    assert blocks(text) == [{"COLS": 1024}]
+    assert blocks(edited(text, MERGED, ALONE)) == [{"COLS": 64}, {"COLS": 1024}]
+    two = text.split("gflow.launch = 0")
+    two = "gflow.launch = 0".join(two[:3]) + "gflow.launch = 1" + "gflow.launch = 1".join(two[3:])
+    args = [torch.randn(4096 + n) for n in range(6)]
+    for block in (1024, 256):
+        program = generate_planned(two.replace("1024", str(block)), "cuda:90", 1)
+        assert [program.triton[s.kernel].configs[0].constants for s in program.steps] == [
+            {"COLS": block}
+        ] * 2
+        for got, x in zip(run_program(program, args), args):
+            torch.testing.assert_close(got, x.exp())
+
+
+@pytest.mark.parametrize(
+    ("ops", "old", "new", "what"),
+    [
+        ("exp", "i64: 1024", "i64: 512", "differs from that of another op of its launch"),
+        ("exp", ", gflow.launch = 0 : i64", "", "is not for a region"),
+        ("exp", r"(launch = 0[^@]*?)launch = 0", r"\1launch = 7", "do not stand together"),
+        ("exp exp exp exp log log", 'kind = "region"', 'kind = "merged"', "is not for a region"),
+    ],
+)
+def test_launches_that_ops_cannot_share(ops: str, old: str, new: str, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        generate_planned(edited(six_of(ops), old, new), "cuda:90", 1)
+
+
+def test_ops_of_different_kernels_share_no_launch() -> None:
+    text = six_of("exp exp exp exp log log")
+    other = edited(
+        text, r'gflow.kernel = \{[^}]*kind = "region"[^}]*\}', re.search(MERGED, text)[0]
+    )  # type: ignore[index]
+    with pytest.raises(ValueError, match="differ in more than addresses and sizes"):
+        generate_planned(other, "cuda:90", 1)
 
 
 def test_a_librarys_attention_can_be_chosen(others: str) -> None:

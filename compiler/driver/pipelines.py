@@ -82,6 +82,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes += ["gflow-hoist", "gflow-write-in-place"]
     passes.append("gflow-split-collectives")
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
+    if target.gpu:
+        passes.append("gflow-merge-launches")
     return f"builtin.module(func.func({','.join(passes)}))"
 
 

@@ -28,7 +28,8 @@ from gflow.dialects.program import (
 from ..ir.errors import CompileError
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, argument_strides, layouts
-from ..memory.places import places_of
+from ..memory.places import results_of
+from ..memory.spans import address
 
 
 class Placement:
@@ -56,11 +57,7 @@ class Placement:
 
     def place(self, value: int) -> Place:
         """The address of a value's first element."""
-        layout = self.at[value]
-        base = self.places[layout.base]
-        return Place(
-            base.space, base.index, base.offset + layout.offset * self.body.types[value].itemsize
-        )
+        return address(value, self.body, self.at, self.places)
 
     def strides(self, value: int) -> tuple[int, ...]:
         """A value's strides in memory, in elements."""
@@ -75,21 +72,10 @@ class Placement:
         Raises:
             CompileError: a place cannot be read, or has other strides than the value's readers expect.
         """
-        found = places_of(o.op)
-        if found is None:
-            raise CompileError(f"gflow.{o.name} has a malformed place in memory")
-        for r, place in zip(o.results, found):
-            if place.strides is not None and place.strides != self.strides(r):
-                raise CompileError(
-                    f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
-                    f"{list(self.strides(r))}"
-                )
-            if place.space == "arena":  # of a part: where the whole lies
-                self.places[self.at[r].base] = Place("arena", 0, place.number)
-            else:
-                if place.space == "arg" and self.first_write is None:
-                    self.first_write = len(self.steps)
-                self.places[r] = Place(place.space, place.number, 0)
+        found = results_of(o, self.at)
+        if self.first_write is None and any(place.space == "arg" for place in found.values()):
+            self.first_write = len(self.steps)
+        self.places |= found
 
     def label(self, o: Op) -> str:
         return f"{o.name} {o.op.location}"

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import Place
 from gflow.dialects.types import row_major_strides
 
+from ..ir.errors import CompileError
+from ..ir.ssa import Body, Op
+from ..ir.views import Layout, is_view
 from .liveness import Lives
 
 _PLACE = re.compile(r"(arena|arg|result):(\d{1,18})(?:\[([\d, ]*)\])?", re.ASCII)
@@ -49,6 +53,44 @@ def places_of(op: ir.Operation) -> list[PlanPlace] | None:
             return None
         space = cast('Literal["arena", "arg", "result"]', match[1])
         found.append(PlanPlace(space, int(match[2]), strides or None))
+    return found
+
+
+def results_of(o: Op, at: Sequence[Layout]) -> dict[int, Place]:
+    """The addresses that an op's `gflow.buffers` gives to values: its results, or what those are parts of.
+
+    Raises:
+        CompileError: a place cannot be read, or has other strides than the value's readers expect.
+    """
+    places = places_of(o.op)
+    if places is None:
+        raise CompileError(f"gflow.{o.name} has a malformed place in memory")
+    found = {}
+    for r, place in zip(o.results, places):
+        if place.strides is not None and place.strides != at[r].strides:
+            raise CompileError(
+                f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
+                f"{list(at[r].strides)}"
+            )
+        if place.space == "arena":  # of a part: where the whole lies
+            found[at[r].base] = Place("arena", 0, place.number)
+        else:
+            found[r] = Place(place.space, place.number, 0)
+    return found
+
+
+def addresses(body: Body, at: Sequence[Layout]) -> dict[int, Place]:
+    """The address of each value of a planned function that is no view.
+
+    Raises:
+        CompileError: an op has no place, or one that cannot be read.
+    """
+    found = {v: Place("arg", n, 0) for n, v in enumerate(body.arguments)}
+    constants = [o for o in body.ops if o.name == "constant"]
+    found |= {o.results[0]: Place("constant", n, 0) for n, o in enumerate(constants)}
+    for o in body.ops:
+        if o.name != "constant" and not is_view(o, at):
+            found |= results_of(o, at)
     return found
 
 

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
+from gflow.dialects.marks import kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
@@ -19,8 +20,9 @@ from ..ir.views import Layout, is_view, layouts
 from .in_place import reads_where_it_writes
 from .layouts import readable, writable
 from .liveness import ALIGN, last_uses
-from .places import PlanPlace, places_of
+from .places import PlanPlace, addresses, places_of
 from .results import in_order, owners
+from .spans import Together
 
 #: what is wrong, and the op at which it is seen
 Problem = tuple[str, ir.Operation]
@@ -61,7 +63,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
     yield from _layouts(body, at, places, making)
     yield from _arena(body, at, places, size)
     yield from _returned(body, at, places, aliases(function, body))
-    yield from _launches(body, at, places)
+    yield from _launches(body, at)
 
 
 def _layouts(
@@ -209,33 +211,25 @@ def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
     )
 
 
-def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Iterator[Problem]:
-    """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes."""
+def _launches(body: Body, at: list[Layout]) -> Iterator[Problem]:
+    """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes. On a processor they
+    update arguments alone."""
     done: set[int] = set()
-    for launch, group in groupby(body.ops, key=lambda o: _launch(o.op)):
+    places = addresses(body, at)
+    for launch, group in groupby(body.ops, key=lambda o: launch_of(o.op)):
         if launch is None:
             continue
         ops = list(group)
         if launch in done:
             yield f"the ops of launch {launch} do not stand together", ops[0].op
         done.add(launch)
-        writer: dict[int, int] = {}  # argument → the op that writes it
+        together = Together(body, at, places)
         for o in ops:
-            for place in (places[r] for r in o.results if r in places):
-                if place.space != "arg" and len(ops) > 1:
-                    yield (
-                        f"launch {launch} writes {place}; only updates of arguments share one",
-                        o.op,
-                    )
-                writer[place.number] = o.index
-        for o in ops:
-            for base in (at[v].base for v in o.operands):
-                place = places.get(base, PlanPlace("arg", base))
-                if place.space == "arg" and writer.get(place.number, o.index) != o.index:
-                    yield f"reads {place}, which another op of launch {launch} writes", o.op
-
-
-def _launch(op: ir.Operation) -> int | None:
-    if "gflow.launch" not in op.attributes:
-        return None
-    return ir.IntegerAttr(op.attributes["gflow.launch"]).value
+            inside = [places_of(o.op) or []] if len(ops) > 1 and kind_of(o.op) != "merged" else []
+            for place in (place for found in inside for place in found if place.space != "arg"):
+                yield f"launch {launch} writes {place}; only updates of arguments share one", o.op
+            span = together.conflict(o)
+            if span is not None:
+                where = f"bytes {span.low} to {span.high} of {span.space}:{span.index}"
+                yield f"meets another op of launch {launch} in {where}", o.op
+            together.add(o)

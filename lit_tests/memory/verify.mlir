@@ -171,7 +171,7 @@ func.func @elsewhere_in_arguments(%x: tensor<4x8xf32>, %y: tensor<4x8xf32>) -> t
 // What runs side by side must not read what another one writes.
 func.func @launch(%x: tensor<8xf32>, %y: tensor<8xf32>, %z: tensor<8xf32>) -> (tensor<8xf32> {gflow.alias = 0 : i64}, tensor<8xf32> {gflow.alias = 1 : i64}) attributes {gflow.arena_size = 0 : i64} {
   %u = "gflow.reverse"(%z) {dims = array<i64: 0>, gflow.buffers = ["arg:0"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
-  // expected-error @+1 {{reads arg:0, which another op of launch 0 writes}}
+  // expected-error @+1 {{meets another op of launch 0 in bytes 0 to 32 of arg:0}}
   %v = "gflow.reverse"(%u) {dims = array<i64: 0>, gflow.buffers = ["arg:1"], gflow.launch = 0 : i64} : (tensor<8xf32>) -> tensor<8xf32>
   return %u, %v : tensor<8xf32>, tensor<8xf32>
 }

@@ -15,7 +15,7 @@ from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.choice import check_target, choice_of
 from gflow.compiler.kernel.selection.cpu.chooser import OTHERS
 from gflow.compiler.targets import Target
-from gflow.dialects.marks import KERNEL
+from gflow.dialects.marks import KERNEL, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK, ENGINE
@@ -49,7 +49,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     """
     check_target(function, Target("cpu"))
     b = Builder(function, threads, blas)
-    for launch, ops in groupby(b.body.ops, key=_launch):
+    for launch, ops in groupby(b.body.ops, key=lambda o: launch_of(o.op)):
         first = len(b.steps)
         for o in ops:
             add_op(b, o)
@@ -73,13 +73,6 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
 
 
 # -- ops
-
-
-def _launch(o: Op) -> int | None:
-    """The launch that an op shares with its neighbours, if it does."""
-    if "gflow.launch" not in o.op.attributes:
-        return None
-    return ir.IntegerAttr(o.op.attributes["gflow.launch"]).value
 
 
 def _merge(b: Builder, first: int) -> None:

@@ -6,13 +6,14 @@ What has no Triton kernel runs through PyTorch, and is reported as such.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 
 from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.ir.views import is_view
 from gflow.compiler.kernel.selection.choice import check_target
 from gflow.compiler.kernel.selection.gpu.contraction import contraction_of
 from gflow.compiler.targets import Target
+from gflow.dialects.marks import kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK
@@ -42,22 +43,13 @@ def build_with(b: Builder) -> Program:
     """The program of a builder's function; `b.units` then says which steps are whose."""
     function = b.function
     check_target(function, b.target)
-    window = horizontal_fusion.Window(b)
-    for o in b.body.ops:
-        if is_view(o, b.at) or o.name == "constant":
-            add_op(b, o)
+    for launch, ops in groupby(b.body.ops, key=_merged):
+        if launch is not None:
+            horizontal_fusion.launch(b, [*ops])
             continue
-        if horizontal_fusion.candidate(b, o):
-            b.assign(o)
-            if window.take(o):
-                continue
-            window.flush()
-            if window.take(o):
-                continue
-        window.flush()
-        with b.unit([o]):
-            add_op(b, o)
-    window.flush()
+        for o in ops:
+            with b.unit([o]):
+                add_op(b, o)
     return Program(
         name=ir.StringAttr(function.attributes["sym_name"]).value,
         ir="",
@@ -74,6 +66,11 @@ def build_with(b: Builder) -> Program:
         first_write=len(b.steps) if b.first_write is None else b.first_write,
         triton=b.triton,
     )
+
+
+def _merged(o: Op) -> int | None:
+    """The launch that an op shares with its neighbours on a GPU."""
+    return launch_of(o.op) if kind_of(o.op) == "merged" else None
 
 
 def add_op(b: Builder, o: Op) -> None:

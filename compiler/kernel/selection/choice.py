@@ -131,6 +131,7 @@ _LAUNCHES = ("block", "warps", "stages", "then", "tuned")
 #: by kind, the fields that a GPU's kernels have a use of
 GPU_FIELDS: Mapping[str, Sequence[str]] = {
     "region": ("pieces", *_LAUNCHES),
+    "merged": ("block", "warps"),
     "product": ("tile", "parts", "loads", "persistent", "split_k", "copies", "warps", "stages", "then", "tuned"),
     "depthwise": ("pieces", *_LAUNCHES),
     "argmax": ("pieces", *_LAUNCHES),

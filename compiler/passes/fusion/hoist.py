@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from gflow.compiler.ir.ssa import Body, Op, fused_kind
 from gflow.compiler.ir.views import is_view
 from gflow.compiler.memory.liveness import Lives, lives_of
+from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func
 
 from ..base import Pass
@@ -61,7 +62,7 @@ def run(function: func.FuncOp, options: HoistOptions) -> None:
 
 
 def _is_pointwise(o: Op) -> bool:
-    return fused_kind(o.op) == "pointwise" and "gflow.launch" not in o.op.attributes
+    return fused_kind(o.op) == "pointwise" and LAUNCH not in o.op.attributes
 
 
 def _costs_nothing(lives: Lives, value: int, peak: int, small: int) -> bool:

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.ssa import Body, Op, aliases, fused_kind, read_body
 from gflow.compiler.ir.views import Layout, is_view, layouts
+from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
 
 from ..base import Pass
@@ -68,7 +69,7 @@ def run(function: func.FuncOp, options: MergeOptions) -> None:
     for o in sorted(updates, key=lambda o: (launch[o.index], o.index)):
         o.op.move_before(body.terminator)
         i64 = ir.IntegerType.get_signless(64)
-        o.op.attributes["gflow.launch"] = ir.IntegerAttr.get(i64, launch[o.index])
+        o.op.attributes[LAUNCH] = ir.IntegerAttr.get(i64, launch[o.index])
 
 
 def _is_update(body: Body, o: Op, targets: dict[int, int]) -> bool:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
 from gflow.compiler.ir.views import IN_PLACE, Layout, layouts, part_layouts, source_layout
+from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
 
 from ..base import NoOptions, Pass
@@ -95,7 +96,7 @@ def _read_once(body: Body, value: int, source: int) -> bool:
 def _writes_with_strides(o: Op, value: int) -> bool:
     if o.name in ("concatenate", "attention_grad"):
         return o.name != "attention_grad" or o.results.index(value) < 3  # the bias's lies dense
-    return fused_kind(o.op) in _WRITERS and "gflow.launch" not in o.op.attributes
+    return fused_kind(o.op) in _WRITERS and LAUNCH not in o.op.attributes
 
 
 PASS = Pass("gflow-write-in-place", run, NoOptions, __doc__ or "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.kernel.constants import is_parameter, signed
 from gflow.compiler.kernel.description import Kernel, Node
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS
@@ -18,16 +19,12 @@ from gflow.dialects.types import FLOATS
 from .expressions import (
     HALVES,
     elementwise,
-    is_plain,
     literal,
     register_dtype,
     rounded,
     scalar_type,
     triton_type,
 )
-
-#: element types whose constants may be parameters
-_PARAMETERS = frozenset({"f64", "f32", "f16", "bf16", "i64", "i32"})
 
 
 class Fours(NamedTuple):
@@ -100,7 +97,7 @@ def _expression(f: Frame, i: int, node: Node) -> str:
 
 def _constant(f: Frame, i: int, node: Node) -> str:
     given, dtype = node.attrs["value"], node.dtype
-    if is_plain(given, dtype) or dtype not in _PARAMETERS:
+    if not is_parameter(given, dtype):
         text = literal(given, register_dtype(dtype))
         return f.name(i, f"const_{i}", text, frozenset()) if text.startswith("tl.") else text
     number = float(given) if dtype in FLOATS else int(given)
@@ -109,12 +106,6 @@ def _constant(f: Frame, i: int, node: Node) -> str:
 
 
 # -- random numbers: Philox 4x32-10; the definition is docs/random.md's
-
-
-def signed(stream: int) -> int:
-    """A stream's number as 32 bits with a sign."""
-    low = stream & 0xFFFFFFFF
-    return low - (1 << 32) if low >= 1 << 31 else low
 
 
 def _random(f: Frame, i: int, node: Node) -> str:

@@ -35,9 +35,6 @@ _EXACT = frozenset(
 #: ops that take literals
 _OPERATORS = frozenset({"add", "sub", "mul", "select", "compare", "and", "or", "xor"})
 
-#: constants that stay in the source, where they may fold
-PLAIN = (0.0, 1.0, -1.0, 2.0, 0.5)
-
 
 def triton_type(dtype: str) -> str:
     """`tl.float32` for `f32`."""
@@ -62,12 +59,6 @@ def loaded(text: str, dtype: str) -> str:
 def rounded(text: str, dtype: str) -> str:
     """A float32 as the nearest value of a half type, in float32."""
     return f"{text}.to({triton_type(dtype)}).to(tl.float32)"
-
-
-def is_plain(value: Any, dtype: str) -> bool:
-    """Whether a constant stays in the source."""
-    number = float(value)
-    return dtype == "i1" or number in PLAIN or math.isnan(number) or math.isinf(number)
 
 
 def literal(value: Any, dtype: str) -> str:

@@ -1,0 +1,97 @@
+"""Which bytes values lie in, and whether two ops meet there.
+
+a writes arena 0 … 64, b reads arena 0 … 32    →    they meet: b waits for a
+a reads arg 2, b reads arg 2                   →    they don't
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gflow.dialects.program import Place
+
+from ..ir.ssa import Body, Op
+from ..ir.views import Layout
+
+
+class Span(NamedTuple):
+    """Bytes `low` to `high`, without the latter, of what a place's space and index name."""
+
+    space: str
+    index: int
+    low: int
+    high: int
+
+
+def address(value: int, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> Place:
+    """The address of a value's first element. places: by values that are no views."""
+    layout = at[value]
+    base = places[layout.base]
+    return base._replace(offset=base.offset + layout.offset * body.types[value].itemsize)
+
+
+def span_of(value: int, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> Span:
+    """The bytes from a value's first element to its last."""
+    ty, start = body.types[value], address(value, body, at, places)
+    last = sum((n - 1) * s for n, s in zip(ty.shape, at[value].strides))
+    size = 0 if ty.numel == 0 else (1 + last) * ty.itemsize
+    return Span(start.space, start.index, start.offset, start.offset + size)
+
+
+class Spans:
+    """A set of bytes, as disjoint spans in order."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], list[tuple[int, int]]] = {}
+
+    def meets(self, span: Span) -> bool:
+        """Whether some byte is in both."""
+        found = self._of.get(span[:2])
+        if found is None or span.low >= span.high:
+            return False
+        n = bisect_right(found, span.low, key=_high)
+        return n < len(found) and found[n][0] < span.high
+
+    def add(self, span: Span) -> None:
+        """Put the bytes of a span among these."""
+        if span.low >= span.high:
+            return
+        found = self._of.setdefault(span[:2], [])
+        first = bisect_left(found, span.low, key=_high)
+        after = bisect_right(found, span.high, key=lambda entry: entry[0])
+        touched = [(span.low, span.high), *found[first:after]]
+        found[first:after] = [(min(t[0] for t in touched), max(t[1] for t in touched))]
+
+
+def _high(entry: tuple[int, int]) -> int:
+    return entry[1]
+
+
+class Together:
+    """Ops that may run in any order, or side by side: none writes what another one reads or writes."""
+
+    def __init__(self, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> None:
+        self.body, self.at, self.places = body, at, places
+        self.read, self.written = Spans(), Spans()
+
+    def spans(self, values: Iterable[int]) -> list[Span]:
+        return [span_of(v, self.body, self.at, self.places) for v in values]
+
+    def conflict(self, o: Op) -> Span | None:
+        """Bytes in which an op meets those that were added; None if it may run beside them."""
+        for span in self.spans(o.operands):
+            if self.written.meets(span):
+                return span
+        for span in self.spans(o.results):
+            if self.written.meets(span) or self.read.meets(span):
+                return span
+        return None
+
+    def add(self, o: Op) -> None:
+        """Add an op."""
+        for span in self.spans(o.operands):
+            self.read.add(span)
+        for span in self.spans(o.results):
+            self.written.add(span)

@@ -1,0 +1,167 @@
+"""Let pointwise kernels of a GPU that stand next to each other, and don't meet in memory, share launches.
+
+Before, planned for a GPU:
+
+    %0 = "gflow.fused"(%w0, %g0) … {gflow.buffers = ["arg:0"], gflow.kernel = {kind = "region", …}, …} : …
+    %1 = "gflow.fused"(%x) … {gflow.buffers = ["arena:0"], …} : …
+    %2 = "gflow.fused"(%w1, %g1) … {gflow.buffers = ["arg:1"], …} : …
+    %3 = "gflow.fused"(%w2, %g2) … {gflow.buffers = ["arg:2"], …} : …
+    %4 = "gflow.fused"(%w3, %g3) … {gflow.buffers = ["arg:3"], …} : …
+
+After, where `%1` computes something else:
+
+    %0 = "gflow.fused"(%w0, %g0) … {gflow.kernel = {kind = "merged", …}, gflow.launch = 0 : i64, …} : …
+    %1 = "gflow.fused"(%w1, %g1) … {gflow.kernel = {kind = "merged", …}, gflow.launch = 0 : i64, …} : …
+    %2 = "gflow.fused"(%w2, %g2) … {gflow.kernel = {kind = "merged", …}, gflow.launch = 0 : i64, …} : …
+    %3 = "gflow.fused"(%w3, %g3) … {gflow.kernel = {kind = "merged", …}, gflow.launch = 0 : i64, …} : …
+    %4 = "gflow.fused"(%x) … {gflow.kernel = {kind = "region", …}, …} : …
+
+So the updates of all parameters take a few launches. Ops may share one if their kernels have one text, which addresses
+and sizes are parameters of: elementwise ones, over one dimension. Which ops meet follows from where they lie, so this
+comes after `gflow-plan-memory`; no op is moved past one that it meets. The block of a launch follows from all its
+ops, and they have one choice. Launches can be edited like other choices: without `gflow.launch`, and with a kernel of
+kind "region", an op runs alone; code generation refuses ops of one launch whose kernels differ. An op whose kernel was
+edited before this pass is left alone. On a processor `gflow-merge-updates` decides which ops share a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.choice import Choice, choice_of, selected_for
+from gflow.compiler.kernel.selection.gpu.merged import Member, choose_merged, member_of, parts
+from gflow.compiler.kernel.selection.gpu.region import choose_region
+from gflow.compiler.memory.places import addresses
+from gflow.compiler.memory.spans import Together, address
+from gflow.compiler.targets import Device
+from gflow.dialects.marks import KERNEL, LAUNCH, kind_of
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.program import Place
+
+from ...ir.errors import CannotLower, PassError
+from ...ir.ssa import Body, Op, fused_kind, read_body
+from ...ir.views import Layout, is_view, layouts
+from ..base import Pass, target_of
+
+
+@dataclass(frozen=True)
+class MergeLaunchesOptions:
+    """What is worth a launch."""
+
+    least: int = field(
+        default=4,
+        metadata={
+            "doc": "ops that are worth a kernel for several, which has to be compiled besides"
+        },
+    )
+
+
+def run(function: func.FuncOp, options: MergeLaunchesOptions) -> None:
+    """Write the launches that ops share (`gflow.launch`) and how these run (`gflow.kernel`) into the function.
+
+    Raises:
+        PassError: no kernels are selected, or for a processor; values have no places.
+    """
+    target = target_of(selected_for(function))
+    if target is None or not target.gpu:
+        raise PassError("launches are merged for GPUs: run gflow-select-kernels for one first")
+    if "gflow.arena_size" not in function.operation.attributes:
+        raise PassError("launches follow from places in memory: run gflow-plan-memory first")
+    body = read_body(function)
+    at = layouts(function, body)
+    _Pass(body, at, target.device, options.least).run()
+
+
+class _Pass:
+    """window: neighbouring ops that don't meet, and what stands between them and needs no launch."""
+
+    def __init__(self, body: Body, at: Sequence[Layout], device: Device, least: int) -> None:
+        self.body, self.at, self.device, self.least = body, at, device, least
+        self.places = addresses(body, at)
+        self.launches = 0
+        self.window: list[tuple[Op, Member | None]] = []
+        self.together = Together(body, at, self.places)
+
+    def run(self) -> None:
+        for o in self.body.ops:
+            if is_view(o, self.at) or o.name == "constant":
+                self.window.append((o, None))
+                continue
+            member = self.member(o)
+            if LAUNCH in o.op.attributes:  # of updates, as a processor runs them
+                del o.op.attributes[LAUNCH]
+            if member is None or self.together.conflict(o) is not None:
+                self.flush(o.op)
+            if member is not None:
+                self.window.append((o, member))
+                self.together.add(o)
+        self.flush(self.body.terminator)
+
+    def member(self, o: Op) -> Member | None:
+        """The op as one of a launch; None if it runs alone. One that was merged before is chosen for anew."""
+        kind = kind_of(o.op)
+        if kind not in ("region", "merged") or fused_kind(o.op) in ("row", "column"):
+            return None
+        try:
+            k = describe(
+                o.op,
+                [self.at[v].strides for v in o.operands],
+                [self.at[v].strides for v in o.results],
+            )
+        except CannotLower:
+            return None
+        if kind == "merged":
+            o.op.attributes[KERNEL] = self.alone(o, k).attribute()
+        return member_of(k, self.addresses(o.operands), self.addresses(o.results))
+
+    def alone(self, o: Op, k: Kernel) -> Choice:
+        """What `gflow-select-kernels` chooses for an op."""
+        return choose_region(k, len(o.operands), len(o.results), self.device)
+
+    def addresses(self, values: Sequence[int]) -> list[Place]:
+        return [address(v, self.body, self.at, self.places) for v in values]
+
+    def flush(self, behind: ir.Operation | ir.OpView) -> None:
+        """Make launches of the window's ops, which stand before `behind`."""
+        found: dict[Hashable, list[tuple[Op, Member]]] = {}
+        for o, member in self.window:
+            if member is not None:
+                found.setdefault(member.text, []).append((o, member))
+        groups = [
+            group if len(group) < self.least else [g for g in group if self.is_chosen(*g)]
+            for group in found.values()
+        ]
+        if any(len(group) >= self.least for group in groups):
+            self.gather([o for group in groups for o, _ in group], behind)
+        for group in groups:
+            for part in parts([member for _, member in group]) if len(group) >= self.least else ():
+                if part.stop - part.start > 1:
+                    self.launch(group[part])
+        self.window = []
+        self.together = Together(self.body, self.at, self.places)
+
+    def is_chosen(self, o: Op, member: Member) -> bool:
+        """Whether an op runs as the model has it: it was not edited."""
+        return choice_of(o.op) == self.alone(o, member.k)
+
+    def gather(self, ops: Sequence[Op], behind: ir.Operation | ir.OpView) -> None:
+        """Move ops of the window to its end, in their order, and behind them what reads their results."""
+        moved, made = [*ops], {o.index for o in ops}
+        for o, _ in self.window:
+            if o.index not in made and any(self.body.producer[v] in made for v in o.operands):
+                made.add(o.index)
+                moved.append(o)
+        for o in moved:
+            o.op.move_before(behind)
+
+    def launch(self, group: Sequence[tuple[Op, Member]]) -> None:
+        choice = choose_merged([member for _, member in group], self.device).attribute()
+        number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.launches)
+        self.launches += 1
+        for o, _ in group:
+            o.op.attributes[KERNEL], o.op.attributes[LAUNCH] = choice, number
+
+
+PASS = Pass("gflow-merge-launches", run, MergeLaunchesOptions, __doc__ or "")
