@@ -29,6 +29,12 @@ class PlanPlace(NamedTuple):
     number: int
     strides: tuple[int, ...] | None = None
 
+    @property
+    def address(self) -> Place:
+        """The same, as programs have it."""
+        in_arena = self.space == "arena"
+        return Place("arena", 0, self.number) if in_arena else Place(self.space, self.number, 0)
+
     def __str__(self) -> str:
         return f"{self.space}:{self.number}" + (
             "" if self.strides is None else str([*self.strides])
@@ -72,11 +78,16 @@ def results_of(o: Op, at: Sequence[Layout]) -> dict[int, Place]:
                 f"gflow.{o.name} writes strides {list(place.strides)} where its readers expect "
                 f"{list(at[r].strides)}"
             )
-        if place.space == "arena":  # of a part: where the whole lies
-            found[at[r].base] = Place("arena", 0, place.number)
-        else:
-            found[r] = Place(place.space, place.number, 0)
+        # of a part in the arena: where the whole lies
+        found[at[r].base if place.space == "arena" else r] = place.address
     return found
+
+
+def given_addresses(body: Body) -> dict[int, Place]:
+    """The addresses of arguments and constants."""
+    found = {v: Place("arg", n, 0) for n, v in enumerate(body.arguments)}
+    constants = [o for o in body.ops if o.name == "constant"]
+    return found | {o.results[0]: Place("constant", n, 0) for n, o in enumerate(constants)}
 
 
 def addresses(body: Body, at: Sequence[Layout]) -> dict[int, Place]:
@@ -85,9 +96,7 @@ def addresses(body: Body, at: Sequence[Layout]) -> dict[int, Place]:
     Raises:
         CompileError: an op has no place, or one that cannot be read.
     """
-    found = {v: Place("arg", n, 0) for n, v in enumerate(body.arguments)}
-    constants = [o for o in body.ops if o.name == "constant"]
-    found |= {o.results[0]: Place("constant", n, 0) for n, o in enumerate(constants)}
+    found = given_addresses(body)
     for o in body.ops:
         if o.name != "constant" and not is_view(o, at):
             found |= results_of(o, at)

@@ -20,7 +20,7 @@ from ..ir.views import Layout, is_view, layouts
 from .in_place import reads_where_it_writes
 from .layouts import readable, writable
 from .liveness import ALIGN, last_uses
-from .places import PlanPlace, addresses, places_of
+from .places import PlanPlace, given_addresses, places_of
 from .results import in_order, owners
 from .spans import Together
 
@@ -63,7 +63,7 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
     yield from _layouts(body, at, places, making)
     yield from _arena(body, at, places, size)
     yield from _returned(body, at, places, aliases(function, body))
-    yield from _launches(body, at)
+    yield from _launches(body, at, places)
 
 
 def _layouts(
@@ -211,11 +211,11 @@ def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
     )
 
 
-def _launches(body: Body, at: list[Layout]) -> Iterator[Problem]:
+def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Iterator[Problem]:
     """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes. On a processor they
     update arguments alone."""
     done: set[int] = set()
-    places = addresses(body, at)
+    where = given_addresses(body) | {v: place.address for v, place in places.items()}
     for launch, group in groupby(body.ops, key=lambda o: launch_of(o.op)):
         if launch is None:
             continue
@@ -223,13 +223,17 @@ def _launches(body: Body, at: list[Layout]) -> Iterator[Problem]:
         if launch in done:
             yield f"the ops of launch {launch} do not stand together", ops[0].op
         done.add(launch)
-        together = Together(body, at, places)
+        together = Together(body, at, where)
         for o in ops:
-            inside = [places_of(o.op) or []] if len(ops) > 1 and kind_of(o.op) != "merged" else []
-            for place in (place for found in inside for place in found if place.space != "arg"):
-                yield f"launch {launch} writes {place}; only updates of arguments share one", o.op
+            shares = len(ops) > 1 and kind_of(o.op) != "merged"
+            for place in (places[r] for r in o.results if shares and r in places):
+                if place.space != "arg":
+                    yield (
+                        f"launch {launch} writes {place}; only updates of arguments share one",
+                        o.op,
+                    )
             span = together.conflict(o)
             if span is not None:
-                where = f"bytes {span.low} to {span.high} of {span.space}:{span.index}"
-                yield f"meets another op of launch {launch} in {where}", o.op
+                memory = f"bytes {span.low} to {span.high} of {span.space}:{span.index}"
+                yield f"meets another op of launch {launch} in {memory}", o.op
             together.add(o)

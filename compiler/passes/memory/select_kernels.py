@@ -12,8 +12,8 @@ After `gflow-select-kernels{target=cuda:90}`:
 
 `gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
 them. Choices can be edited: one that code cannot follow, or a field that what runs the op has no use of, is an error
-at the op. A processor's kernels have kind and scratch alone. `gflow-merge-launches` later chooses for ops that share a launch.
-What a field means:
+at the op. A processor's kernels have kind and scratch alone. For ops that share a launch `gflow-merge-launches` chooses
+later. What a field means:
 
 %FIELDS%
 
