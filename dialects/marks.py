@@ -61,15 +61,21 @@ KERNEL_FIELDS: dict[str, Attr] = {
     ),
     "then": Attr(
         "any",
-        "block, warps, stages and pieces of the op's other launches, in order: copies of operands, then what comes "
-        "after the kernel",
+        "block, warps, stages, pieces and precision of the op's other launches, in order: copies of operands, then "
+        "what comes after the kernel",
+    ),
+    "precision": Attr(
+        "str",
+        "how products of float32 are made: with 10 bits of mantissa, or as exactly from three of these; in float32 "
+        "where it is left out",
+        choices=("tf32", "tf32x3"),
     ),
     "library": Attr("str", "whose kernel of attention PyTorch is to call"),
     "tuned": Attr("str", "the device that the choice was measured on; it is not measured again"),
 }
 
 #: fields of one launch, which the entries of `then` have
-WAY_FIELDS = ("block", "warps", "stages", "pieces")
+WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision")
 
 #: by where they stand: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {

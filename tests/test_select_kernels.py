@@ -220,6 +220,38 @@ def test_ops_of_different_kernels_share_no_launch() -> None:
         generate_planned(other, "cuda:90", 1)
 
 
+ATTENTION = """
+  func.func @f(%q: tensor<2x64x2x16xf32>) -> (tensor<2x64x2x16xf32>, tensor<2x2x64xf32>) {
+    %0, %1 = "gflow.attention"(%q, %q, %q) {causal = false, scale = 0.25 : f64,
+        operandSegmentSizes = array<i32: 3, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x64x2x16xf32>,
+        tensor<2x64x2x16xf32>, tensor<2x64x2x16xf32>) -> (tensor<2x64x2x16xf32>, tensor<2x2x64xf32>)
+    return %0, %1 : tensor<2x64x2x16xf32>, tensor<2x2x64xf32>
+  }"""
+
+
+def test_precision_of_products_is_that_of_the_ir(text: str, others: str) -> None:
+    """Of attention, and of a product that is told to take tf32."""
+    attention = planned("cuda:90", ATTENTION)
+    for precision in ("tf32x3", "tf32", "ieee"):
+        new = "" if precision == "ieee" else f'precision = "{precision}", '
+        program = generate_planned(edited(attention, 'precision = "tf32x3", ', new), "cuda:90", 1)
+        (kernel,) = program.triton.values()
+        assert f'PRECISION = tl.constexpr("{precision}")' in kernel.source
+    product = edited(text, PRODUCT, 'kind = "product", precision = "tf32"')
+    kernels = generate_planned(product, "cuda:90", 1).triton.values()
+    assert any('input_precision="tf32"' in k.source for k in kernels)
+    for module, old, what in (
+        (others, r'(attention[^\n]*)kind = "kernel"', "no products of bf16"),
+        (others, r'(max_pool[^\n]*)kind = "kernel"', "where no products are made"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            generate_planned(
+                edited(module, old, r'\1kind = "kernel", precision = "tf32"'), "cuda:90", 1
+            )
+    with pytest.raises(ValueError, match="products have no form of"):
+        generate_planned(product.replace('"tf32"', '"tf32x3"'), "cuda:90", 1)
+
+
 def test_a_librarys_attention_can_be_chosen(others: str) -> None:
     chosen = r'\1kernel = {kind = "pytorch", library = "FlashAttention"}'
     text = edited(others, r"(attention.*?gflow\.)kernel = \{[^}]*\}", chosen)

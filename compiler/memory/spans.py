@@ -20,7 +20,7 @@ class Span(NamedTuple):
     """Bytes `low` to `high`, without the latter, of what a place's space and index name."""
 
     space: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, as in `Place`
     low: int
     high: int
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, Way, choice_of
 from gflow.compiler.targets import Target
+from gflow.compiler.targets.devices import MMA_TF32, TF32X3
 from gflow.dialects.mlir import func
 from gflow.dialects.program import LaunchStep, Place, TritonConfig, TritonKernel
 
@@ -84,16 +85,36 @@ class Builder(Placement):
         self.choice.check(self.taken == count, f"says how {count} launches run, of {self.taken}")
         self.choice, self.taken = Choice("none"), 0
 
-    def way(self) -> Way:
-        """How the next launch of the op runs."""
+    def way(self, precise: bool = False) -> Way:
+        """How the next launch of the op runs. precise: whether it makes products, whose precision is chosen."""
         ways = self.choice.ways
         self.choice.check(self.taken < len(ways), f"says how {len(ways)} launches run, of more")
         self.taken += 1
-        return ways[self.taken - 1]
+        way = ways[self.taken - 1]
+        way.check(precise or not way.precision, "has a precision where no products are made")
+        return way
 
-    def ways(self, model: Sequence[TritonConfig]) -> tuple[TritonConfig, ...]:
+    def next_precision(self, dtype: str) -> str:
+        """How the next launch of the op makes products, as `precision` has it."""
+        ways = self.choice.ways
+        return self.precision(ways[self.taken] if self.taken < len(ways) else Way(), dtype)
+
+    def precision(self, way: Way | Choice, dtype: str) -> str:
+        """How products of elements of a type are made: "ieee", "tf32" or "tf32x3".
+
+        Raises:
+            CannotLower: the device, or the type, has none of the precision that was chosen.
+        """
+        feature = {"tf32": MMA_TF32, "tf32x3": TF32X3}.get(way.precision)
+        known = feature is None or (dtype == "f32" and self.target.has(feature))
+        way.check(known, f"has a precision that {self.target} has no products of {dtype} of")
+        return way.precision or "ieee"
+
+    def ways(
+        self, model: Sequence[TritonConfig], precise: bool = False
+    ) -> tuple[TritonConfig, ...]:
         """Ways to run the next launch of the op: the one that was chosen, then the model's others."""
-        way, names = self.way(), model[0].constants
+        way, names = self.way(precise), model[0].constants
         way.check(len(way.block) == len(names), f"needs a block of {len(names)} sizes")
         way.check(way.warps > 0 and way.stages > 0, "needs warps and stages")
         first = TritonConfig(dict(zip(names, way.block)), way.warps, way.stages)

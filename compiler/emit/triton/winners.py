@@ -69,7 +69,7 @@ def _chosen(b: Builder, choice: Choice, begin: int, steps: Sequence[Step]) -> Ch
             continue
         # what a region has on its way is in its text
         stages = config.num_stages if way.stages == configs[0].num_stages else way.stages
-        ways[slot] = replace(way_of(config, way.pieces), stages=stages)
+        ways[slot] = replace(way_of(config, way.pieces, way.precision), stages=stages)
     return choice.with_ways(ways) if ways else choice
 
 

@@ -46,12 +46,13 @@ class Way(_Chosen):
     warps: int = 0
     stages: int = 0
     pieces: int = 1
+    precision: str = ""
 
 
-def way_of(config: TritonConfig, pieces: int = 1) -> Way:
+def way_of(config: TritonConfig, pieces: int = 1, precision: str = "") -> Way:
     """A configuration of a kernel as a way to run it."""
     block = tuple(config.constants.values())
-    return Way(block, config.num_warps, config.num_stages, pieces)
+    return Way(block, config.num_warps, config.num_stages, pieces, precision)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Choice(_Chosen):
     split_k: int = 1
     pieces: int = 1
     copies: tuple[str, ...] = ()
+    precision: str = ""
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -77,7 +79,7 @@ class Choice(_Chosen):
     @property
     def ways(self) -> tuple[Way, ...]:
         """Those of all launches, in order: copies of operands come before the kernel."""
-        own = Way(self.block or self.tile, self.warps, self.stages, self.pieces)
+        own = Way(self.block or self.tile, self.warps, self.stages, self.pieces, self.precision)
         before = len(self.copies)
         return (*self.then[:before], own, *self.then[before:]) if self.warps else self.then
 
@@ -89,8 +91,9 @@ class Choice(_Chosen):
             return replace(self, then=then)
         own = ways[before]
         return replace(
-            self, block=own.block, warps=own.warps, stages=own.stages, pieces=own.pieces, then=then
-        )
+            self, block=own.block, warps=own.warps, stages=own.stages, pieces=own.pieces,
+            precision=own.precision, then=then,
+        )  # fmt: skip
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
@@ -132,10 +135,12 @@ _LAUNCHES = ("block", "warps", "stages", "then", "tuned")
 GPU_FIELDS: Mapping[str, Sequence[str]] = {
     "region": ("pieces", *_LAUNCHES),
     "merged": ("block", "warps"),
-    "product": ("tile", "parts", "loads", "persistent", "split_k", "copies", "warps", "stages", "then", "tuned"),
+    "product": (
+        "tile", "parts", "loads", "persistent", "split_k", "copies", "precision", "warps", "stages", "then", "tuned",
+    ),
     "depthwise": ("pieces", *_LAUNCHES),
     "argmax": ("pieces", *_LAUNCHES),
-    "kernel": _LAUNCHES,
+    "kernel": ("precision", *_LAUNCHES),
     "zero": _LAUNCHES,
     "pytorch": ("library", *_LAUNCHES),
 }  # fmt: skip

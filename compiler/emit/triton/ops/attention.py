@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, products, sizes_of
-from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
+from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, sizes_of
 from gflow.compiler.kernel.sizes import WIDE, extent
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
@@ -177,9 +176,9 @@ class _Call:
 
     def launch(self, stem: str, text: str, grid: str) -> None:
         b, dropout = self.b, bool(self.attrs["dropout"])
-        tf32 = tf32_allowed(b.function, "matmul", b.target)
-        made = products(stem, self.sizes, b.target, tf32)
-        found = b.ways(configs(stem, self.q.dtype, self.sizes, b.target, made))
+        precision = b.next_precision(self.q.dtype)
+        model = configs(stem, self.q.dtype, self.sizes, b.target, precision)
+        found = b.ways(model, precise=True)
         constants = dict(self.constants)
         if stem == "attention_bias_grad":
             grid = (
@@ -193,7 +192,7 @@ class _Call:
         signature = ",\n    ".join(
             [", ".join(self.p.types), *(f"{n}: tl.constexpr" for n in [*constants, *blocks])]
         )
-        functions = PRECISION.format(made) + device_functions.functions(names) + helpers
+        functions = PRECISION.format(precision) + device_functions.functions(names) + helpers
         text = device_functions.HEADER + functions + text.replace("{signature}", signature)
         source = Source(stem, text, self.p.types, found, (grid,), constants)
         b.launch(source, self.p.values, b.label(self.o))

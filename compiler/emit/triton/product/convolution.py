@@ -15,7 +15,6 @@ from typing import Literal
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
 from gflow.compiler.kernel.selection.gpu.contraction import Contraction
 from gflow.compiler.kernel.selection.gpu.convolution import (
     Convolution,
@@ -37,7 +36,7 @@ from .conv_text import Walk, and_masks, masked
 from .depthwise import depthwise
 from .epilogue import Epilogue
 from .main_loop import Frame, add
-from .matmul import product
+from .matmul import product, takes_tf32
 from .operand_copies import copy
 from .output_tile import COLUMN_FOURS, COLUMNS, Axis
 from .split_k import through_pytorch, zero
@@ -86,7 +85,7 @@ class _Convolution:
         self.places, self.choice = places, choice
         self.result, self.after = c.result, after
         self.label = after.label
-        self.tf32 = tf32_allowed(b.function, "convolution", b.target)
+        self.tf32 = takes_tf32(b, g.x.dtype)
         self.params = Parameters()
         self.walk = Walk(g, self.params)
         self.reserved = 0
@@ -163,7 +162,7 @@ class _Convolution:
         add(self.b, frame, self.after, self.choice, self.reserved)
 
     def _precision(self) -> Literal["ieee", "tf32"]:
-        return "tf32" if self.tf32 and self.x.dtype == "f32" else "ieee"
+        return "tf32" if self.tf32 else "ieee"
 
     # -- forward
 

@@ -148,7 +148,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     lines += (
         _walk(f, tile) if f.descriptors == "PERSISTENT" else ["program = tl.program_id(0)", *tile]
     )
-    b.way()  # the tile
+    b.way(precise=True)  # the tile
     tiles = [chosen, *neighbours(chosen, model, b.target)]
     constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
     configs = []

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.chooser import tf32_allowed
 from gflow.compiler.kernel.selection.gpu.contraction import Contraction
 from gflow.compiler.kernel.selection.gpu.matmul import Product, kind_of_matmul, product_of_matmul
 from gflow.dialects.program import Place
@@ -33,9 +32,16 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
     elif kind == "zero":
         zero(b, o, after)
     else:
-        tf32 = tf32_allowed(b.function, "matmul", b.target)
+        tf32 = takes_tf32(b, c.types[0].dtype)
         places = [b.place(v) for v in c.operands]
         product(b, product_of_matmul(c, tf32, b.target), places, c.result, after, choice, tf32=tf32)
+
+
+def takes_tf32(b: Builder, dtype: str) -> bool:
+    """Whether the product that is chosen for the op takes 10 bits of float32's mantissa."""
+    precision = b.precision(b.choice, dtype)
+    b.choice.check(precision != "tf32x3", "has a precision that products have no form of")
+    return precision == "tf32"
 
 
 def _pytorch(b: Builder, o: Op) -> None:

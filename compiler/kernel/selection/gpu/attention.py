@@ -158,38 +158,37 @@ def choose_attention(o: Op, body: Body, target: Target, tf32: bool) -> Choice:
         return Choice("none")
     sizes = sizes_of(o, body)
     dtype = body.types[o.operands[0]].dtype
-    found = [
-        configs(stem, dtype, sizes, target, products(stem, sizes, target, tf32))
-        for stem in kernels_of(o)
-    ]
+    ways = []
+    for stem in kernels_of(o):
+        precision = _precision(stem, sizes, target, tf32) if dtype == "f32" else ""
+        ways.append(way_of(configs(stem, dtype, sizes, target, precision)[0], 1, precision))
     sums = 0 if o.name == "attention" else -(-4 * body.types[o.operands[5]].numel // 64) * 64
-    return Choice("kernel", sums).with_ways([way_of(f[0]) for f in found])
+    return Choice("kernel", sums).with_ways(ways)
 
 
-def products(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) -> str:
-    """How products of float32 are made. tf32: whether with 10 bits of mantissa."""
-    return "tf32" if tf32 else precision(stem, sizes, target)
-
-
-def precision(stem: str, sizes: Mapping[str, int], target: Target) -> str:
-    """How products of float32 are made where one of tf32 will not do: as three of them, which is as exact (and
-    what PyTorch's kernel does), where that many registers are there."""
+def _precision(stem: str, sizes: Mapping[str, int], target: Target, tf32: bool) -> str:
+    """How products of float32 are made, as `gflow.kernel` has it. tf32: whether 10 bits of mantissa are enough. If not,
+    each is three products of such, which are as exact (and what PyTorch's kernel does), where that many registers are
+    there."""
+    if tf32:
+        return "tf32"
     channels = max(sizes["BLOCK_D"], sizes["BLOCK_DV"])
-    return "tf32x3" if target.has(TF32X3) and max(64, channels) in _TF32[stem] else "ieee"
+    return "tf32x3" if target.has(TF32X3) and max(64, channels) in _TF32[stem] else ""
 
 
 def configs(
-    stem: str, dtype: str, sizes: Mapping[str, int], target: Target, products: str = "ieee"
+    stem: str, dtype: str, sizes: Mapping[str, int], target: Target, precision: str = ""
 ) -> list[TritonConfig]:
     """Ways to run a kernel, the model's choice first.
 
-    sizes: the kernel's constants. products: how those of float32 are made.
+    sizes: the kernel's constants. precision: how products of float32 are made; "ieee" or "" for in float32.
     """
     item = 4 if dtype == "f32" else 2
     channels = max(64, sizes["BLOCK_D"], sizes["BLOCK_DV"])
     table = _HOPPER if target.has(MMA_SHARED) else _AMPERE
     if item == 4:
-        table = _SINGLE if products == "ieee" or channels not in _TF32[stem] else _TF32
+        single = precision in ("", "ieee") or channels not in _TF32[stem]
+        table = _SINGLE if single else _TF32
     ways = table.get(stem, {}).get(channels, _BIAS_GRAD[channels])
     if stem != "attention_bias_grad" and (sizes["BIAS"] or sizes["DROPOUT"]):
         ways = ways[min(len(ways) - 1, 1) :]

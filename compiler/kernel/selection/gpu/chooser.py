@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32
@@ -69,20 +70,26 @@ def _contraction(c: Contraction, tf32: Mapping[str, bool], target: Target, used:
     if c.name == "matmul":
         kind = kind_of_matmul(c)
         if kind == "product":
-            return choose_matmul(c, tf32["matmul"], target, used)
+            return _precise(choose_matmul(c, tf32["matmul"], target, used), c, tf32["matmul"])
     else:
         g = convolution_of(c)
         kind = kind_of_convolution(c, g)
         if kind == "depthwise":
             return choose_depthwise(c, g, target)
         if kind == "product":
-            return choose_convolution(c, g, tf32["convolution"], target, used)
+            found = choose_convolution(c, g, tf32["convolution"], target, used)
+            return _precise(found, c, tf32["convolution"])
     # PyTorch's result waits for what follows it
     waits = kind == "pytorch" and c.op.parent is not None and c.op.parent.name == "gflow.fused"
     if waits:
         after = way_of(total_configs(c.result)[0])
         return Choice(kind, -(-c.result.nbytes // 64) * 64).with_ways([after])
     return Choice(kind).with_ways([way_of(ZERO[0])]) if kind == "zero" else Choice(kind)
+
+
+def _precise(choice: Choice, c: Contraction, tf32: bool) -> Choice:
+    """A product, with its precision."""
+    return replace(choice, precision="tf32") if tf32 and c.types[0].dtype == "f32" else choice
 
 
 def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
