@@ -7,4 +7,5 @@ places      places as the IR has them, in `gflow.buffers`: `arena:64`, `result:0
 plan_check  whether the plan that a function carries is sound, read from its IR alone
 planned     a planned function as plain data: steps in order, and the buffers of the arena with their lives
 results     whose memory is a result of the function
+spans       which bytes values lie in, and whether two ops meet there
 """

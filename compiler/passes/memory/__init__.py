@@ -1,6 +1,7 @@
 """Passes that give values their memory: copies, places, scratch, and the check of the plan.
 
 materialize     insert the copies that memory needs, as kernels of their own
+merge_launches  let pointwise kernels of a GPU that stand next to each other, and don't meet in memory, share launches
 plan_memory     give every value a place: the arena, a result's buffer, or the argument that it updates
 repeat_copies   make a copy again where it is needed next, rather than keep it, where memory is short
 search          the best of several strategies, and a local search from each of their results

@@ -19,6 +19,7 @@
                       each
     epilogue          what follows a contraction on the tile of its result: what it costs in registers and text
     matmul            products of matrices: any strides, any number of batch dimensions
+    merged            pointwise kernels that share a launch: which may, how many, in which block
     operands          operands of a product as matrices, and which of them are copied so that whole vectors of them
                       can be loaded
     other_blocks      blocks and warps of the kernels of ops that are neither fused nor contractions: the model's
