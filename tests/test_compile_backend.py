@@ -217,7 +217,10 @@ def test_what_gflow_cannot_compile_runs_and_is_said(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING, logger="gflow"):
         found = compiled(function)(torch.ones(3))
     torch.testing.assert_close(found, torch.ones(3).sin())
-    assert "runs through PyTorch op by op; gflow cannot compile a nested graph" in caplog.text
+    assert (
+        "runs in pieces, with cond through PyTorch; gflow cannot compile a nested graph"
+        in caplog.text
+    )
 
 
 def test_options() -> None:

@@ -3,7 +3,9 @@
 backend     the backend that `torch.compile(model, backend="gflow")` finds
 overlaps    writes to parts of expanded tensors in graphs of TorchDynamo's: as `tracing/overlaps.py` has them
             for `build()`
+pieces      a graph that no one program holds, as programs with PyTorch's ops between them
 program     one compiled FX graph: a function of a list of tensors
+recompute   what a backward computes again, and what the forward keeps for it
 scalar_updates  updates of 0-d float64 tensors, which TorchDynamo may take for numbers
 specialize  graphs with symbolic sizes: one program for each set of sizes that comes
 trace_fx    an FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from gflow.call.plans import use_arena
 from gflow.execution.executor import compile_trace
@@ -18,7 +17,9 @@ from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
 
 from .overlaps import written_in_memory
+from .pieces import in_pieces
 from .program import FxProgram, boxed
+from .recompute import partition
 from .scalar_updates import scalar_updates_kept
 from .specialize import is_symbolic, specialized
 from .trace_fx import Untraceable, trace_fx
@@ -84,7 +85,7 @@ def _compile_static(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=partial(forward, views=True),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     with scalar_updates_kept(module):
@@ -99,9 +100,11 @@ def _compile(
     arena: Arena,
     phase: str,
     views: bool = False,
-) -> Callable[..., Any]:
+    part_of: torch.fx.GraphModule | None = None,
+) -> Any:
     """AOTAutograd's compiler: one graph of functional ATen ops. views: for inference, where it leaves it
-    to the compiler that outputs share memory."""
+    to the compiler that outputs share memory. part_of: the graph that the module is a piece of; gives None
+    for a piece that cannot be compiled."""
     name = f"compiled_{phase}"
     try:
         _check_devices(example_inputs)
@@ -111,13 +114,34 @@ def _compile(
             use_arena(compiled.run, arena)
             program = FxProgram(found, compiled)
     except (Untraceable, LoweringError, Unsupported) as error:
+        if part_of is not None:
+            return None
+        again = partial(_compile, options=options, arena=arena, phase=phase, part_of=module)
+        return boxed(_divided(module, again, phase, views, error))
+    return boxed(program)
+
+
+def _divided(
+    module: torch.fx.GraphModule, compile: Any, phase: str, views: bool, error: Exception
+) -> Callable[[list[Any]], Any]:
+    """A graph that is no one program, because of `error`: in pieces, or op by op."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        found = in_pieces(module, views, compile)
+    if found is None:
         _log.warning(
             "torch.compile: the %s graph runs through PyTorch op by op; gflow cannot compile %s",
             phase,
             error,
         )
-        return boxed(partial(_interpret, module))
-    return boxed(program)
+        return partial(_interpret, module)
+    divided, left = found
+    _log.warning(
+        "torch.compile: the %s graph runs in pieces, with %s through PyTorch; gflow cannot compile %s",
+        phase,
+        ", ".join(left),
+        error,
+    )
+    return partial(_interpret, divided)
 
 
 def _check_devices(example_inputs: Sequence[Any]) -> None:
