@@ -45,6 +45,7 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 | `gflow.alias` | on a result: the argument whose storage gets the value |
 | `gflow.strides` | on an argument: strides of a storage that is not dense and row-major |
 | `gflow.copies` | on an argument: the mesh axes along which each rank has a copy of it |
+| `gflow.parts` | on an argument: the mesh axes along which ranks give a piece of it each, and not the whole |
 | `gflow.whole` | on an argument or result that is a rank's piece (`gflow.shard`): the shape of the tensor that it is a piece of |
 | `gflow.min`, `gflow.max`, `gflow.stand_in` | on an argument of role `size`: its range, and the prime that stands for it in shapes |
 

@@ -27,6 +27,8 @@ MESH, SHARDING = "gflow.mesh", "gflow.sharding"
 WHOLE = "gflow.whole"
 #: on an argument of which each rank along these mesh axes has a copy
 COPIES = "gflow.copies"
+#: on an argument that callers give their piece of: the mesh axes along which ranks have one each
+PARTS = "gflow.parts"
 
 _PLACEMENT = re.compile(r"B|S\(\d{1,3}\)|P\((\w+)\)")
 
@@ -134,14 +136,16 @@ def _of_value(attrs: Any, mesh: Mesh | None) -> Iterator[str]:
     """A sharding has a placement of each axis."""
     if WHOLE in attrs and not isinstance(attrs[WHOLE], ir.DenseI64ArrayAttr):
         yield f"'{WHOLE}' must be array<i64: ...>, found {attrs[WHOLE]}"
-    if COPIES in attrs:
+    for name in (COPIES, PARTS):
+        if name not in attrs:
+            continue
         try:
-            unknown = set(from_mlir(Attr("str[]"), attrs[COPIES])) - set(mesh.axes if mesh else ())
+            unknown = set(from_mlir(Attr("str[]"), attrs[name])) - set(mesh.axes if mesh else ())
         except (VerifyError, TypeError):
-            yield f"'{COPIES}' must be an array of strings, found {attrs[COPIES]}"
-        else:
-            if unknown:
-                yield f"'{COPIES}' names {', '.join(sorted(unknown))}, which are no axes of the module's mesh"
+            yield f"'{name}' must be an array of strings, found {attrs[name]}"
+            continue
+        if unknown:
+            yield f"'{name}' names {', '.join(sorted(unknown))}, which are no axes of the module's mesh"
     if SHARDING not in attrs:
         return
     try:

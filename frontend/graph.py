@@ -48,6 +48,7 @@ from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
 from .tracing.optimizers.unread_keys import unread_problem
 from .tracing.program.module_config import changes, check_settings, is_checkpointed
 from .tracing.program.modules import ModuleTable, collect_modules
+from .tracing.program.sharded_modules import take_apart
 from .tracing.program.unwrapped import unwrapped
 from .tracing.request import TraceRequest
 
@@ -466,6 +467,8 @@ class Graph(Inspection, Sharing):
     def _collect(self, state: _State) -> None:
         """Find the modules. If they changed (a parameter was replaced, ...): start over."""
         with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
+            if state.table is not None:
+                take_apart(state.table.modules)
             if state.table is None or not state.table.is_current():
                 state.plans.clear()
                 state.table, state.marks = collect_modules(self._roots()), None

@@ -361,7 +361,11 @@ class Executable:
         gather([args[i] for i in self._wholes])
         for i in self._divided:
             known = self.program.arguments[i]
-            if tuple(mine[i].shape) != known.type.shape and known.pieces is not None:
+            if known.part:
+                mine[i] = mine[i].view(-1)
+            elif known.type.numel > 1 and tuple(mine[i].shape) == known.type.shape:
+                continue  # a caller that has pieces
+            elif known.pieces is not None:
                 group = group_of(self.program.mesh, known.pieces)
                 mine[i] = piece_of(mine[i], group, known.type.numel)
         return mine

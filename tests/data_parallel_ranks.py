@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import gflow as flow
@@ -308,6 +309,61 @@ def other_shapes(rank: int, world: int) -> None:
     train(x, t)
     eager_step(b, eager, x, t)
     same(ours, theirs, "other shapes")
+
+
+def even_net() -> nn.Module:
+    """First dimensions that two ranks share."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+@check
+def like_fsdp(rank: int, world: int) -> None:
+    """Modules of `fully_shard` train as ZeRO stage 3: parameters and state stay the DTensors that they are."""
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded() -> nn.Module:
+        model = even_net()
+        model[0].bias.requires_grad_(False)
+        fully_shard(model[0])
+        return fully_shard(model)
+
+    def some(step: int) -> tuple[Tensor, Tensor]:
+        x, _ = batch(rank, step)
+        return x, torch.cat([x, x], 1)[:, :4]
+
+    for name, options in (("sgd", {}), ("adamw", {"micro": 2})):
+        ours, theirs = sharded(), sharded()
+        mine, eager = OPTIMIZERS[name](ours.parameters()), OPTIMIZERS[name](theirs.parameters())
+        train = graph_of(ours, mine, **options)
+        for step in range(3):
+            x, t = some(step)
+            train(x, t)
+            eager_step(theirs, eager, x, t, **options)
+            with torch.no_grad():
+                torch.testing.assert_close(ours(x), theirs(x))  # hooks are on, and leave some whole
+        assert len(list(train._state.plans)) == 1, "compiled again"
+        ours.reshard(), theirs.reshard()
+        for (key, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            assert type(p.data) is type(q.data) is DTensor, key
+            told = partial("{} {}: {}".format, name, key)
+            torch.testing.assert_close(p.to_local(), q.to_local(), rtol=1e-6, atol=1e-6, msg=told)
+        for p, q in zip(ours.parameters(), theirs.parameters()):
+            for entry, value in eager.state[q].items():
+                if isinstance(value, DTensor):
+                    got = mine.state[p][entry].to_local()
+                    torch.testing.assert_close(got, value.to_local(), rtol=1e-6, atol=1e-6)
+        (plan,) = train._state.plans
+        assert all(
+            a.part
+            for a in plan.compiled.program.arguments
+            if a.role in ("parameter", "optimizer_state") and a.type.shape
+        )
+    ours.eval()
+    evaluate = flow.nn.Graph.trace(lambda x: ours(x))
+    x, _ = some(9)
+    with torch.no_grad():
+        torch.testing.assert_close(evaluate(x), theirs(x))
 
 
 @check

@@ -274,8 +274,8 @@ def refusals(rank: int) -> None:
     x = torch.randn(4, 8)
     model = nn.parallel.DistributedDataParallel(nn.Linear(8, 1))
     here = "two_ranks.py"
-    for run in (flow.compile(model), Call(lambda x: model(x))):
-        refused(lambda run=run: run(x), here, "DistributedDataParallel", "2 ranks", "gflow.compile")
+    plain = Call(lambda x: model(x))
+    refused(lambda: plain(x), here, "DistributedDataParallel", "2 ranks", "gflow.compile")
     zero = ZeroRedundancyOptimizer(nn.Linear(8, 1).parameters(), torch.optim.SGD, lr=0.1)
     refused(lambda: Call(lambda x: x).add_optimizer(zero), here, "ZeroRedundancyOptimizer")
     plain = nn.Linear(8, 1)
@@ -296,11 +296,17 @@ def refusals(rank: int) -> None:
     assert torch.equal(Call(lambda x: x * 2)(spread).full_tensor(), torch.full((4, 8), 2.0))
     parallel = parallelize_module(nn.Linear(8, 2), mesh, ColwiseParallel())
     refused(lambda: Call(lambda x: parallel(x))(x), "use_local_output=False")
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     sharded = fully_shard(nn.Linear(8, 2))
-    refused(lambda: _trained(sharded, False)(x), "FSDP", "hooks")
-    refused(lambda: Call(lambda x: sharded(x))(x), "FSDP", "hooks")
+    refused(lambda: Call(lambda x: sharded(x))(x), here, "fully_shard", "optimizer")
+    uneven = fully_shard(nn.Linear(8, 3))
+    trained = Call(lambda x: uneven(x))
+    trained.add_optimizer(torch.optim.SGD(uneven.parameters(), 0.1))
+    refused(lambda: trained(x), here, "fully_shard", "[3, 8]", "2 ranks")
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    half = fully_shard(nn.Linear(8, 2), mp_policy=policy)
+    refused(lambda: Call(lambda x: half(x))(x), here, "mp_policy", "enable_amp")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
-from gflow.dialects.mesh import SHARDING, WHOLE, mesh_of
+from gflow.dialects.mesh import PARTS, SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import CHECK
@@ -130,7 +130,8 @@ def arguments(b: Placement) -> list[Argument]:
     for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
         attrs = given[i] if i < len(given) else {}
         role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
-        found.append(Argument(role, name, b.body.types[v], strides, _pieces(function, attrs)))
+        pieces, part = _pieces(function, attrs), PARTS in attrs
+        found.append(Argument(role, name, b.body.types[v], strides, pieces, part))
     return found
 
 

@@ -255,13 +255,14 @@ Step = Member | KernelGroup
 @dataclass(frozen=True)
 class Argument:
     """A function argument: its role in the graph, dotted name, type and strides. pieces: the ranks that have a piece
-    of it each, where this is one."""
+    of it each, where this is one. part: callers give it as their piece; else as the whole tensor, to be divided."""
 
     role: str
     name: str
     type: TensorType
     strides: tuple[int, ...]
     pieces: Ranks | None = None
+    part: bool = False
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,10 @@ def compile_plan(
             "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model), or leave "
             "enable_zero() out."
         )
+    if trace.divided:
+        level = 2 if trace.kept_whole else 1
+        passes = replace(options.passes, zero=3, zero_min_size=1, zero_restore_level=level)
+        options = replace(options, passes=passes)
     compiled = compile_step(trace, options)
     compiled = replace(compiled, timings={**(timings or {}), **compiled.timings})
     return Plan(trace, compiled, call.dynamic)

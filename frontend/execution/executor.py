@@ -12,6 +12,7 @@ import torch
 
 from gflow.dialects.extents import STAND_INS
 from gflow.dialects.program import Program
+from gflow.errors import GraphTraceError
 from gflow.runtime.distributed import groups
 from gflow.runtime.loading import load_program
 from gflow.runtime.stored import cache, program_io
@@ -63,6 +64,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     program = _compile(module, options, trace)
+    _check_divided(trace, program)
     add_code(program, options)
     program = tuned(program, options, gpu)
     compiled = time.perf_counter()
@@ -72,6 +74,20 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None)
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
+
+
+def _check_divided(trace: Trace, program: Program) -> None:
+    """
+    Raises:
+        GraphTraceError: the program reads whole what ranks have parts of.
+    """
+    for given, argument in zip(trace.inputs, program.arguments):
+        if given.value in trace.divided and argument.pieces is None:
+            raise GraphTraceError(
+                f"{trace.name}: {given.role} {given.name!r} belongs to a module of fully_shard(), and its update needs "
+                "the whole of it; use an optimizer that updates elements by themselves (SGD, AdamW, ...), or "
+                "DistributedDataParallel with config.enable_zero()."
+            )
 
 
 def use_groups(mesh: Any) -> None:

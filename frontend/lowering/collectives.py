@@ -63,7 +63,7 @@ def _one(em: Emitter, kind: str, x: Value, named: dict[str, Any]) -> Value:
 
 
 def copies(em: Emitter, trace: Trace, group: str) -> ir.Attribute:
-    """What `gflow.copies` says of an argument of which each rank of a group, by its name, has a copy."""
+    """What `gflow.copies` or `gflow.parts` says of an argument of which each rank of a group, by name, has one."""
     axis = trace.groups[group]
     named: Any = group
     em.mesh[axis] = torch._C._distributed_c10d._resolve_process_group(named).size()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import STAND_INS, size_of_program
-from gflow.dialects.mesh import COPIES, MESH, Mesh
+from gflow.dialects.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
@@ -192,7 +192,8 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
         if not _same_layout(shape, strides):
             attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))
         if given.value in trace.copied:
-            attrs[COPIES] = copies(em, trace, trace.copied[given.value])
+            told = PARTS if given.value in trace.divided else COPIES
+            attrs[told] = copies(em, trace, trace.copied[given.value])
         arguments.append(ir.DictAttr.get(attrs))
     if em.rng is not None:
         arguments.append(

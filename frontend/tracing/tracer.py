@@ -41,6 +41,8 @@ from .program.data_parallel import DataParallel, is_data_parallel
 from .program.module_config import is_checkpointed
 from .program.modules import Slot, is_traced, kept_real
 from .program.parallel_modules import reshardings
+from .program.sharded_modules import check as check_sharded
+from .program.sharded_modules import gathered_once, sharded_modules, unhooked
 from .program.shared import Shared, base_of, conflicts, storage_of, view_in
 from .request import TraceRequest
 
@@ -131,6 +133,7 @@ class Tracing:
         self.trace = Trace(self.name)
         self.outputs: list[TraceOutput] = []
         self.parallel = DataParallel()
+        self.sharded = sharded_modules(self.table.modules)
         self.waited = False  # for a first step, which has been made
         self._first: Trace | None = None
         self._steps: list[OptimizerTrace] = []
@@ -148,8 +151,11 @@ class Tracing:
             Shared: to be traced anew, with the memory that it names.
             GraphTraceError: it does what a static graph cannot hold.
         """
-        leaves = self._inputs()
         training = bool(self.optimizers)
+        for found in self.sharded:
+            check_sharded(found, self.table.names[id(found.module)], here(), training)
+        self.recorder.divided_over = self.parallel.divide(self.sharded, training)
+        leaves = self._inputs()
         for slot in self.table.slots:
             if not _is_unusable(slot.tensor):
                 self._stand_in(slot)
@@ -168,6 +174,7 @@ class Tracing:
                     partial(_describe_here, self.locator),
                     bool(self.recorder.meshes),
                 ),
+                unhooked(self.sharded),
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
@@ -217,7 +224,7 @@ class Tracing:
                     "from gradients is needed, which is dense. Use optimizers whose state starts with "
                     "zeros in graphs with sparse ones."
                 )
-        if self.recorder.meshes:
+        if self.recorder.meshes or self.sharded:
             raise GraphTraceError(
                 f"{self.name}: an optimizer makes its state from gradients at its first step, which a graph of global "
                 "tensors (DTensor) cannot do op by op. Make a step without the graph first, or use an optimizer whose "
@@ -242,12 +249,15 @@ class Tracing:
             i.value: self.parallel.copied[id(i.tensor)]
             for i in self.recorder.inputs
             if i.tensor is not None and id(i.tensor) in self.parallel.copied
-        }
+        } | self.recorder.divided
+        trace.divided = {*self.recorder.divided}
+        trace.kept_whole = gathered_once(self.sharded)
         if first is not None:
             self._divide(trace, first, updates)
             for part in trace.parts or ():
                 part.groups, part.reduced = trace.groups, trace.reduced
                 part.buckets, part.copied = trace.buckets, trace.copied
+                part.divided, part.kept_whole = trace.divided, trace.kept_whole
         self.parallel.use()
         prune(trace)
         return trace
@@ -616,7 +626,7 @@ class Tracing:
         if known is None:
             name = f"grad.{self.parameter_names[id(parameter)]}"
             index = len(self.recorder.inputs)
-            buffer = gradient_buffer(parameter)
+            buffer = gradient_buffer(parameter, whole=bool(self.sharded))
             fake = self.recorder.add_input(buffer, "gradient", name)
             known = self._buffers[id(parameter)] = (fake, index)
             self._kept[id(parameter)] = buffer

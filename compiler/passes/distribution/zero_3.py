@@ -47,7 +47,7 @@ from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.ssa import Body, aliases, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir
-from gflow.dialects.mesh import COPIES, mesh_of
+from gflow.dialects.mesh import COPIES, PARTS, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD
@@ -107,11 +107,12 @@ def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]
     listed = function.attributes.get("arg_attrs", [])
     for n, given in enumerate(listed):
         attrs = ir.DictAttr(given)
-        if mesh is None or COPIES not in attrs or n in updated:
+        told = next((key for key in (COPIES, PARTS) if key in attrs), None)
+        if mesh is None or told is None or n in updated:
             continue
-        axes = tuple(from_mlir(Attr("str[]"), attrs[COPIES]))
+        axes = tuple(from_mlir(Attr("str[]"), attrs[told]))
         name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else f"%arg{n}"
-        if body.users[body.arguments[n]] and body.types[body.arguments[n]].numel >= least:
+        if body.types[body.arguments[n]].numel >= least:
             yield _Parameter(n, name, {"axes": axes, "ranks": mesh.size(axes)})
 
 

@@ -39,13 +39,12 @@ def _problem(module: torch.nn.Module) -> tuple[str, str] | None:
     kinds = {k.__name__ for k in type(module).__mro__}
     if "DistributedDataParallel" in kinds and _ranks(getattr(module, "process_group", None)) > 1:
         return ("hooks of autograd synchronize its gradients, and a graph has none", _GRADIENTS)
-    if "FullyShardedDataParallel" in kinds or "FSDPModule" in kinds:
+    if "FullyShardedDataParallel" in kinds:
         return (
-            "it gathers its parameters from the other ranks by hooks at each call, which a graph does not "
-            "run yet",
-            "Wrap the module in DistributedDataParallel and use config.enable_zero(stage=2), which splits gradients "
-            "and optimizer state, or leave the graph out (torch.compile(backend='gflow') compiles what is between its "
-            "hooks).",
+            "it gathers its parameters from the other ranks by hooks at each call, which a graph does not run",
+            "Use torch.distributed.fsdp.fully_shard(), which a graph knows, or DistributedDataParallel and "
+            "config.enable_zero(stage=3); or leave the graph out (torch.compile(backend='gflow') compiles what is "
+            "between its hooks).",
         )
     if (
         isinstance(module, torch.nn.SyncBatchNorm)

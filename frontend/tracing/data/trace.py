@@ -40,6 +40,8 @@ class Trace:
     `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `reduced`:
     gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
     sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
+    `divided`: those of them of which a rank has a part in truth (`fully_shard`), and `kept_whole`: whether they are
+    gathered once for forward and backward.
     `histories`: inputs that need no gradient and are updated with values that do.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
@@ -65,6 +67,8 @@ class Trace:
     reduced: dict[TraceValue, str] = field(default_factory=dict)
     buckets: dict[TraceValue, tuple[int, ...]] = field(default_factory=dict)
     copied: dict[TraceValue, str] = field(default_factory=dict)
+    divided: set[TraceValue] = field(default_factory=set)
+    kept_whole: bool = False
     mesh: Any = None
 
     @property

@@ -27,7 +27,7 @@ from gflow.runtime.interrupts import deliver, waiting
 
 from ..context.location import Locator
 from ..context.wrappers import check_tensor
-from ..data.global_tensors import is_global, layout_of, local_of
+from ..data.global_tensors import Layout, is_global, layout_of, local_of
 from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
@@ -102,6 +102,9 @@ class Recorder(TorchDispatchMode):
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
         self.meshes: list[Any] = []  # of global tensors
+        #: meshes over which modules are divided (`fully_shard`), and the names of their groups
+        self.divided_over: list[tuple[Any, str]] = []
+        self.divided: dict[TraceValue, str] = {}  # inputs that are so, and these names
         self.sizes: SizeEnv | None = None
         self.size: TraceValue | None = None
         self._next_id = 0
@@ -157,11 +160,21 @@ class Recorder(TorchDispatchMode):
         layout = layout_of(tensor, f"{describe(self.locator.here())}: {role} {name!r}")
         fake = self.fake_like(tensor, dynamic)
         own = local_of(tensor) if real else None
+        group = self._group_of(layout) if layout is not None and role != "input" else None
+        if group is not None:
+            self.divided[self.value_of(fake)] = group
+            layout = None
         self.inputs.append(TraceInput(self.value_of(fake), role, name, own, layout=layout))
         if layout is not None:
             self.meshes.append(layout.mesh)
         self.locator.watcher.argument(self.inputs[-1])
         return fake
+
+    def _group_of(self, layout: Layout) -> str | None:
+        """The group whose ranks have the parts of a parameter or its state, of a module that is divided."""
+        if layout.placements != ("S(0)",):
+            return None
+        return next((name for mesh, name in self.divided_over if mesh == layout.mesh), None)
 
     def add_size(self, sizes: SizeEnv) -> None:
         """Dimensions vary with a size, which is an argument of its own."""

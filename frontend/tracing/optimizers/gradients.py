@@ -24,15 +24,19 @@ from ..data.values import TraceOutput, renamed_op, values_in
 _buffers: Any = WeakIdKeyDictionary()
 
 
-def gradient_buffer(parameter: torch.Tensor) -> torch.Tensor:
-    """The buffer that holds a parameter's gradient; a global tensor for one of these, placed as it is."""
+def gradient_buffer(parameter: torch.Tensor, whole: bool = False) -> torch.Tensor:
+    """The buffer that holds a parameter's gradient; a global tensor for one of these, placed as it is.
+
+    whole: each rank has gradients of its own, though it has a part of the parameter.
+    """
     known = _buffers.get(parameter)
     buffer = known() if known is not None else None
     if buffer is None or buffer.shape != parameter.shape or buffer.dtype != parameter.dtype:
         own = local_of(parameter)
-        buffer = torch.zeros(own.shape, dtype=own.dtype, device=own.device)
+        shape = parameter.shape if whole else own.shape
+        buffer = torch.zeros(shape, dtype=own.dtype, device=own.device)
         layout = layout_of(parameter, "a parameter")
-        if layout is not None:
+        if layout is not None and not whole:
             buffer = global_tensor(buffer, layout.mesh, layout.placements, parameter.shape)
         _buffers[parameter] = weakref.ref(buffer)
     return buffer

@@ -9,6 +9,7 @@ parallel_modules  hooks of `parallelize_module` in a trace
 resharding     where `build()` says how ranks are to hold a value
 seeding        seeds of PyTorch's generator in `build()`: they would act once, while the graph is traced, so
                they are refused
+sharded_modules  modules of `fully_shard` (FSDP2) in a trace: as ZeRO stage 3
 shared         different tensors in one memory, where a program updates one of them
 unwrapped      what views of a graph's modules stand for
 """

@@ -8,7 +8,7 @@ optimizer. Under gradient accumulation that is once a step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from gflow.runtime.distributed.groups import use
 
 from ..data.values import TraceValue
 from . import collectives
+from .sharded_modules import ShardedModule
 
 Tensor = torch.Tensor
 
@@ -83,6 +84,19 @@ class DataParallel:
                 for buffer in module.modules_buffers:
                     collectives.broadcast(buffer, group=group, group_src=0)
         return module.module
+
+    def divide(self, modules: Sequence[ShardedModule], training: bool) -> list[tuple[Any, str]]:
+        """Take modules of `fully_shard` as data-parallel ones: the mesh of each, and the name of its group."""
+        found: dict[str, Any] = {}
+        for module in modules:
+            for p, group in module.parameters:
+                name = group.group_name
+                self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
+                self.groups[name] = group
+                found[name] = p.device_mesh  # type: ignore[attr-defined]
+                if training and p.requires_grad:
+                    self._group_of[id(p)], self._limits[id(p)] = group, ()
+        return [(mesh, name) for name, mesh in found.items()]
 
     @property
     def waiting(self) -> bool:
