@@ -20,6 +20,7 @@ _OWN = {
     "GraphError": "errors",
     "GraphInputError": "errors",
     "GraphTraceError": "errors",
+    "GraphAttributeError": "errors",
     "compile": "functions.compiled",
     "dynamic_dim": "call.dynamic_dim",
     "from_stablehlo": "functions.imported",
@@ -27,6 +28,14 @@ _OWN = {
     "save": "saved.saving",
 }
 
+#: OneFlow's functions that PyTorch does not have
+_FUNCTIONS = frozenset(
+    {
+        "adaptive_avg_pool2d", "adaptive_avg_pool3d", "batch_gather", "broadcast_like", "cast", "expand", "gather_nd",
+        "gelu", "in_top_k", "lerp_", "mish", "new_ones", "quick_gelu", "repeat", "scatter_nd", "silu", "slice",
+        "slice_update", "softplus", "softsign", "square_relu", "tensor_scatter_nd_update",
+    }
+)  # fmt: skip
 #: OneFlow's words for global tensors
 _DISTRIBUTED = frozenset({"env", "placement", "sbp", "to_global", "to_local"})
 
@@ -38,6 +47,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(".distributed", __name__), name)
     elif name in _OWN:
         value = getattr(importlib.import_module(f".{_OWN[name]}", __name__), name)
+    elif name in _FUNCTIONS:
+        value = getattr(importlib.import_module(".oneflow.functions", __name__), name)
     elif name == "__version__":
         value = importlib.import_module("importlib.metadata").version("gflow")
     elif name in ("amp", "distributed", "nn", "optim", "compiler", "dialects", "runtime"):
@@ -46,10 +57,15 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(importlib.import_module("torch"), name)
         except AttributeError:
+            refused = importlib.import_module(".oneflow.refused", __name__).FLOW
+            if name in refused:
+                raise AttributeError(f"gflow.{name} {refused[name]}") from None
             raise AttributeError(f"neither gflow nor torch has {name!r}") from None
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({"amp", "nn", *_OWN, *_DISTRIBUTED, *dir(importlib.import_module("torch"))})
+    return sorted(
+        {"amp", "nn", *_OWN, *_DISTRIBUTED, *_FUNCTIONS, *dir(importlib.import_module("torch"))}
+    )

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import GraphError
+from .errors import GraphAttributeError, GraphError
 from .inspection.against_eager import EagerCheck
+from .oneflow.switches import NOT_THERE, OneFlowSwitches
 from .runtime.engines.packages import EngineUnavailable, require
-from .tracing.context.deprecated_spellings import warn_older
+from .tracing.context.checked_values import count, flag
 from .tracing.context.location import here
 from .tracing.context.ranks import world_size
 
@@ -25,7 +26,7 @@ _log = logging.getLogger("gflow")
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
 
-class GraphConfig:
+class GraphConfig(OneFlowSwitches):
     """Settings of one graph. One that is set after the graph's first call takes effect at the next:
     the graph compiles again.
 
@@ -40,17 +41,28 @@ class GraphConfig:
         self,
         on_change: Callable[[], None] = lambda: None,
         resize: Callable[[int, bool], None] = lambda size, strict: None,
+        trains: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._on_change, self._resize = on_change, resize
+        self._on_change, self._resize, self._trains = on_change, resize, trains
         self.compile_options: CompileOptions | None = None
         self._switches: dict[str, Any] = {}
         self._own: dict[str, Any] = {}
         self._check: EagerCheck | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = ("compile_options", "_on_change", "_resize", "_switches", "_own", "_check")
+        known = (
+            "compile_options",
+            "_on_change",
+            "_resize",
+            "_trains",
+            "_switches",
+            "_own",
+            "_check",
+        )
         if name not in known:
-            hint = difflib.get_close_matches(name, [*known[:1], *vars(GraphConfig)], n=1)
+            hint = difflib.get_close_matches(
+                name, [*known[:1], *(n for n in dir(GraphConfig) if n[0] != "_")], n=1
+            )
             more = f"; did you mean {hint[0]}?" if hint else ""
             raise GraphError(f"{here()}: a graph's config has no setting {name!r}{more}")
         object.__setattr__(self, name, value)
@@ -111,7 +123,7 @@ class GraphConfig:
             known = "'raise' or 'warn'"
             problem = f"check_against_eager() takes on_difference={known}; got {on_difference!r}"
             raise GraphError(f"{here()}: {problem}")
-        self._check = EagerCheck(_count("check_against_eager(every=…)", every), on_difference)
+        self._check = EagerCheck(count("check_against_eager(every=…)", every), on_difference)
 
     def set_cache_size(self, size: int, *, strict: bool = False) -> None:
         """How many programs the graph keeps, one for each signature of its inputs (16 without it).
@@ -125,7 +137,7 @@ class GraphConfig:
         """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise GraphError(f"{here()}: set_cache_size() takes a number from 1 on; got {size!r}")
-        self._resize(size, _flag("set_cache_size", strict))
+        self._resize(size, flag("set_cache_size", strict))
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.
@@ -141,32 +153,32 @@ class GraphConfig:
             raise GraphError(
                 f"{here()}: enable_amp() takes dtype=torch.float16 or torch.bfloat16; got {dtype!r}"
             )
-        self._set(amp=names[dtype] if _flag("enable_amp", mode) else "")
+        self._set(amp=names[dtype] if flag("enable_amp", mode) else "")
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Whether an addition may become part of the contraction that makes its operand."""
-        self._set(fuse_add_to_output=_flag("allow_fuse_add_to_output", mode))
+        self._set(fuse_add_to_output=flag("allow_fuse_add_to_output", mode))
 
     def allow_fuse_cast_scale(self, mode: bool = True) -> None:
         """Whether casts and scaling by constants may become part of other kernels."""
-        self._set(fuse_cast_scale=_flag("allow_fuse_cast_scale", mode))
+        self._set(fuse_cast_scale=flag("allow_fuse_cast_scale", mode))
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Whether the ops of one parameter's update may become one kernel."""
-        self._set(fuse_model_update_ops=_flag("allow_fuse_model_update_ops", mode))
+        self._set(fuse_model_update_ops=flag("allow_fuse_model_update_ops", mode))
 
     def enable_multi_tensor_update(self, mode: bool = True) -> None:
         """Whether the updates of all parameters become few kernels."""
-        self._set(multi_tensor_update=_flag("enable_multi_tensor_update", mode))
+        self._set(multi_tensor_update=flag("enable_multi_tensor_update", mode))
 
     def enable_compress_memory(self, mode: bool = True) -> None:
         """Whether values share memory that others no longer need."""
-        self._set(compress_memory=_flag("enable_compress_memory", mode))
+        self._set(compress_memory=flag("enable_compress_memory", mode))
 
     def enable_choose_best_memory_allocation(self, mode: bool = True) -> None:
         """Whether every allocation strategy and a local search are tried for the smallest arena."""
         name = "enable_choose_best_memory_allocation"
-        self._set(choose_best_allocation=_flag(name, mode))
+        self._set(choose_best_allocation=flag(name, mode))
 
     def set_memory_budget(self, budget: int | float | str) -> None:
         """The most memory that the values of a step may take, parameters and optimizer state not
@@ -193,7 +205,9 @@ class GraphConfig:
             )
         self._set(straighten=mode)
 
-    def set_gradient_accumulation_steps(self, value: int = 1) -> None:
+    def set_gradient_accumulation_steps(
+        self, value: int = 1, *, stack_scalars: bool = False
+    ) -> None:
         """In how many micro-batches a training graph runs each call: the memory of one, and the loss
         and gradients of the whole batch, for losses that are means over samples.
 
@@ -203,11 +217,22 @@ class GraphConfig:
         each micro-batch, and each has its own dropout masks. A graph without an optimizer runs
         whole batches.
 
+        stack_scalars: single numbers come as tensors with one element for each micro-batch, as in
+            OneFlow: a loss has the shape [value].
+
         Raises:
-            GraphError: `value` is no whole number from 1 on.
+            GraphError: `value` is no whole number from 1 on, or `stack_scalars` is no bool.
         """
         name = "set_gradient_accumulation_steps"
-        self._update(self._own, {"gradient_accumulation_steps": _count(name, value)})
+        chosen = {"gradient_accumulation_steps": count(name, value)}
+        if flag(f"{name}(stack_scalars=…)", stack_scalars) or self.stack_scalars:
+            chosen["stack_scalars"] = stack_scalars
+        self._update(self._own, chosen)
+
+    @property
+    def stack_scalars(self) -> bool:
+        """Whether single numbers come one for each micro-batch."""
+        return bool(self._own.get("stack_scalars", False))
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -244,7 +269,7 @@ class GraphConfig:
         Raises:
             GraphError: `value` is no whole number from 0 on.
         """
-        size = _count("set_outputs_buffer_size", value, least=0)
+        size = count("set_outputs_buffer_size", value, least=0)
         self._update(self._own, {"outputs_buffer_size": size})
 
     def enable_zero(
@@ -264,7 +289,7 @@ class GraphConfig:
         Raises:
             GraphError: an argument is none of the values above.
         """
-        mode = _flag("enable_zero", mode)
+        mode = flag("enable_zero", mode)
         if stage not in (1, 2, 3) or isinstance(stage, bool):
             raise GraphError(f"{here()}: enable_zero() takes stage=1, 2 or 3; got {stage!r}")
         if shard_restore_level not in (0, 1, 2) or isinstance(shard_restore_level, bool):
@@ -272,47 +297,14 @@ class GraphConfig:
                 f"{here()}: enable_zero() takes shard_restore_level=0, 1 or 2; "
                 f"got {shard_restore_level!r}"
             )
-        least = _count("enable_zero(shard_min_size=…)", shard_min_size)
+        least = count("enable_zero(shard_min_size=…)", shard_min_size)
         chosen = (stage, least, shard_restore_level) if mode else None
         self._distributed("enable_zero", zero=chosen)
-
-    def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
-        """The older spelling of `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
-        off.
-
-        Raises:
-            GraphError: `mode` is neither of these words.
-        """
-        warn_older("set_zero_redundancy_optimizer_mode(mode)", "enable_zero(stage=1)")
-        modes = ("distributed_split", "non_distributed")
-        if mode not in modes:
-            known = " or ".join(repr(m) for m in modes)
-            raise GraphError(
-                f"{here()}: set_zero_redundancy_optimizer_mode() takes {known}; got {mode!r}"
-            )
-        least = (self._own.get("zero") or (1, 1024, 1))[1]
-        chosen = (1, least, 1) if mode == modes[0] else None
-        self._distributed("set_zero_redundancy_optimizer_mode", zero=chosen)
-
-    def set_zero_redundancy_optimizer_min_size_after_split(self, value: int) -> None:
-        """The older spelling of `enable_zero(shard_min_size=value)`; it does not switch it on."""
-        name = "set_zero_redundancy_optimizer_min_size_after_split"
-        warn_older(f"{name}(value)", "enable_zero(shard_min_size=value)")
-        least = _count(name, value)
-        stage, _, level = self._own.get("zero") or (0, 0, 1)
-        self._distributed(name, zero=(stage, least, level))
 
     def _distributed(self, name: str, **settings: Any) -> None:
         self._update(self._own, settings)
         if world_size() == 1:
             _log.info("%s() acts in graphs of more than one process; this is one", name)
-
-    def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
-        """On the cuda target, whether cuDNN's convolutions are chosen by its heuristics, or by trying
-        them all. The cpu target has one kind of convolution, so nothing to choose."""
-        name = "enable_cudnn_conv_heuristic_search_algo"
-        self._own["cudnn_conv_heuristic_search_algo"] = _flag(name, mode)
-        _log.info("%s() acts on the cuda target; on the cpu target nothing changes", name)
 
     def enable_autotune(self, mode: bool = True, *, libraries: bool = True) -> None:
         """On the cuda target, whether kernels' configurations (and, for products, convolutions and attention,
@@ -321,8 +313,8 @@ class GraphConfig:
         has nothing to choose.
 
         libraries: PyTorch's libraries take part; without, generated kernels alone do."""
-        chosen = {"autotune": _flag("enable_autotune", mode)}
-        chosen["autotune_libraries"] = _flag("enable_autotune(libraries=…)", libraries)
+        chosen = {"autotune": flag("enable_autotune", mode)}
+        chosen["autotune_libraries"] = flag("enable_autotune(libraries=…)", libraries)
         self._update(self._own, chosen)
 
     def enable_xla_jit(self, value: bool = True) -> None:
@@ -331,7 +323,7 @@ class GraphConfig:
         self._engine("enable_xla_jit", value, "xla")
 
     def _engine(self, name: str, value: bool, engine: str) -> None:
-        if not _flag(name, value):
+        if not flag(name, value):
             if self._switches.get("engine") == engine:
                 self._set(engine="")
             return
@@ -353,6 +345,16 @@ class GraphConfig:
     def enable_tensorrt(self, value: bool = True) -> None:
         """Not there: raises NotImplementedError. `gflow.save(graph, path, format="onnx")` writes what it reads."""
         _elsewhere("enable_tensorrt", value, "TensorRT", "tensorrt")
+
+    def __getattr__(self, name: str) -> Any:
+        # only names that are not there arrive here
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in NOT_THERE:
+            raise GraphAttributeError(f"{here()}: {NOT_THERE[name]}")
+        hint = difflib.get_close_matches(name, [n for n in dir(GraphConfig) if n[0] != "_"], n=1)
+        more = f"; did you mean {hint[0]}?" if hint else "; docs/config.md lists the settings"
+        raise GraphAttributeError(f"{here()}: a graph's config has no setting {name!r}{more}")
 
     def __repr__(self) -> str:
         shown = self.switches()
@@ -383,23 +385,10 @@ def _budget(given: object) -> tuple[int, float]:
     )
 
 
-def _count(name: str, value: object, least: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        call = name if name.endswith(")") else f"{name}()"
-        raise GraphError(f"{here()}: {call} takes an int, {least} or more; got {value!r}")
-    return value
-
-
 def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
     """A switch for another compiler."""
-    if _flag(name, value):
+    if flag(name, value):
         raise NotImplementedError(
             f"{here()}: {name}(): {what} ({extra}) does not run graphs' steps yet; leave the call out, and "
             "give its own tools what gflow.save(graph, path, format='onnx') writes."
         )
-
-
-def _flag(name: str, mode: object) -> bool:
-    if not isinstance(mode, bool):
-        raise GraphError(f"{here()}: {name}() takes True or False; got {mode!r}")
-    return mode

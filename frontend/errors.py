@@ -15,5 +15,9 @@ class GraphInputError(GraphError, TypeError):
     """A graph was called with arguments it cannot take."""
 
 
+class GraphAttributeError(GraphError, AttributeError):
+    """A name that graphs do not have; the message says what to use instead."""
+
+
 class EagerMismatch(GraphError):
     """A step that `config.check_against_eager()` checked is not what eager makes of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,9 +32,11 @@ from .execution.device import tf32_kinds
 from .guards.build import Reading
 from .inspection import Inspection
 from .inspection.against_eager import checked_step
-from .oneflow.views import view_of
+from .oneflow.attributes import Attributes, own_names
+from .oneflow.graph_methods import OneFlowMethods
 from .report.printing import Calls
 from .runtime.seeds import Seeds
+from .saved.runtime_state import RuntimeState
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
 from .tracing.context.collector import collector_paused
@@ -49,7 +51,6 @@ from .tracing.optimizers.unread_keys import unread_problem
 from .tracing.program.module_config import changes, check_settings, is_checkpointed
 from .tracing.program.modules import ModuleTable, collect_modules
 from .tracing.program.sharded_modules import take_apart
-from .tracing.program.unwrapped import unwrapped
 from .tracing.request import TraceRequest
 
 _names: Counter[str] = Counter()
@@ -82,12 +83,14 @@ class _State:
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
     call: Call = field(init=False)
     shareable: bool = True
+    saves_runtime: bool = False
+    loaded: Any = None
 
     def __post_init__(self) -> None:
         self.call = Call(self.name, self.schedulers)
 
 
-class Graph(Inspection, Sharing):
+class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
     """Subclass it, call `super().__init__()`, keep modules as attributes, and write
     `build()`. Calling the graph runs `build()` as one compiled program: forward, and with
     `loss.backward()` inside and an optimizer added, the whole training step. Parameters,
@@ -106,17 +109,22 @@ class Graph(Inspection, Sharing):
     def __init__(
         self,
         *,
+        enable_get_runtime_state_dict: bool = False,
         debug_v_level: int = -1,
         debug_ranks: int | list[int] | None = None,
         debug_max_py_stack_depth: int = 2,
         debug_only_user_py_stack: bool = True,
         debug_op_repr_with_py_stack: bool = False,
     ) -> None:
-        """To be called first in a subclass's `__init__`. The arguments are those of `debug`."""
+        """To be called first in a subclass's `__init__`. The arguments are those of `debug` and
+        `enable_save_runtime_state_dict`."""
         kind = type(self).__name__
         self.__dict__["_state"] = state = _State(f"{kind}_{_names[kind]}")
-        self.config = GraphConfig(state.plans.clear, state.plans.resize)
+        self.__dict__["config"] = GraphConfig(
+            state.plans.clear, state.plans.resize, lambda: bool(state.optimizers)
+        )
         _names[kind] += 1
+        self.enable_save_runtime_state_dict(enable_get_runtime_state_dict)
         self.debug(
             debug_v_level,
             ranks=debug_ranks,
@@ -124,44 +132,6 @@ class Graph(Inspection, Sharing):
             only_user_py_stack=debug_only_user_py_stack,
             op_repr_with_py_stack=debug_op_repr_with_py_stack,
         )
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        value = unwrapped(value)
-        state: _State | None = self.__dict__.get("_state")
-        if state is not None:
-            state.names[key] = None
-            state.modules.pop(key, None)
-        if state is None or not _modules_in(key, value) or _has_setter(self, key):
-            object.__setattr__(self, key, value)
-        else:
-            self.__dict__.pop(key, None)
-            state.modules[key] = value
-        if state is None or state.table is None or state.building:
-            return
-        if isinstance(value, (torch.nn.Module, torch.Tensor)):
-            state.table = state.marks = None
-            state.plans.clear()
-
-    def __getattr__(self, key: str) -> Any:
-        # attributes that are modules, or hold some: themselves in `build()`, views elsewhere
-        state: _State | None = self.__dict__.get("_state")
-        if state is None or key not in state.modules:
-            kind = type(self).__name__
-            raise AttributeError(f"{kind!r} object has no attribute {key!r}", name=key, obj=self)
-        held = state.modules[key]
-        return held if state.building else view_of(held, f"graph.{key}")
-
-    def __delattr__(self, key: str) -> None:
-        state: _State | None = self.__dict__.get("_state")
-        if state is None or state.modules.pop(key, None) is None:
-            object.__delattr__(self, key)
-        elif state.table is not None:
-            state.table = state.marks = None
-            state.plans.clear()
-
-    def __dir__(self) -> Iterable[str]:
-        state: _State | None = self.__dict__.get("_state")
-        return sorted({*object.__dir__(self), *(state.modules if state else ())})
 
     @property
     def name(self) -> str:
@@ -177,7 +147,8 @@ class Graph(Inspection, Sharing):
     def is_compiled(self) -> bool:
         """Whether the graph has a program: it was called, and nothing has changed since that
         makes it start over (an optimizer was added, a switch of its config was set)."""
-        return bool(self._checked().plans)
+        state = self._checked()
+        return bool(state.plans) or state.loaded is not None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The program to compile; subclasses define it.
@@ -289,6 +260,8 @@ class Graph(Inspection, Sharing):
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
         state: _State | None = self.__dict__.get("_state")
+        if state is not None and state.loaded is not None:
+            return state.loaded(*args, **kwargs)
         hooked = state is not None and has_hooks(state.optimizers)
         try:
             if state is not None and hooked:
@@ -324,10 +297,16 @@ class Graph(Inspection, Sharing):
                 run_hooks(self._state.optimizers[0], after=True)
             raise
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
         """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
-        state and step count. docs/checkpoints.md has the keys."""
-        return state_dict(self._checked(), self._roots())
+        state and step count. docs/checkpoints.md has the keys.
+
+        destination: a dict that takes the entries and is given back; a new one without it."""
+        found = state_dict(self._checked(), self._roots())
+        if destination is None:
+            return found
+        destination.update(found)
+        return destination
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take the state that `state_dict()` gave, before the first call.
@@ -372,24 +351,31 @@ class Graph(Inspection, Sharing):
         Traced.__name__ = Traced.__qualname__ = f"{getattr(func, '__name__', 'function')}_graph"
         return Traced()
 
-    def _compile(self, *args: Any, **kwargs: Any) -> None:
-        """OneFlow's name for compiling the program for these arguments before the first call.
+    def _compile(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile the program for these arguments before the first call.
 
         Nothing is run, except where an optimizer can make its state only by a first step.
+
+        Returns:
+            What a call returns, with tensors of zeros; where a first step was made, its results.
         """
+        result = None
         try:
-            _, _, first = self._program(args, kwargs)
+            bound, plan, first = self._program(args, kwargs)
             call = self._state.call
             if first is not None:
                 optimizers = self._state.optimizers
                 if hooked := has_hooks(optimizers):
                     check_hooks(optimizers, self._state.scaler)
                     run_hooks(optimizers[0], after=False)
-                self._first_step(first, hooked)
+                result = self._first_step(first, hooked)
+            elif plan is not None:
+                result = plan.blank_results(bound.leaves)
             call.setup, call.called = None, True
         except BaseException as error:
             self._settle(error)
             raise
+        return result
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:
         """A call, and the key of its programs: the call's own, and what else changes a trace."""
@@ -457,13 +443,6 @@ class Graph(Inspection, Sharing):
         self._collect(state)
         return state
 
-    def _roots(self) -> dict[str, torch.nn.Module]:
-        state, others = self._checked(), vars(self)
-        roots: dict[str, torch.nn.Module] = {}
-        for name in {**state.names, **others}:
-            roots.update(_modules_in(name, state.modules.get(name, others.get(name))))
-        return roots
-
     def _collect(self, state: _State) -> None:
         """Find the modules. If they changed (a parameter was replaced, ...): start over."""
         with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
@@ -496,6 +475,7 @@ class Graph(Inspection, Sharing):
             state.scaler,
             kept,
             self.config.gradient_accumulation_steps if state.optimizers else 1,
+            self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
             state.sparse,
             reading.reached,
         )
@@ -559,23 +539,6 @@ class Graph(Inspection, Sharing):
         return first.outputs
 
 
-def _modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
-    """An attribute's modules: itself, or those in lists, tuples and dicts, by their names."""
-    if isinstance(value, torch.nn.Module):
-        return {name: unwrapped(value)}
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    elif isinstance(value, Mapping):
-        items = value.items()
-    return {n: m for key, item in items for n, m in _modules_in(f"{name}.{key}", item).items()}
-
-
-def _has_setter(graph: Graph, key: str) -> bool:
-    """Whether the class says what assigning an attribute does, as a property."""
-    return hasattr(getattr(type(graph), key, None), "__set__")
-
-
 def _checkpointed(state: _State) -> tuple[int, ...]:
     """The modules whose activations are computed again in the backward, by number."""
     assert state.table is not None
@@ -605,3 +568,7 @@ def _is_traced(leaves: Sequence[Any]) -> bool:
         if isinstance(leaf, torch.Tensor):
             return torch._is_functional_tensor(leaf)
     return False
+
+
+#: names that an author's attributes cannot have
+Graph._own_names = own_names(Graph)

@@ -23,6 +23,7 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     seeds          where a program's random ops get their seed: PyTorch's default generator, which each call draws
                    from
     sizes          programs whose sizes vary: the numbers that a call's size makes
+    stepped_schedulers  PyTorch's learning rate schedulers with the arguments that OneFlow's have besides
     tensors        PyTorch tensors over memory that the program places
     cpu/           programs for the CPU: kernels by LLVM's JIT, and the table of steps that runs them
     cuda/          programs for CUDA devices: kernels as machine code, launched through the driver

@@ -43,7 +43,7 @@ class CosineDecayLR(LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step."""
         super().step(epoch)
-        _say(self)
+        say(self)
 
 
 class PolynomialLR(lr_scheduler.PolynomialLR):
@@ -95,7 +95,7 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step."""
         super().step(epoch)
-        _say(self)
+        say(self)
 
 
 class WarmupLR(LRScheduler):
@@ -152,7 +152,7 @@ class WarmupLR(LRScheduler):
         step = self.last_epoch
         begins = self.warmup_iters if self.warmup_prefix else 0
         if self._inner_lrs is not None and step > begins:
-            self._inner_lrs = _next(self._schedulers[0], self._inner_lrs)
+            self._inner_lrs = next_rates(self._schedulers[0], self._inner_lrs)
         if step >= self.warmup_iters:
             return list(self._inner_lrs or _floats(self.base_lrs))
         if self.warmup_method == "constant":
@@ -166,7 +166,7 @@ class WarmupLR(LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step."""
         super().step(epoch)
-        _say(self)
+        say(self)
 
     def state_dict(self) -> dict[str, Any]:
         """The state, and that of the scheduler in it."""
@@ -190,7 +190,7 @@ def _floats(lrs: Iterable[Any]) -> list[float]:
     return [float(lr) for lr in lrs]
 
 
-def _next(scheduler: LRScheduler, now: list[float]) -> list[float]:
+def next_rates(scheduler: LRScheduler, now: list[float]) -> list[float]:
     """Step a scheduler whose learning rates are `now`; returns those that follow."""
     for group, lr in zip(scheduler.optimizer.param_groups, now):
         group["lr"] = lr
@@ -211,7 +211,7 @@ def _ahead(scheduler: LRScheduler, steps: int) -> list[float]:
     ahead = _on(scheduler, stub)
     lrs = _floats(scheduler.get_last_lr())
     for _ in range(steps):
-        lrs = _next(ahead, lrs)
+        lrs = next_rates(ahead, lrs)
     return lrs
 
 
@@ -237,7 +237,8 @@ def _at_least_one(name: str, value: int) -> None:
         raise ValueError(f"{name} is a number of steps, at least 1; got {value!r}")
 
 
-def _say(scheduler: Any) -> None:
+def say(scheduler: Any) -> None:
+    """Print the learning rates of a scheduler that is verbose."""
     if scheduler.verbose:
         lrs = ", ".join(f"{lr:.5g}" for lr in scheduler.get_last_lr())
         print(f"{type(scheduler).__name__}: step {scheduler.last_epoch}, learning rate {lrs}")

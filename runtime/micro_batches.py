@@ -2,7 +2,7 @@
 
 Each runs one program, forward and backward, which adds its gradients to buffers; after the last, another
 runs the optimizers. Results are joined: tensors along their first dimension, single numbers as their
-mean, single integers (counts) as their sum.
+mean, single integers (counts) as their sum, or all of them in a tensor of one for each micro-batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Split:
 
     count: how many micro-batches. forward, update: the arguments of each program. inputs: those that are
     split along their first dimension. sums: the gradients' buffers. results: how many results the first
-    program has before what it updates.
+    program has before what it updates. stacked: whether single numbers are given back as a tensor of one for each
+    micro-batch.
     """
 
     count: int
@@ -49,6 +50,7 @@ class Split:
     inputs: list[int]
     sums: list[int]
     results: int
+    stacked: bool = False
 
 
 def split(tensor: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
@@ -115,7 +117,7 @@ class MicroBatches:
                 arguments[i] = parts[k]
             results = self._run(forward, mine.forward, arguments, rng, k)
             if not joined:
-                joined = [Joined(r, mine.count) for r in results[: mine.results]]
+                joined = [Joined(r, mine.count, mine.stacked) for r in results[: mine.results]]
             for whole, part in zip(joined, results):
                 whole.add(part, k)
             del results
@@ -144,7 +146,10 @@ class MicroBatches:
 class Joined:
     """One result of all micro-batches."""
 
-    def __init__(self, first: torch.Tensor, count: int) -> None:
+    def __init__(self, first: torch.Tensor, count: int, stacked: bool = False) -> None:
+        """stacked: a single number becomes one element of a tensor for each micro-batch."""
+        if stacked and not first.ndim:
+            first = first.reshape(1)
         self.count, self.dtype = count, first.dtype
         if count == 1:
             self.whole = first
@@ -163,7 +168,7 @@ class Joined:
     def add(self, part: torch.Tensor, k: int) -> None:
         if self.count == 1:
             return
-        if part.ndim:
+        if self.whole.ndim:
             self.whole[k * self.rows : (k + 1) * self.rows] = part
         else:
             self.whole += part

@@ -9,6 +9,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from . import lr_scheduler as own
+from . import stepped_schedulers as stepped
 
 #: these keep functions, which no state dict holds
 _WITH_FUNCTIONS = (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)
@@ -18,7 +19,8 @@ def describe(scheduler: Any) -> dict[str, Any] | None:
     """A scheduler's class, and those of the schedulers in it; None where it is neither PyTorch's nor
     gflow's, or needs functions or metrics."""
     kind = type(scheduler)
-    if _found(kind.__name__, kind.__module__ == own.__name__) is not kind or isinstance(
+    ours = kind.__module__ in (own.__name__, stepped.__name__)
+    if _found(kind.__name__, ours) is not kind or isinstance(
         scheduler, (*_WITH_FUNCTIONS, lr_scheduler.ReduceLROnPlateau)
     ):
         return None
@@ -26,14 +28,16 @@ def describe(scheduler: Any) -> dict[str, Any] | None:
         return None
     inner = [describe(s) for s in getattr(scheduler, "_schedulers", ())]
     described = {"class": kind.__name__, "inner": inner}
-    if kind.__module__ == own.__name__:
+    if ours:
         described["own"] = True
     return None if None in inner else described
 
 
 def _found(name: str, of_gflow: bool) -> Any:
     """The class of a scheduler: PyTorch's, or gflow's own."""
-    return getattr(own if of_gflow else lr_scheduler, name, None)
+    if not of_gflow:
+        return getattr(lr_scheduler, name, None)
+    return getattr(own, name, None) or getattr(stepped, name, None)
 
 
 def restore(described: dict[str, Any], state: dict[str, Any], groups: list[dict[str, Any]]) -> Any:

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -235,8 +236,9 @@ def test_what_other_tools_write(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "torch")
     same(flow.load(tmp_path / "torch"), state)
     save_file(state, tmp_path / "safetensors")
-    flow.save(state, tmp_path / "ours")
-    for found in (flow.load(tmp_path / "safetensors"), load_file(tmp_path / "ours")):
+    flow.save(state, tmp_path / "ours.safetensors")
+    ours = load_file(tmp_path / "ours.safetensors")
+    for found in (flow.load(tmp_path / "safetensors"), ours):
         same({name: found[name] for name in state}, dict(state))
     torch.save(nn.Linear(2, 3), tmp_path / "pickled")
     with pytest.raises(flow.CheckpointError, match="holds pickled objects"):
@@ -253,14 +255,33 @@ def test_what_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
         flow.save(nn.Linear(2, 2), tmp_path / "x")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(IsADirectoryError, match="is saved as one file"):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(IsADirectoryError, match=r"there is notes\.txt"):
         flow.save({}, tmp_path)
     flow.save({}, tmp_path / "new" / "x")
     assert flow.load(tmp_path / "new" / "x") == {}
 
 
+def test_directories_as_in_oneflows_tutorial(tmp_path: Path) -> None:
+    """`shutil.rmtree(DIR)` and `flow.save(graph.state_dict(), DIR)` in turn; a suffix makes a file."""
+    place = tmp_path / "graph_model"
+    for value in (1, 2):
+        flow.save({"n": value}, place)
+        assert place.is_dir()
+        assert flow.load(place) == {"n": value}
+    shutil.rmtree(place)
+    flow.save({"n": 3}, place)
+    assert flow.load(place) == {"n": 3}
+    flow.save({"n": 4}, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").is_file()
+    (tmp_path / "old").write_bytes((tmp_path / "model.pt").read_bytes())
+    flow.save({"n": 5}, tmp_path / "old")  # a file stays one
+    assert (tmp_path / "old").is_file()
+    assert flow.load(tmp_path / "old") == {"n": 5}
+
+
 def test_damaged_files(tmp_path: Path) -> None:
-    path = tmp_path / "x"
+    path = tmp_path / "x.pt"
     flow.save(Small().state_dict(), path)
     data = path.read_bytes()
     for at in [*range(0, len(data), 41), len(data) - 1]:

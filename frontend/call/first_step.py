@@ -275,6 +275,7 @@ def make_first_step(
     parts: Sequence[BoundCall],
     optimizers: Sequence[Optimizer],
     scaler: Any,
+    stacked: bool = False,
 ) -> FirstStep:
     """Forward and backward op by op, for each micro-batch in `parts`, then the optimizers' own
     first step, on copies of what they update."""
@@ -301,7 +302,7 @@ def make_first_step(
                 now[out.alias] = value.clone()
         grads = [g / len(parts) for g in results[len(results) - len(parameters) :]]
         totals = [t + g for t, g in zip(totals, grads)] if totals else grads
-        joined = joined or [Joined(r, len(parts)) for r in results[:returned]]
+        joined = joined or [Joined(r, len(parts), stacked) for r in results[:returned]]
         for whole, result in zip(joined, results):
             whole.add(result, k)
     outputs = unflatten(trace, [whole.result() for whole in joined])

@@ -53,7 +53,8 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
     latter (IR, kernels, memory) is said of the program that every micro-batch runs."""
     if trace.parts is None:
         return executor.compile_trace(trace, options)
-    _check_results(trace)
+    if not trace.stacked:
+        _check_results(trace)
     compiled = [executor.compile_trace(part, options) for part in trace.parts]
     buffers = {id(buffer) for _, buffer in trace.kept}
     kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
@@ -78,6 +79,7 @@ def split_of(trace: Trace) -> Split:
         [at[i.value] for i in first.inputs if i.role == "input" and i.value.shape],
         [at[i.value] for i in first.inputs if i.role == "gradient"],
         sum(o.alias is None for o in first.outputs),
+        trace.stacked,
     )
 
 
@@ -89,5 +91,5 @@ def _check_results(trace: Trace) -> None:
                 raise GraphTraceError(
                     f"{trace.name}: build() returns a single bool, of which there would be one for "
                     "each micro-batch (set_gradient_accumulation_steps). Return a count (.sum()), "
-                    "or a tensor with one for each sample."
+                    "a tensor with one for each sample, or set stack_scalars=True."
                 )

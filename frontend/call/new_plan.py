@@ -92,7 +92,7 @@ def _first_step(
     current().phase("first step")
     whole([i.tensor for i in needed.trace.inputs], request.optimizers)
     with held():
-        made = make_first_step(needed, parts, request.optimizers, request.scaler)
+        made = make_first_step(needed, parts, request.optimizers, request.scaler, request.stacked)
     current().phase("trace")
     return made
 

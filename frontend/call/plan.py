@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from gflow.execution.executor import Compiled
 from gflow.tracing.data.global_tensors import global_tensor, local_of
-from gflow.tracing.data.sizes import Dynamic, size_of
+from gflow.tracing.data.sizes import Dynamic, size_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef
 from gflow.tracing.reads.state import StateGuard
@@ -140,6 +140,22 @@ class Plan:
                 seeds.undo()
             raise
         return self.results(results)
+
+    def blank_results(self, leaves: Sequence[Any]) -> Any:
+        """What a call with these leaves returns, with zeros for its tensors; of a graph of global tensors, each rank's
+        part."""
+        trace = self.trace
+        if self.dynamic is not None:
+            trace = with_size(trace, size_of(self.dynamic, leaves))
+        count = trace.micro_batches
+        found = []
+        for out in trace.outputs:
+            if out.alias is None:
+                v = out.value
+                first = v.shape[:1] or ((1,) if trace.stacked else ())
+                shape = (*(count * rows for rows in first), *v.shape[1:])
+                found.append(torch.zeros(shape, dtype=v.dtype, device=v.device))
+        return unflatten(trace, found)
 
     def _ran(self, updated: list[torch.Tensor], seeds: Any) -> None:
         """What follows a run. Given up in the middle, it can be done again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch.distributed as dist
 
@@ -31,3 +32,12 @@ def get_node_size() -> int:
     return max(
         1, get_world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", str(get_world_size())))
     )
+
+
+def __getattr__(name: str) -> Any:
+    # start-up: loaded where a name is missing
+    from gflow.oneflow.refused import ENV
+
+    if name in ENV:
+        raise AttributeError(f"gflow.env.{name} {ENV[name]}")
+    raise AttributeError(f"gflow.env has no {name!r}")

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch.nn
 
+#: OneFlow's modules that PyTorch does not have
+_OWN = ("QuickGELU", "RMSLayerNorm", "SquareReLU")
+
 
 def __getattr__(name: str) -> Any:
     if name == "Graph":
@@ -15,6 +18,10 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = Graph
         return Graph
+    if name in _OWN:
+        value = getattr(importlib.import_module("gflow.oneflow.functions"), name)
+        globals()[name] = value
+        return value
     if name == "graph":
         return importlib.import_module(".graph", __name__)
     try:
@@ -23,12 +30,15 @@ def __getattr__(name: str) -> Any:
         try:
             return importlib.import_module(f"torch.nn.{name}")
         except ModuleNotFoundError:
+            refused = importlib.import_module("gflow.oneflow.refused").NN
+            if name in refused:
+                raise AttributeError(f"gflow.nn.{name} {refused[name]}") from None
             raise AttributeError(f"neither gflow.nn nor torch.nn has {name!r}") from None
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({"Graph", "graph", *dir(torch.nn)})
+    return sorted({"Graph", "graph", *_OWN, *dir(torch.nn)})
 
 
 __all__ = [

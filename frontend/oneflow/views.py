@@ -16,7 +16,8 @@ import torch
 
 from gflow.errors import GraphError
 from gflow.tracing.context.location import here
-from gflow.tracing.program.module_config import OlderSpelling, settings_of
+from gflow.tracing.program.graph_blocks import reached
+from gflow.tracing.program.module_config import GraphModule, OlderSpelling, settings_of
 from gflow.tracing.program.unwrapped import View, unwrapped
 
 
@@ -58,6 +59,8 @@ class ModuleView(View):
         the module's own `to`."""
         if args == (torch.nn.Module,) and not kwargs:
             return self._held
+        if args == (GraphModule,) and not kwargs:
+            reached(self._held, self._path)
         return self._held.to(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,6 +79,8 @@ class ModuleView(View):
         )
 
     def _seen(self, value: Any, name: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            reached(value, f"{self._path}.{name}")
         return view(value, f"{self._path}.{name}") if isinstance(value, torch.nn.Module) else value
 
     # what Python looks up in the class

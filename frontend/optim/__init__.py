@@ -1,4 +1,5 @@
-"""`torch.optim`, with more learning rate schedulers in `lr_scheduler`."""
+"""`torch.optim`, whose optimizers also take OneFlow's arguments, with `LAMB`, and more learning rate schedulers in
+`lr_scheduler`."""
 
 from __future__ import annotations
 
@@ -7,10 +8,15 @@ from typing import Any
 
 import torch.optim
 
+_OWN = ("LAMB", "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "RMSprop")
+
 
 def __getattr__(name: str) -> Any:
     if name == "lr_scheduler":
         return importlib.import_module(".lr_scheduler", __name__)
+    if name in _OWN:
+        # start-up: tracing is loaded by the first use of what needs it
+        return getattr(importlib.import_module(".optimizers", __name__), name)
     try:
         return getattr(torch.optim, name)
     except AttributeError:
@@ -18,7 +24,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return dir(torch.optim)
+    return sorted({*_OWN, *dir(torch.optim)})
 
 
 __all__ = [n for n in getattr(torch.optim, "__all__", dir(torch.optim)) if not n.startswith("_")]
+__all__ += ["LAMB"]

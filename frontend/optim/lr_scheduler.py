@@ -1,4 +1,4 @@
-"""`torch.optim.lr_scheduler`, with OneFlow's `WarmupLR`, `CosineDecayLR` and `PolynomialLR`."""
+"""`torch.optim.lr_scheduler`, with OneFlow's arguments, and its `WarmupLR`, `CosineDecayLR` and `PolynomialLR`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import Any
 from torch.optim import lr_scheduler as _torch
 
 from gflow.runtime.lr_scheduler import CosineDecayLR, PolynomialLR, WarmUpLR, WarmupLR
-
-_OWN = ("CosineDecayLR", "PolynomialLR", "WarmUpLR", "WarmupLR")
+from gflow.runtime.stepped_schedulers import (
+    ChainedScheduler,
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiplicativeLR,
+    MultiStepLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -24,5 +36,23 @@ def __dir__() -> list[str]:
     return sorted({*_OWN, *dir(_torch)})
 
 
-__all__ = ["CosineDecayLR", "PolynomialLR", "WarmUpLR", "WarmupLR"]
+__all__ = [
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecayLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+    "WarmUpLR",
+    "WarmupLR",
+]
+_OWN = frozenset(__all__)
 __all__ += [n for n in getattr(_torch, "__all__", dir(_torch)) if n not in _OWN and n[0] != "_"]

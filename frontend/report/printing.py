@@ -150,12 +150,12 @@ def graph_tensors(trace: Trace) -> tuple[Infos, Infos]:
     returned = [trace.outputs[x.index].value for x in trace.out_leaves if isinstance(x, OutputRef)]
     count = trace.micro_batches
     inputs = [_info(v, count) for _, v in sorted(given.items())]
-    return inputs, [_info(v, count, lazy=True) for v in returned]
+    return inputs, [_info(v, count, True, trace.stacked) for v in returned]
 
 
-def _info(value: TraceValue, count: int, lazy: bool = False) -> TensorInfo:
-    """count: how many micro-batches make the whole."""
-    shape = value.shape
+def _info(value: TraceValue, count: int, lazy: bool = False, stacked: bool = False) -> TensorInfo:
+    """count: how many micro-batches make the whole. stacked: of single numbers as well."""
+    shape = value.shape or ((1,) if stacked else ())
     if count > 1:
         shape = (*(count * size for size in shape[:1]), *shape[1:])
     return TensorInfo(shape, value.dtype, value.device, lazy=lazy)

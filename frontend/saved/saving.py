@@ -41,7 +41,8 @@ def save(
         obj: nested dicts, lists and tuples of tensors and plain data, like what `state_dict()` gives;
             or a graph that has been called, which becomes a directory that `gflow.load` and
             `gflow-run` can run without the model's code.
-        path: the file or directory.
+        path: the file or directory. A state dict becomes a file where the path has a suffix (`"model.pt"`) or a
+            file is there, and otherwise a directory with one file in it, as in OneFlow.
         target: for a graph, the device to save for; what it was compiled for without it.
         key: for a graph, signs it: at least 16 bytes, or the path of a file that holds them and that
             nobody else may read. `gflow.load(..., key=...)` refuses what isn't signed with it.
@@ -132,6 +133,8 @@ def load(
             raise CheckpointError("only directories of graphs are signed; a key was given")
         return _from_bytes(path.read(), "the file", map_location)
     place = Path(path)
+    if (inner := place / checkpoint.IN_DIRECTORY).is_file() and key is None:
+        place = inner
     if place.is_dir():
         return load_saved(place, native, key)
     if key is not None:

@@ -441,11 +441,34 @@ class Tracing:
     def _warn_of_no_gradients(self) -> None:
         """A training graph that trains nothing."""
         file, line = self.locator.home
+        own = [self._called(p) for o in self.optimizers for p in _parameters(o)]
+        others = [
+            self.parameter_names.get(id(s.real), "a tensor of no module")
+            for s in self.rewrites.stand_ins.values()
+            if s.wrapper.requires_grad and s.wrapper.is_leaf and s.wrapper.grad is not None
+        ]
         text = (
             f"{self.name} has an optimizer, but none of its parameters has a gradient after build(): a call "
-            "updates nothing. Call backward() on the loss in build()."
+            "updates nothing. "
         )
+        if others:
+            text += (
+                f"backward() gave gradients to {_some(others)}; the optimizer has {_some(own)}, which the loss "
+                "does not depend on. Make the optimizer from the parameters of the modules that build() calls."
+            )
+        else:
+            text += "Call backward() on the loss in build()."
         warnings.warn_explicit(text, UserWarning, file, line)
+
+    def _called(self, parameter: torch.Tensor) -> str:
+        """A parameter of an optimizer, as a message names it."""
+        name = self.parameter_names[id(parameter)]
+        foreign = name.startswith("optimizer.")
+        return (
+            f"{name} of shape {list(parameter.shape)} (of no module of the graph)"
+            if foreign
+            else name
+        )
 
     def _histories(self) -> list[TraceInput]:
         """Arguments and kept tensors that `build()` has given the history of a gradient."""
@@ -646,7 +669,7 @@ class Tracing:
         return outputs
 
     def _divide(self, trace: Trace, first: Trace, updates: list[TraceOutput]) -> None:
-        trace.micro_batches = self.micro_batches
+        trace.micro_batches, trace.stacked = self.micro_batches, self.request.stacked
         trace.parts = divide_micro_batches(trace, first, updates)
         ops, outputs = ([x for part in trace.parts for x in getattr(part, a)] for a in _PARTS)
         trace.ops, trace.outputs = ops, [replace(o) for o in outputs]
@@ -768,6 +791,12 @@ def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """The first few of some names."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _describe_here(locator: Locator) -> str:

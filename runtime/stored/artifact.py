@@ -256,6 +256,8 @@ class _Variant:
         infos = []
         for n, name in names.items():
             shape = results[n].type.shape
+            if self.split is not None and self.split.stacked:
+                shape = shape or (1,)
             whole = (*(count * rows for rows in shape[:1]), *shape[1:])
             infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
         return infos

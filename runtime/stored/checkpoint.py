@@ -22,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 
 from ..tensors import dtype_named
-from .atomic import new_file
+from .atomic import new_directory, new_file
 
 FORMAT, VERSION = "gflow-checkpoint", 1
 
@@ -34,18 +34,31 @@ class CheckpointError(ValueError):
     """A file that is damaged, of another kind, or from a later version."""
 
 
+#: the file in a directory that holds a checkpoint
+IN_DIRECTORY = "checkpoint.safetensors"
+
+
 def save(tree: Any, path: Path) -> None:
-    """Write a checkpoint. Killed at any moment, the old file or the new one is whole.
+    """Write a checkpoint: to a file, or, where there is a directory or nothing at a path without a suffix, to a
+    directory that holds the file. Killed at any moment, the old one or the new one is whole.
 
     Raises:
         TypeError: something in it is neither a tensor nor plain data.
-        IsADirectoryError: `path` is one.
+        IsADirectoryError: `path` is a directory that holds other files.
     """
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; a state dict is saved as one file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as temporary:
-        write(tree, temporary)
+    if path.is_dir():
+        if others := sorted({f.name for f in path.iterdir()} - {IN_DIRECTORY}):
+            raise IsADirectoryError(
+                f"{path} is a directory that holds no checkpoint alone (there is {others[0]}), so it is not replaced; "
+                "save to a new path"
+            )
+    elif path.suffix or path.exists():
+        with new_file(path) as temporary:
+            write(tree, temporary)
+        return
+    with new_directory(path) as folder:
+        write(tree, folder / IN_DIRECTORY)
 
 
 def write(tree: Any, path: Path) -> None:

@@ -89,7 +89,9 @@ def _split(value: Any) -> bool:
     if value is None:
         return True
     fields = {"count", "forward", "update", "inputs", "sums", "results"}
-    if type(value) is not dict or value.keys() != fields:
+    if type(value) is not dict or value.keys() - {"stacked"} != fields:
+        return False
+    if type(value.get("stacked", False)) is not bool:
         return False
     lists = (value[name] for name in ("forward", "update", "inputs", "sums"))
     return (

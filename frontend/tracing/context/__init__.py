@@ -1,5 +1,6 @@
 """What is known while a graph is traced: the thread, who watches, module scopes, source locations, ranks.
 
+checked_values        checks of values that authors give to switches
 collector             python's cyclic garbage collector, out of the way of compilation
 debug_settings        what is printed while a graph is built, as data
 deprecated_spellings  spellings of OneFlow's earlier documents: they work, and each warns once

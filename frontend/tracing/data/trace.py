@@ -31,7 +31,8 @@ class Trace:
     buffers in which the step leaves their gradients.
 
     With `micro_batches`, the inputs are those of one; `parts` are what each micro-batch runs, and
-    what runs after the last, over a part of `inputs` each. `ops` are those of both.
+    what runs after the last, over a part of `inputs` each. `ops` are those of both. `stacked`: single numbers
+    come as tensors of one for each micro-batch.
 
     `proven`: ops whose values another program, which runs before, has found good.
 
@@ -58,6 +59,7 @@ class Trace:
     unscaled: list[int] = field(default_factory=list)
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     micro_batches: int = 1
+    stacked: bool = False
     parts: tuple[Trace, Trace] | None = None
     size: Symbol | None = None
     views: list[View] = field(default_factory=list)

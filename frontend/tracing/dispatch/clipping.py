@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,16 +19,21 @@ MAX_NORM, NORM_TYPE = "clip_grad_max_norm", "clip_grad_norm_type"
 _get_total_norm = clip_grad._get_total_norm
 
 
-def clip_groups(groups: Sequence[dict[str, Any]]) -> None:
+def clip_groups(groups: Sequence[dict[str, Any]], error_if_nonfinite: bool = False) -> None:
     """Scale the gradients of each group with a `clip_grad_max_norm` down to that norm; the kind of
-    norm is the group's `clip_grad_norm_type`, 2 where it has none."""
+    norm is the group's `clip_grad_norm_type`, 2 where it has none. -inf is the least magnitude of all
+    elements; 0 counts, as `torch.linalg.vector_norm` does, first elements and then tensors.
+
+    Raises:
+        RuntimeError: `error_if_nonfinite`, and a norm is inf or nan.
+    """
     for group in groups:
         if group.get(MAX_NORM) is not None:
             norm_type = float(group.get(NORM_TYPE, 2.0))
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if gradients:
                 # clip_grad_norm_ itself makes a constant of the norm
-                total = _get_total_norm(gradients, norm_type)
+                total = _get_total_norm(gradients, norm_type, error_if_nonfinite)
                 factor = torch.clamp(group[MAX_NORM] / (total + 1e-6), max=1.0)
                 for gradient in gradients:
                     gradient.mul_(factor.to(gradient.dtype))
@@ -39,8 +45,10 @@ def clip_problem(optimizer: torch.optim.Optimizer) -> str | None:
         norm, kind = group.get(MAX_NORM), group.get(NORM_TYPE, 2.0)
         if norm is not None and (not _is_number(norm) or not norm > 0):
             return f"{MAX_NORM} of parameter group {i} is a number above 0; got {norm!r}"
-        if not _is_number(kind) or not kind > 0:
-            return f"{NORM_TYPE} of parameter group {i} is a number above 0 or inf; got {kind!r}"
+        if isinstance(kind, str) and kind in ("inf", "-inf"):
+            kind = float(kind)
+        if not _is_number(kind) or not (kind >= 0 or kind == -math.inf):
+            return f"{NORM_TYPE} of parameter group {i} is a number from 0 on, inf or -inf; got {kind!r}"
         if norm is None and NORM_TYPE in group:
             return f"parameter group {i} has a {NORM_TYPE} and no {MAX_NORM}; add it"
     return None

@@ -1,8 +1,8 @@
-"""Optimizers of embeddings whose gradients are sparse: a step changes only the rows that were
-looked up, and the state that belongs to them.
+"""Optimizers of tables whose gradients are sparse: a step changes only the rows that were looked up
+(by embeddings, gather, index_select or `w[i]`), and the state that belongs to them.
 
-Gradients in a graph are dense. Which rows were looked up is found in the trace: the backward of an
-embedding names its indices.
+Gradients in a graph are dense. Which rows were looked up is found in the trace: the backward of a
+look-up names its indices.
 """
 
 from __future__ import annotations
@@ -40,6 +40,23 @@ _BACKWARDS = {
     aten.embedding_dense_backward.default: 3,
     aten._embedding_bag_backward.default: 11,
 }
+#: backwards of gather, index_select and w[i] along dimension 0: they add to zeros
+_ADDITIONS = {
+    aten.scatter_add.default,
+    aten.index_add.default,
+    aten.index_put.default,
+}
+_LOOK_UPS = {
+    aten.embedding.default,
+    aten._embedding_bag.default,
+    aten.gather.default,
+    aten.index_select.default,
+    aten.index.Tensor,
+    aten.select.int,
+}
+#: those of them that look up along a dimension
+_ALONG = {aten.gather.default, aten.index_select.default, aten.select.int}
+_ZEROS = {aten.full.default, aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default}
 
 
 def run_step(optimizer: torch.optim.Optimizer) -> None:
@@ -116,7 +133,8 @@ class SparseStep:
             raise GraphTraceError(
                 f"{name} ({type(optimizer).__name__}) is a sparse optimizer: it updates the rows of "
                 f"embeddings that a step looks up, but none of its parameters ({names[0]}{more}) is looked "
-                "up. Leave is_sparse out, or give the weights of nn.Embedding to it."
+                "up. Leave is_sparse out, or give it the weights that nn.Embedding, gather, index_select or "
+                "weight[index] read rows of."
             )
         for parameter in trained:
             gradient: Any = session.rewrites.wrapper_of(parameter).grad
@@ -126,7 +144,7 @@ class SparseStep:
             elif isinstance(optimizer, torch.optim.SparseAdam):
                 raise GraphTraceError(
                     f"{name} (SparseAdam): the gradient of {session.parameter_names[id(parameter)]} "
-                    "is dense: the parameter is used for more than nn.Embedding's look-ups. Use "
+                    "is dense: the parameter is used for more than look-ups of rows. Use "
                     "Adam for it."
                 )
 
@@ -163,18 +181,18 @@ def _tables(session: Any) -> set[int]:
     looked_up = {
         op.args[0]
         for op in session.recorder.ops
-        if op.func in (aten.embedding.default, aten._embedding_bag.default)
+        if op.func in _LOOK_UPS and (op.func not in _ALONG or op.args[1] == 0)
     }
     inputs = session.recorder.inputs
     return found | {id(i.tensor) for i in inputs if i.tensor is not None and i.value in looked_up}
 
 
 def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[TraceOp] | None:
-    """The embeddings' backwards that a gradient is the sum of; None where there is more to it."""
+    """The backwards of look-ups that a gradient is the sum of; None where there is more to it."""
     op = made.get(gradient)
     if op is None:
         return None
-    if op.func in _BACKWARDS:
+    if op.func in _BACKWARDS or _adds_rows(made, op):
         return [op]
     if op.func not in _ROWWISE:
         return None
@@ -191,12 +209,39 @@ def _lookups(made: dict[TraceValue, TraceOp], gradient: TraceValue) -> list[Trac
     return found
 
 
+def _adds_rows(made: dict[TraceValue, TraceOp], op: TraceOp) -> bool:
+    """Whether an op is the backward of a look-up of rows that no embedding makes."""
+    if op.func is aten.select_backward.default:
+        return bool(op.args[2] == 0)
+    base = made.get(op.args[0]) if op.func in _ADDITIONS else None
+    if base is None or base.func not in _ZEROS:
+        return False
+    if base.func is aten.full.default and base.args[1] != 0:
+        return False
+    if op.func is aten.index_put.default:
+        first = op.args[1][0]
+        return first is not None and first.dtype != torch.bool
+    return bool(op.args[1] == 0)
+
+
+def _index(session: Any, op: TraceOp, rows: int) -> tuple[Any, int]:
+    """The numbers of the rows that an op's gradient belongs to, and the one that is padding (none: -1)."""
+    if op.func in _BACKWARDS:
+        at = _BACKWARDS[op.func]
+        return op.args[1], op.args[at] if len(op.args) > at else -1
+    if op.func is aten.select_backward.default:
+        row = op.args[3] % rows
+        return _emit(session, aten.full.default, ([1], row), (1,), torch.int64), -1
+    index = op.args[1][0] if op.func is aten.index_put.default else op.args[2]
+    # w[-1] is the last row
+    return _emit(session, aten.remainder.Scalar, (index, rows), index.shape, index.dtype), -1
+
+
 def _rows(session: Any, ops: Sequence[TraceOp], rows: int) -> TraceValue:
     """Which rows were looked up, as bools."""
     counts = _emit(session, aten.full.default, ([rows], 0.0), (rows,), torch.float32)
     for op in ops:
-        at = _BACKWARDS[op.func]
-        index, padding = op.args[1], op.args[at] if len(op.args) > at else -1
+        index, padding = _index(session, op, rows)
         count = math.prod(index.shape)
         flat = _emit(session, aten.view.default, (index, [count]), (count,), index.dtype)
         used = _emit(session, aten.ne.Scalar, (flat, padding), (count,), torch.bool)

@@ -2,6 +2,7 @@
 
 collectives    collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses
 data_parallel  data-parallel modules in `build()`: what `DistributedDataParallel` does by hooks, as ops of the graph
+graph_blocks   what OneFlow's `GraphModule` and `GraphTensor` say of themselves: names in a graph, and kind
 interpreter    run a trace op by op with PyTorch
 module_config  what graphs do with one module of a model: `BlockConfig`, and how authors reach it
 modules        the modules of a graph: their dotted names, parameters and buffers

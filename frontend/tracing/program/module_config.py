@@ -26,6 +26,7 @@ from gflow.tracing.context.deprecated_spellings import warn_older
 
 from ..context.location import here, is_user_code
 from ..context.ranks import world_size
+from .graph_blocks import GraphBlock
 
 
 @dataclass
@@ -89,8 +90,16 @@ def _check_stage(where: str) -> None:
         )
 
 
-class GraphModule(BlockConfig):
+class GraphModule(BlockConfig, GraphBlock):
     """A module as graphs see it: `module.to(GraphModule)` gives its settings."""
+
+    def _held(self) -> Any:
+        return self._module()  # type: ignore[attr-defined]
+
+    @property
+    def stage_placement(self) -> Any:
+        """The devices of the module's pipeline stage, as `placement`."""
+        return self.placement
 
     @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
     def __torch_function__(
@@ -173,6 +182,7 @@ def settings_of(module: torch.nn.Module) -> GraphModule:
     if found is None or found[0]() is not module:
         key = id(module)
         found = (weakref.ref(module, lambda _: _settings.pop(key, None)), GraphModule())
+        object.__setattr__(found[1], "_module", found[0])
         _settings[key] = found
     return found[1]
 

@@ -1,0 +1,123 @@
+"""Attributes of a graph: modules, and lists, tuples and dicts of them, are kept apart and seen through views outside of
+`build()`. Names that `Graph` defines are refused, and names that only modules have say what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+
+from gflow.errors import GraphAttributeError, GraphError
+from gflow.tracing.context.location import here
+from gflow.tracing.program.unwrapped import unwrapped
+
+from .refused import GRAPH
+from .views import view_of
+
+
+class Attributes:
+    """The part of `Graph` that holds what authors assign to it."""
+
+    _own_names: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for key, value in vars(cls).items():
+            if key in cls._own_names and not (callable(value) or hasattr(value, "__get__")):
+                raise GraphError(_taken(cls.__name__, key))
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        value = unwrapped(value)
+        state: Any = self.__dict__.get("_state")
+        if key in self._own_names and self._is_own(key, value):
+            raise GraphError(_taken(type(self).__name__, key))
+        if state is not None:
+            state.names[key] = None
+            state.modules.pop(key, None)
+        if state is None or not modules_in(key, value) or _has_setter(self, key):
+            object.__setattr__(self, key, value)
+        else:
+            self.__dict__.pop(key, None)
+            state.modules[key] = value
+        if state is None or state.table is None or state.building:
+            return
+        if isinstance(value, (torch.nn.Module, torch.Tensor)):
+            state.table = state.marks = None
+            state.plans.clear()
+
+    def _is_own(self, key: str, value: Any) -> bool:
+        """Whether a name is gflow's, and no subclass has made it its own."""
+        if key == "build":  # a program may be chosen by assignment
+            return not callable(value) or isinstance(value, torch.nn.Module)
+        found = next((vars(c)[key] for c in type(self).__mro__ if key in vars(c)), None)
+        return found is self._own_names[key]
+
+    def __getattr__(self, key: str) -> Any:
+        # attributes that are modules, or hold some: themselves in `build()`, views elsewhere
+        state: Any = self.__dict__.get("_state")
+        if state is None or key not in state.modules:
+            kind = type(self).__name__
+            if key in GRAPH:
+                text = f"{here()}: {kind}.{key} {GRAPH[key]}."
+                raise GraphAttributeError(text)
+            raise AttributeError(f"{kind!r} object has no attribute {key!r}", name=key, obj=self)
+        held = state.modules[key]
+        return held if state.building else view_of(held, f"graph.{key}")
+
+    def __delattr__(self, key: str) -> None:
+        state: Any = self.__dict__.get("_state")
+        if state is None or state.modules.pop(key, None) is None:
+            object.__delattr__(self, key)
+        elif state.table is not None:
+            state.table = state.marks = None
+            state.plans.clear()
+
+    def __dir__(self) -> Iterable[str]:
+        state: Any = self.__dict__.get("_state")
+        return sorted({*object.__dir__(self), *(state.modules if state else ())})
+
+    def _roots(self) -> dict[str, torch.nn.Module]:
+        state: Any = self._checked()  # type: ignore[attr-defined]
+        others = vars(self)
+        roots: dict[str, torch.nn.Module] = {}
+        for name in {**state.names, **others}:
+            roots.update(modules_in(name, state.modules.get(name, others.get(name))))
+        return roots
+
+
+def own_names(graph: type) -> dict[str, Any]:
+    """The names that a class of graphs has, and `config`, with what they are in the class."""
+    found = {
+        name: value
+        for kind in reversed(graph.__mro__[:-1])
+        for name, value in vars(kind).items()
+        if not name.startswith("__")
+    }
+    return {**found, "config": None}
+
+
+def _taken(kind: str, key: str) -> str:
+    instead = f"{key}_module" if not key.startswith("_") else f"my{key}"
+    return (
+        f"{here()}: {kind}.{key} is a name of gflow's graphs (nn.Graph.{key}), so an attribute cannot have it; give it "
+        f"another one, {instead} for example. Modules inside of modules can have any name."
+    )
+
+
+def modules_in(name: str, value: Any) -> dict[str, torch.nn.Module]:
+    """An attribute's modules: itself, or those in lists, tuples and dicts, by their names."""
+    if isinstance(value, torch.nn.Module):
+        return {name: unwrapped(value)}
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    elif isinstance(value, Mapping):
+        items = value.items()
+    return {n: m for key, item in items for n, m in modules_in(f"{name}.{key}", item).items()}
+
+
+def _has_setter(graph: object, key: str) -> bool:
+    """Whether the class says what assigning an attribute does, as a property."""
+    return hasattr(getattr(type(graph), key, None), "__set__")

@@ -1,0 +1,139 @@
+"""What OneFlow's `GraphModule` and `GraphTensor` say of themselves: their names in a graph, and their kind.
+
+Names are known of what was reached through a graph's attribute (`graph.model.fc.weight`); the same module in two graphs
+has the name that it had last.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from gflow.errors import GraphAttributeError, GraphError
+
+from ..context.location import here
+from ..context.ranks import world_size
+
+#: id of a module or tensor → itself, and its path in a graph
+_paths: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+
+def reached(held: Any, path: str) -> None:
+    """A module or tensor was reached through a graph's attribute. path: `graph.model.fc`."""
+    key = id(held)
+    _paths[key] = (weakref.ref(held, lambda _: _paths.pop(key, None)), path.partition(".")[2])
+
+
+class GraphBlock:
+    """Names of a module or tensor in a graph."""
+
+    def _held(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def type(self) -> str:
+        """MODULE, PARAMETER or BUFFER."""
+        return "MODULE"
+
+    @property
+    def name(self) -> str:
+        """The last part of its path in a graph: `weight` of `model.fc.weight`."""
+        return self._path().rpartition(".")[2]
+
+    @property
+    def name_prefix(self) -> str:
+        """The path before the name, with a dot behind it: `model.fc.` of `model.fc.weight`; "" without one."""
+        before = self._path().rpartition(".")[0]
+        return f"{before}." if before else ""
+
+    @property
+    def scope(self) -> Any:
+        """There is none: raises GraphAttributeError, which says what stands for it."""
+        raise GraphAttributeError(
+            f"{here()}: graphs have no scopes; graph.debug(2) prints each op with its module, device and sharding, and "
+            "graph.ir() has them as locations"
+        )
+
+    prev_scope = scope
+
+    def scope_context(self) -> Any:
+        """There is none: raises GraphAttributeError, as `scope`."""
+        return self.scope
+
+    def _path(self) -> str:
+        held = self._held()
+        known = _paths.get(id(held))
+        if known is None or known[0]() is not held:
+            raise GraphAttributeError(
+                f"{here()}: its name in a graph is known once it is reached through the graph's attribute: "
+                "graph.model.to(GraphModule).name, graph.model.fc.weight.to(GraphTensor).name"
+            )
+        return known[1]
+
+
+class GraphTensor(GraphBlock):
+    """A parameter or buffer as graphs see it: `tensor.to(GraphTensor)`."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._stage: tuple[int | None, Any] = (None, None)
+
+    def _held(self) -> Any:
+        return self._tensor()
+
+    @staticmethod  # of a class that is an argument itself, PyTorch takes a bound method for an old style
+    def __torch_function__(
+        func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """`tensor.to(GraphTensor)`."""
+        is_to = getattr(func, "__name__", "") == "to" and len(args) == 2 and not kwargs
+        if not is_to or args[1] is not GraphTensor:
+            return NotImplemented
+        return _blocks_of(args[0])
+
+    @property
+    def type(self) -> str:
+        """PARAMETER or BUFFER."""
+        return "PARAMETER" if isinstance(self._held(), torch.nn.Parameter) else "BUFFER"
+
+    @property
+    def stage_id(self) -> int | None:
+        """The pipeline stage that `set_stage` gave, or None."""
+        return self._stage[0]
+
+    @property
+    def stage_placement(self) -> Any:
+        """The placement that `set_stage` gave, or None."""
+        return self._stage[1]
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Put the tensor into a pipeline stage; in one process nothing is placed.
+
+        Raises:
+            GraphError: there are several ranks, on which graphs do not place stages yet.
+        """
+        if stage_id is not None and (ranks := world_size()) > 1:
+            raise GraphError(
+                f"{here()}: a tensor has a pipeline stage in a group of {ranks} ranks, and graphs do not place stages "
+                "on processes yet; leave set_stage() out"
+            )
+        self._stage = (stage_id, placement)
+
+    def __repr__(self) -> str:
+        held = self._held()
+        return f"GraphTensor({self.type}, size={tuple(held.shape)}, dtype={held.dtype})"
+
+
+#: id of a tensor → itself, and its block
+_tensors: dict[int, tuple[weakref.ref[torch.Tensor], GraphTensor]] = {}
+
+
+def _blocks_of(tensor: torch.Tensor) -> GraphTensor:
+    found = _tensors.get(id(tensor))
+    if found is None or found[0]() is not tensor:
+        key = id(tensor)
+        found = (weakref.ref(tensor, lambda _: _tensors.pop(key, None)), GraphTensor(tensor))
+        _tensors[key] = found
+    return found[1]
