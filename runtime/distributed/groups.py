@@ -7,13 +7,17 @@ that comes from a file finds its axes in a `DeviceMesh` over all ranks, which is
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch.distributed as dist
 
 from gflow.dialects.program import Ranks
 
-#: (axes and sizes of a mesh, axes of a group) → process group
-_used: dict[tuple[tuple[tuple[str, int], ...], tuple[str, ...]], Any] = {}
+#: (axes and sizes of a mesh, axes of a group) → process group. Not kept alive: `destroy_process_group()` has to end
+#: its threads, which must not outlive the interpreter
+_used: WeakValueDictionary[tuple[tuple[tuple[str, int], ...], tuple[str, ...]], Any] = (
+    WeakValueDictionary()
+)
 
 
 class GroupError(RuntimeError):
@@ -59,17 +63,16 @@ def _named(name: str) -> Any:
 
 def _along(mesh: dict[str, int], axes: tuple[str, ...]) -> Any:
     key = tuple(mesh.items()), axes
-    if key not in _used and not _make(mesh, axes):
+    group = _used.get(key)
+    if isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0:
+        group = None  # of a world that was destroyed meanwhile
+    if group is None and not _make(mesh, axes):
         told = ", ".join(f"{axis} {size}" for axis, size in mesh.items())
         raise GroupError(
             f"the program is for a mesh of {told}, and the world has {dist.get_world_size()} ranks; start as many "
             "processes as the mesh has ranks"
         )
-    group = _used[key]
-    if isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0:
-        del _used[key]  # of a world that was destroyed meanwhile
-        return _along(mesh, axes)
-    return group
+    return _used[key] if group is None else group
 
 
 def _make(mesh: dict[str, int], axes: tuple[str, ...]) -> bool:
