@@ -92,7 +92,7 @@ def measure(name: str, rounds: int, quick: bool) -> dict[str, Any]:
             graph(*inputs)
             seconds[variant].append(time.perf_counter() - start)
     return {
-        variant: {**measure_text(graph.ir()), "ms": 1e3 * median(seconds[variant])}
+        variant: {**measure_text(graph.ir(generic=True)), "ms": 1e3 * median(seconds[variant])}
         for variant, (graph, _) in graphs.items()
     }
 

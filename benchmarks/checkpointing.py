@@ -97,7 +97,7 @@ def same_time(args: argparse.Namespace, marked: dict[str, Any], plain: dict[str,
     pipeline = pipeline_for("cpu", PipelineOptions()).partition(",gflow-materialize")[0] + "))"
     allowed = marked["predicted_s"] - plain["predicted_s"]
     with make_context(), ir.Location.unknown():
-        module = ir.Module.parse(graph.ir("traced"))
+        module = ir.Module.parse(graph.ir("traced", generic=True))
         run_pipeline(module, pipeline)
         problem = read_problem(module.body.operations[0].operation.opview, "cpu")
         low, high = 0, plain["arena"]
@@ -130,7 +130,7 @@ def main(argv: list[str]) -> int:
             rows[name] = {"error": str(error).splitlines()[-1], "budget": budget}
             return
         graph, _, first = graphs[name]
-        rows[name] = {**describe(graph.ir()), "first_call_s": first, "budget": budget}
+        rows[name] = {**describe(graph.ir(generic=True)), "first_call_s": first, "budget": budget}
         rows[name]["rematerialize_s"] = graph.timings.get("gflow-rematerialize", 0.0)
         print(name, rows[name], flush=True)
 

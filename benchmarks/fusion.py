@@ -111,10 +111,10 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
             start = time.perf_counter()
             graph(*inputs)
             seconds[variant].append(time.perf_counter() - start)
-    base = measure_text(graphs["default"][0].ir("simplified"))
+    base = measure_text(graphs["default"][0].ir("simplified", generic=True))
     rows: dict[str, Any] = {"before": {"kernels": base.kernels, "bytes": base.bytes}}
     for variant, (graph, _) in graphs.items():
-        work = measure_text(graph.ir())
+        work = measure_text(graph.ir(generic=True))
         rows[variant] = {
             "kernels": work.kernels,
             "launches": work.launches,

@@ -144,7 +144,7 @@ def region_of(case: Case) -> Region:
     graph = Traced()
     graph(*inputs)
     with make_context():
-        module = ir.Module.parse(graph.ir())
+        module = ir.Module.parse(graph.ir(generic=True))
         block = module.body.operations[0].operation.regions[0].blocks[0]
         (op,) = [o.operation for o in block.operations if o.operation.name == "gflow.fused"]
         order = [ir.BlockArgument(v).arg_number for v in op.operands]

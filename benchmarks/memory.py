@@ -104,7 +104,7 @@ def measure(name: str, quick: bool) -> dict[str, Any]:
     program = graph._state.latest.compiled.run.program  # type: ignore[attr-defined]
     row["results"] = sum(r.type.nbytes for r in program.results if r.alias is None)
     row["aten"] = allocated_peak(step)
-    text = graph.ir("traced")  # type: ignore[attr-defined]
+    text = graph.ir("traced", generic=True)  # type: ignore[attr-defined]
     row["orders"] = {
         order: planned(text, PipelineOptions(straighten=order), TIMINGS if order == DEFAULT else 1)
         for order in ORDERS

@@ -50,10 +50,14 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(0)
     graph = request["graph"]
     if "count" in request:
-        return {"ops": [count_ops(first_call(graph, n).ir("traced")) for n in request["count"]]}
+        return {
+            "ops": [
+                count_ops(first_call(graph, n).ir("traced", generic=True)) for n in request["count"]
+            ]
+        }
     if graph in MODELS:
         made = first_call(graph, request["units"])
-        text, outside = made.ir("traced"), dict(made.timings)
+        text, outside = made.ir("traced", generic=True), dict(made.timings)
     else:
         text = make_mixture(request["units"])
         outside = {"load": load(text)}

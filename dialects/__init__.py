@@ -17,6 +17,7 @@ sharding    sharding rules: which dimensions of an op's operands and results are
 types       tensor types as plain data, and their way to and from MLIR types
 verify      the verifier of every op: operand count, attributes, then the shape rule's result types
 ops/        the table of all ops of the dialect
+assembly/   the form of the dialect that people read, and its way back to the generic one
 aten/       ATen overloads: calls as text, and which of them are collectives
 program/    what the compiler hands to the runtime, as plain data, and its JSON
 """

@@ -69,7 +69,12 @@ def flags(rng: random.Random) -> list[str]:
 
     ours = [f"--{name}" for name in our_passes()]
     upstream = ["--cse", "--canonicalize", "--symbol-dce", "--inline", "--sccp", "--trivial-dce"]
-    printed = ["--mlir-print-op-generic", "--mlir-print-debuginfo", "--mlir-print-local-scope"]
+    printed = [
+        "--mlir-print-op-generic",
+        "--pretty",
+        "--mlir-print-debuginfo",
+        "--mlir-print-local-scope",
+    ]
     kind = rng.randrange(14)
     if kind == 12:
         return [_pipeline(rng, ours)]

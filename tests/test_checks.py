@@ -178,7 +178,7 @@ def test_a_value_is_checked_once() -> None:
     graph = Look()
     graph(torch.randn(3, 4), torch.tensor([0, 2]))
     # as a row, as an element, and from either end; gradients check nothing anew
-    assert graph.ir().count('"gflow.check"') == 1
+    assert graph.ir(generic=True).count('"gflow.check"') == 1
 
 
 def test_positions_that_a_program_makes_itself_are_not_checked() -> None:
@@ -188,7 +188,7 @@ def test_positions_that_a_program_makes_itself_are_not_checked() -> None:
 
     graph = Positions()
     graph(torch.randn(3, 4))
-    assert '"gflow.check"' not in graph.ir()
+    assert '"gflow.check"' not in graph.ir(generic=True)
 
 
 @pytest.mark.parametrize("backend", ["compile", "torch.compile"])

@@ -52,12 +52,12 @@ class Call(nn.Module):
 
 
 def kinds(graph: Step) -> int:
-    return graph.ir("planned").count('kind = "contraction"')
+    return graph.ir("planned", generic=True).count('kind = "contraction"')
 
 
 def kernels(graph: Step) -> int:
     """Operations of the planned function, those inside of kernels left out."""
-    return len(re.findall(r"^    %", graph.ir("planned"), re.MULTILINE))
+    return len(re.findall(r"^    %", graph.ir("planned", generic=True), re.MULTILINE))
 
 
 INFERENCE = {

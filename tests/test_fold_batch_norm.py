@@ -60,7 +60,7 @@ def arithmetic(graph: Infer) -> int:
     """Operations of the planned program."""
     context = make_context()
     with context:
-        module = ir.Module.parse(graph.ir())
+        module = ir.Module.parse(graph.ir(generic=True))
         block = module.body.operations[0].operation.regions[0].blocks[0]
         return sum(cost_of(op.operation).flops for op in block.operations)
 

@@ -66,29 +66,29 @@ def test_ir_and_timings(graph: Step) -> None:
     texts = {}
     for stage in ("traced", "checkpointed", "laid-out", "simplified", "fused", "scheduled",
                   "materialized", "planned"):  # fmt: skip
-        text = texts[stage] = graph.ir(stage)
+        text = texts[stage] = graph.ir(stage, generic=True)
         assert "func.func @" in text
         assert "model.fc.weight" in text
         fused = stage in ("fused", "scheduled", "materialized", "planned")
         assert ("gflow.fused" in text) == fused
         assert ("gflow.arena_size" in text) == (stage == "planned")
-    assert graph.ir() == texts["planned"]
+    assert graph.ir(generic=True) == texts["planned"]
     assert {"trace", "lower", "load"} <= set(graph.timings)
     assert all(seconds >= 0 for seconds in graph.timings.values())
     with pytest.raises(
         flow.GraphError, match=r"test_inspection.py:\d+: ir\(\) takes a stage: .*'fused'"
     ):
-        graph.ir("optimized")
+        graph.ir("optimized", generic=True)
     with pytest.raises(flow.GraphError, match="gflow-amp is not among this graph's passes"):
-        graph.ir("mixed")
+        graph.ir("mixed", generic=True)
 
 
 def test_ir_is_that_of_the_latest_signature() -> None:
     graph = Step(False)
     graph(torch.ones(4, 6))
     graph(torch.ones(5, 6))
-    assert "tensor<5x6xf32>" in graph.ir()
-    assert "tensor<5x6xf32>" in graph.ir("fused")
+    assert "tensor<5x6xf32>" in graph.ir(generic=True)
+    assert "tensor<5x6xf32>" in graph.ir("fused", generic=True)
 
 
 def test_stages_of_pipelines() -> None:
@@ -234,7 +234,7 @@ def test_explain_memory_budget() -> None:
     graph = Deep()
     graph.config.set_memory_budget(0.6)
     graph(torch.ones(256, 16))
-    assert "gflow.rematerialized" in graph.ir("rematerialized")
+    assert "gflow.rematerialized" in graph.ir("rematerialized", generic=True)
     found = graph.explain()
     assert {r.why for r in found.recomputed} == {"the memory budget"}
     assert "memory budget" in found.notes[0]

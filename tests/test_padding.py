@@ -53,4 +53,4 @@ def test_like_eager(pad: tuple[int, ...], kept: int, groups: int) -> None:
         torch.testing.assert_close(
             graph.grad(f"model.{name}"), parameter.grad, rtol=1e-4, atol=1e-5
         )
-    assert graph.ir("fused").count('"gflow.pad"') == kept
+    assert graph.ir("fused", generic=True).count('"gflow.pad"') == kept

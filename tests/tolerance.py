@@ -41,4 +41,4 @@ def narrowest(text: str) -> torch.dtype:
 
 def of_graph(graph: Any, factor: float = 1.0) -> dict[str, float]:
     """`rtol` and `atol` of a graph's results."""
-    return tolerances(narrowest(graph.ir("traced")), factor)
+    return tolerances(narrowest(graph.ir("traced", generic=True)), factor)

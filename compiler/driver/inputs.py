@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from pathlib import Path
 
 from gflow.dialects import limits, marks, mesh
+from gflow.dialects.assembly import AssemblyError, is_assembly, to_generic
 from gflow.dialects.mlir import ir
-from gflow.dialects.ops import OPS
 
 from ..ir.diagnostics import Diagnostic, at_operation, collect
 
@@ -79,7 +78,8 @@ def check_writable(name: str) -> None:
 def parse(
     text: str, name: str, context: ir.Context, diagnostics: list[Diagnostic], implicit: bool = True
 ) -> ir.Operation | None:
-    """The top-level op of a text; None (and diagnostics) where it is not valid.
+    """The top-level op of a text, in MLIR's generic form or the dialect's assembly; None (and diagnostics) where
+    it is not valid.
 
     Args:
         name: of the file, for diagnostics.
@@ -90,6 +90,12 @@ def parse(
         message, line, column = beyond
         diagnostics.append(Diagnostic("error", message, name, line, column))
         return None
+    if is_assembly(text):
+        try:
+            text = to_generic(text)
+        except AssemblyError as error:
+            diagnostics.append(Diagnostic("error", str(error), name, error.line, 1))
+            return None
     if not text.endswith("\n"):
         text += "\n"  # the lexer reads beyond a string that has no end and no line after it
     root, found = _parse(text, name, context, implicit)
@@ -119,7 +125,8 @@ def _parse(
             module.body.append(op)
             return module.operation, found
         if not found:
-            found.append(_silent_failure(text, name))
+            # the parser fails and says nothing where an op's name is missing
+            found.append(Diagnostic("error", "the input is not valid MLIR", name, 1, 1))
         errors = [d for d in found if d.severity == "error"]
         several = len(errors) == 1 and errors[0].message.startswith(_SINGLE_OP)
         if not several or not implicit:
@@ -130,15 +137,3 @@ def _parse(
                 return ir.Module.parse(text).operation, found
             except ir.MLIRError:
                 return None, found
-
-
-def _silent_failure(text: str, name: str) -> Diagnostic:
-    """What to say where the parser fails and says nothing, as for `gflow.add %x, %y`."""
-    for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"?|//[^\n]*|[%@#!^]?[\w.$]+(?!\s*=)', text):
-        token = match.group()
-        if token.startswith("gflow.") and token[6:] in OPS:
-            start = match.start()
-            line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-            message = f"'{token}' has only the generic form: write \"{token}\"(%x) {{...}} : ..."
-            return Diagnostic("error", message, name, line, column)
-    return Diagnostic("error", "the input is not valid MLIR", name, 1, 1)

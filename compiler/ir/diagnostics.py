@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gflow.dialects.assembly import op_to_assembly
 from gflow.dialects.mlir import ir
 
+_CURRENT = "see current operation: "
 #: Lines longer than this are shown cut: a constant may fill megabytes.
 _SHOWN_COLUMNS = 2000
 
@@ -50,13 +52,19 @@ def file_line_column(location: ir.Location, depth: int = 0) -> tuple[str, int, i
     return next(filter(None, (file_line_column(part, depth + 1) for part in inner)), None)
 
 
+def _readable(message: str) -> str:
+    """A message of MLIR's, with the op that it ends with in assembly."""
+    head, _, op = message.partition(_CURRENT)
+    return f"{_CURRENT}{op_to_assembly(op)}" if op and not head else message
+
+
 def from_mlir(diagnostic: ir.Diagnostic) -> Diagnostic:
     """Plain data of a diagnostic, which itself lives only as long as its handler runs."""
     place = file_line_column(diagnostic.location)
     file, line, column = place or ("", 0, 0)
     return Diagnostic(
         severity=diagnostic.severity.name.lower(),
-        message=diagnostic.message,
+        message=_readable(diagnostic.message),
         file=file,
         line=line,
         column=column,

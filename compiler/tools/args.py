@@ -95,6 +95,7 @@ class Options:
     mlir_pretty_debuginfo: bool = _option(
         "Print source locations in a form for people", False, group=2
     )
+    pretty: bool = _option("Print the dialect's assembly (docs/assembly.md)", False, group=2)
     mlir_print_op_generic: bool = _option("Print the generic form", False, group=2)
     mlir_print_local_scope: bool = _option(
         "Print without aliases for attributes and locations", False, group=2
@@ -204,6 +205,8 @@ def parse_args(argv: list[str]) -> Options:
             "'--pass-pipeline', '--pipeline-for', '--run-reproducer' and individual passes cannot "
             "be used together"
         )
+    if options.pretty and options.mlir_print_op_generic:
+        raise UsageError("'--pretty' and '--mlir-print-op-generic' are two forms; give one")
     if options.split_input_file and (
         options.view_memory or options.view_graph or options.view_timeline
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from gflow.dialects.assembly import to_assembly
 from gflow.dialects.constants import externalize
 from gflow.dialects.mlir import ir
 
@@ -27,6 +28,8 @@ def module_text(op: ir.Operation, options: Options) -> str:
         large_resource_limit=resources,
         assume_verified=True,
     )
+    if options.pretty:
+        text = to_assembly(text)
     return text if text.endswith("\n") else text + "\n"
 
 

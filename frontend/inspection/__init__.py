@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gflow.dialects.assembly import to_assembly
 from gflow.errors import GraphError
 from gflow.report.printing import graph_text
 from gflow.tracing.context.debug_settings import debug_settings
@@ -81,20 +82,22 @@ class Inspection:
             op_repr_with_py_stack=op_repr_with_py_stack,
         )
 
-    def ir(self, stage: str = "planned") -> str:
-        """The module of the latest compilation, as text that `gflow-opt` reads.
+    def ir(self, stage: str = "planned", *, generic: bool = False) -> str:
+        """The module of the latest compilation, as text that `gflow-opt` reads: in the dialect's assembly
+        (docs/assembly.md), with source locations.
 
         Args:
             stage: "planned": as it runs, with every tensor's place in memory. "traced": before any
                 pass. In between, where the passes are among the graph's: "checkpointed", "mixed",
                 "laid-out", "simplified", "fused", "scheduled", "rematerialized", "materialized".
+            generic: MLIR's generic form instead, for tools that know MLIR and not gflow.
 
         Raises:
             GraphError: the graph was not called yet, or its passes have no such stage.
         """
         plan = self._latest("ir")
         if stage == "planned":
-            return plan.compiled.ir
+            return plan.compiled.ir if generic else to_assembly(plan.compiled.ir)
         # start-up: what a report needs of the compiler is loaded by who asks for it
         from gflow.compiler.driver import stages
 
@@ -102,9 +105,10 @@ class Inspection:
         from .stage import ir_at
 
         try:
-            return ir_at(plan, stage)
+            text = ir_at(plan, stage)
         except stages.NoStage as error:
             raise GraphError(f"{here()}: ir() takes a stage: {error}") from None
+        return text if generic else to_assembly(text)
 
     def kernels(self, target: str | None = None) -> list[KernelInfo]:
         """The generated functions of the latest compilation, those used most first.

@@ -196,7 +196,7 @@ def last_place(graph: nn.Graph) -> float:
 
     A model in float64 whose loss is computed in float32 has float32's.
     """
-    return torch.finfo(narrowest(graph.ir("traced"))).eps
+    return torch.finfo(narrowest(graph.ir("traced", generic=True))).eps
 
 
 def shaken(model: torch.nn.Module, unit: float, seed: int) -> torch.nn.Module:
@@ -211,7 +211,7 @@ def shaken(model: torch.nn.Module, unit: float, seed: int) -> torch.nn.Module:
 
 def ops(graph: nn.Graph) -> tuple[Counter[str], Counter[str]]:
     """Ops of the graph's IR, and the ATen overloads among them that run through PyTorch."""
-    text = graph.ir("traced")
+    text = graph.ir("traced", generic=True)
     kinds = Counter(re.findall(r'"gflow\.([\w.]+)"\(', text))
     return kinds, Counter(re.findall(r'overload = "aten\.([\w.]+)"', text))
 
