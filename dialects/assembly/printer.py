@@ -37,7 +37,7 @@ def to_assembly(text: str) -> str:
     """A module as MLIR prints it, in assembly. Lines that it has no form for stay as they are."""
     body, mark, resources = text.partition("\n{-#")
     lines = body.split("\n")
-    aliases = dict(m.groups() for m in map(_ALIAS.match, lines) if m)
+    aliases = {m[1]: m[2] for m in map(_ALIAS.match, lines) if m}
     writer = _Writer([line for line in lines if not _ALIAS.match(line)], aliases)
     writer.block(0, len(writer.lines))
     return "\n".join(writer.out) + mark + resources
