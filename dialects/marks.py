@@ -34,16 +34,30 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "kernel": (),  # the kernel that the op has
     "pytorch": (),  # a call of PyTorch's
     "blas": (),
+    "panels": ("tile", "block"),  # a product of a processor's, of packed panels
     "patches": (),
 }
+
+#: kinds of a processor, whose tiles are of any size
+ON_PROCESSORS = ("panels", "patches")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
     "kind": Attr("str", "what computes the op", choices=tuple(KERNEL_KINDS)),
     "scratch": Attr("i64", "bytes that it needs while it runs"),
-    "tile": Attr("i64[]", "of a product: rows, columns and terms of the tile that a program holds"),
+    "tile": Attr(
+        "i64[]",
+        "of a product: rows, columns and terms of the tile that a program holds, or a processor's registers",
+    ),
     "block": Attr(
-        "i64[]", "of other kernels: rows and columns that a program holds, or one of them"
+        "i64[]",
+        "of other kernels: rows and columns that a program holds, or one of them; of a processor's products: rows "
+        "that a thread packs, columns that all threads pack, and columns of a share",
+    ),
+    "batch": Attr(
+        "str",
+        "how threads of a processor make a batch of products: one after the other together, or each its own",
+        choices=("together", "apart"),
     ),
     "warps": Attr("i64", "of a program, of 32 threads each"),
     "stages": Attr("i64", "tiles of the inner loop that are on their way at once"),
@@ -182,13 +196,15 @@ def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]
             continue
         if spec.choices and values[entry.name] not in spec.choices:
             yield f"{entry.name} must be one of {', '.join(spec.choices)}, found {entry.attr}"
+    powers = values.get("kind") not in ON_PROCESSORS
     for name, value in values.items():
         numbers = value if isinstance(value, tuple) else (value,)
         if any(isinstance(n, int) and not 0 <= n < 1 << 62 for n in numbers):
             yield f"{name} must not be negative, found {attribute[name]}"
         sized = name in ("tile", "block", "warps", "parts")
-        if sized and any(n < 1 or n & (n - 1) for n in numbers):
-            yield f"{name} must be powers of two, found {attribute[name]}"
+        if sized and any(n < 1 or (powers and n & (n - 1)) for n in numbers):
+            what = "powers of two" if powers else "positive"
+            yield f"{name} must be {what}, found {attribute[name]}"
     if len(values.get("tile", (0, 0, 0))) != 3:
         yield f"tile must be rows, columns and terms, found {attribute['tile']}"
     if not 1 <= values.get("warps", 1) <= 32:

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
+from gflow.dialects import processor
 from gflow.dialects.program import Program
 from gflow.runtime import Executable
-from gflow.runtime.cpu import jit, machine, objects
+from gflow.runtime.cpu import jit, objects
 from gflow.runtime.stored import cache, program_io
 
 needs_objects = pytest.mark.skipif(not objects.supported(), reason="no loader for this machine")
@@ -221,11 +222,11 @@ def test_programs_as_bytes() -> None:
 def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The object that LLVM made, loaded by ours, computes the same."""
     found, graph, x = program()
-    engine = jit._engine(found.kernels, found.declarations, machine.limit(), dump=True)
+    engine = jit._engine(found.kernels, found.declarations, processor.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
     loaded = objects.load_object(jit._object_of(engine), jit.symbol_address)
     assert set(found.kernels) <= set(loaded.symbols)
-    ours = {(machine.limit(), name): loaded.symbols[name] for name in found.kernels}
+    ours = {(processor.limit(), name): loaded.symbols[name] for name in found.kernels}
     monkeypatch.setattr(jit, "_addresses", {**jit._addresses, **ours})
     again = Executable(found)
     plan = graph._latest()
@@ -238,7 +239,7 @@ def test_machine_code_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_objects
 def test_damaged_objects_are_refused() -> None:
     found, _, _ = program()
-    engine = jit._engine(found.kernels, found.declarations, machine.limit(), dump=True)
+    engine = jit._engine(found.kernels, found.declarations, processor.limit(), dump=True)
     engine.raw_lookup("gflow_addresses")
     data = jit._object_of(engine)
     for cut in (0, 3, 63, 64, 200, len(data) // 2, len(data) - 10):

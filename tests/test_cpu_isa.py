@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import gflow as flow
+from gflow.dialects import processor
 from gflow.runtime.cpu import jit, machine
 
-LEVELS = [level for level, needed in machine.LEVELS.items() if needed <= machine.features()]
+LEVELS = [level for level, needed in processor.LEVELS.items() if needed <= processor.features()]
 
 ROOT = Path(__file__).resolve().parent.parent
 
 #: what limits the libraries that a program calls, beside its kernels
 LIMITED = {
-    machine.ISA: "x86-64-v3", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    processor.ISA: "x86-64-v3", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
     "ONEDNN_MAX_CPU_ISA": "AVX2", "GFLOW_CACHE": "0",
 }  # fmt: skip
 
@@ -34,8 +35,8 @@ def test_limited(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(64, 100), torch.randn(100, 70)
     before = flow.compile(_program)(x, w)
     known = set(jit._addresses)
-    monkeypatch.setenv(machine.ISA, level)
-    assert machine.usable() == machine.LEVELS[level]
+    monkeypatch.setenv(processor.ISA, level)
+    assert processor.usable() == processor.LEVELS[level]
     torch.testing.assert_close(flow.compile(_program)(x, w), before)
     new = set(jit._addresses) - known
     assert new
@@ -49,23 +50,23 @@ def test_keys_and_artifacts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     whole = machine.description("")
     if "x86-64-v3" not in LEVELS:
         pytest.skip("this processor has no AVX2")
-    monkeypatch.setenv(machine.ISA, "x86-64-v3")
+    monkeypatch.setenv(processor.ISA, "x86-64-v3")
     limited = machine.description("")
     assert set(limited["features"]) < set(whole["features"])
     assert machine.runs(limited, "")
     assert not machine.runs(whole, ""), "code for more than the limit allows would run"
-    monkeypatch.delenv(machine.ISA)
+    monkeypatch.delenv(processor.ISA)
     assert machine.runs(limited, ""), "code for fewer instructions runs here"
 
 
 def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(machine.ISA, "avx9")
+    monkeypatch.setenv(processor.ISA, "avx9")
     with pytest.raises(ValueError, match=r"GFLOW_CPU_ISA='avx9': unknown; known: x86-64-v2"):
         flow.compile(_program)(torch.ones(2, 2), torch.ones(2, 2))
-    monkeypatch.setenv(machine.ISA, "x86-64-v4")
-    monkeypatch.setattr(machine, "features", lambda: machine.LEVELS["x86-64-v3"])
+    monkeypatch.setenv(processor.ISA, "x86-64-v4")
+    monkeypatch.setattr(processor, "features", lambda: processor.LEVELS["x86-64-v3"])
     with pytest.raises(ValueError, match="lacks avx512bw"):
-        machine.limit()
+        processor.limit()
 
 
 @pytest.mark.slow

@@ -332,7 +332,7 @@ def describe(
 
 def simplify(k: Kernel) -> Kernel:
     """Merge the index space's dimensions, and fill in what each node varies along."""
-    return _annotate(_merge_dims(k))
+    return annotate(_merge_dims(k))
 
 
 def _merge_dims(k: Kernel) -> Kernel:
@@ -355,7 +355,7 @@ def _merge_dims(k: Kernel) -> Kernel:
     )
 
 
-def _annotate(k: Kernel) -> Kernel:
+def annotate(k: Kernel) -> Kernel:
     """Fill in `dims` and `depth` (operands stand before their users)."""
     for node in k.nodes:
         if node.op == "load":

@@ -34,6 +34,12 @@ class Place(NamedTuple):
     offset: int
 
 
+class KernelAddress(NamedTuple):
+    """The address of a function of the program's kernels, for another kernel to call."""
+
+    kernel: str
+
+
 @dataclass(frozen=True)
 class TensorRef:
     """A tensor in memory; strides in elements. In programs with a size, numbers of its place, shape and
@@ -46,7 +52,7 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class KernelStep:
-    """Run a kernel function on a list of 64-bit words: numbers as they are, places as addresses.
+    """Run a kernel function on a list of 64-bit words: numbers as they are, places and kernels as addresses.
 
     parallel: run it on all threads of the pool; else on the calling one.
     shared: its function does the calling thread's share of the work, on any number of threads.
@@ -55,7 +61,7 @@ class KernelStep:
     """
 
     kernel: str
-    words: tuple[int | Extent | Piece | Place, ...]
+    words: tuple[int | Extent | Piece | Place | KernelAddress, ...]
     parallel: bool
     label: str
     shared: bool = False

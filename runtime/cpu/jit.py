@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gflow.dialects import processor
 from gflow.dialects.program import KERNEL_LOWERING
 
 from ..stored import cache as disk
-from . import machine
 from .objects import LoadedObject, ObjectError, load_object, supported
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def compile_kernels(kernels: Mapping[str, str], declarations: Mapping[str, str])
             text (it ends in a hash of it), so a name already compiled isn't compiled again.
         declarations: what they call: function name to its `llvm.func` text.
     """
-    isa = machine.limit()
+    isa = processor.limit()
     with _lock:
         missing = {name: text for name, text in kernels.items() if (isa, name) not in _addresses}
         if missing:
@@ -102,7 +102,7 @@ def adopt_object(data: bytes, kernels: Iterable[str]) -> None:
     Raises:
         ObjectError: it is damaged, another machine's, or lacks one of them.
     """
-    isa = machine.limit()
+    isa = processor.limit()
     with _lock:
         missing = [name for name in kernels if (isa, name) not in _addresses]
         if not missing:
@@ -119,7 +119,7 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
     """The machine code of kernels, as an object file; None where such files cannot be loaded."""
     if not supported():
         return None
-    isa = machine.limit()
+    isa = processor.limit()
     name = _cache_key(kernels, declarations, isa)
     if name is not None and (data := disk.read("objects", name)) is not None:
         return data

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gflow.dialects.extents import Extent
-from gflow.dialects.program import KernelGroup, KernelStep, Place, Program, Step
+from gflow.dialects.program import KernelAddress, KernelGroup, KernelStep, Place, Program, Step
 
 from ..device import FixedAddress, Part
 from ..host_step import HostStep
@@ -212,6 +212,8 @@ class KernelTable:
                 self._varying.append((self._used, word))
             elif isinstance(word, int):
                 self._words[self._used] = word
+            elif isinstance(word, KernelAddress):
+                self._words[self._used] = functions[word.kernel]
             elif isinstance(word, Place) and (address := fixed(word)) is not None:
                 self._words[self._used] = address
             elif isinstance(word, Place):

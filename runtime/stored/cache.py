@@ -23,7 +23,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from ..cpu.machine import processor
+from gflow.dialects.processor import processor
+
 from . import trust
 from .atomic import SaveError, new_file
 

@@ -23,6 +23,7 @@ from gflow.dialects.program import (
     AtenStep,
     CollectiveStep,
     EngineStep,
+    KernelAddress,
     KernelGroup,
     KernelStep,
     LaunchStep,
@@ -282,7 +283,10 @@ def _check_kernel(program: Program, memory: _Memory, step: KernelStep) -> None:
     for n, word in enumerate(step.words):
         if n in kinds and (kinds[n] == "!llvm.ptr") != isinstance(word, Place):
             raise ValueError(f"word {n} of {step.kernel} is {word}, read as {kinds[n]}")
-        if not isinstance(word, Place):
+        if isinstance(word, KernelAddress):
+            if word.kernel not in program.kernels:
+                raise ValueError(f"there is no kernel {word.kernel!r}")
+        elif not isinstance(word, Place):
             number = fixed(word, memory.n)
             if not (isinstance(number, int) and -(1 << 63) <= number < 1 << 63):
                 raise ValueError(f"word {n} of {step.kernel} is {word}")

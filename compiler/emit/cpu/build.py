@@ -12,7 +12,7 @@ from itertools import groupby
 from gflow.compiler.ir.contractions import root_of
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import describe
-from gflow.compiler.kernel.selection.choice import check_target, choice_of
+from gflow.compiler.kernel.selection.choice import CPU_FIELDS, check_target, choice_of
 from gflow.compiler.kernel.selection.cpu.chooser import OTHERS
 from gflow.compiler.targets import Target
 from gflow.dialects.marks import KERNEL, launch_of
@@ -89,7 +89,7 @@ def add_op(b: Builder, o: Op) -> None:
     """Add the steps of an op."""
     if KERNEL in o.op.attributes:
         b.choice = choice_of(o.op)
-        b.choice.check_fields({})
+        b.choice.check_fields(CPU_FIELDS)
         kind = OTHERS.get(o.name)
         b.choice.check(
             kind in (None, b.choice.kind) or b.choice.kind == "none", f"is not for what is a {kind}"

@@ -19,6 +19,17 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
 
 from ...ir.errors import CannotLower
+from ..blocks import LANES, Blocks
+
+#: sums of a tile in registers, in vectors
+_MOST_SUMS = 28
+
+
+def blocked(kind: str, b: Blocks, threads: int) -> Choice:
+    """The choice of a product of a processor's that is cut so."""
+    block = (b.rows, b.columns, b.across)
+    batch = "apart" if b.apart else "together"
+    return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch)
 
 
 class _Chosen:
@@ -63,6 +74,7 @@ class Choice(_Chosen):
     scratch: int = 0
     tile: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
+    batch: str = "together"
     warps: int = 0
     stages: int = 0
     parts: int = 1
@@ -94,6 +106,21 @@ class Choice(_Chosen):
             self, block=own.block, warps=own.warps, stages=own.stages, pieces=own.pieces,
             precision=own.precision, then=then,
         )  # fmt: skip
+
+    def blocks(self) -> Blocks:
+        """How a processor's own product is cut.
+
+        Raises:
+            CannotLower: it cannot be cut so.
+        """
+        sound = len(self.tile) == 3 and len(self.block) == 3
+        if sound:
+            (height, width, _), (rows, columns, across) = self.tile, self.block
+            vectors = width // LANES
+            sound = width % LANES == 0 and height * vectors <= _MOST_SUMS and vectors <= 4
+            sound &= rows % height == columns % width == across % width == 0
+        self.check(sound, "cuts a product in a way that no code follows")
+        return Blocks(self.tile, *self.block, apart=self.batch == "apart")  # type: ignore[arg-type]
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
@@ -128,6 +155,15 @@ def _attributes(values: Mapping[str, Any]) -> ir.DictAttr:
 def _values(given: ir.DictAttr) -> dict[str, Any]:
     return {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
 
+
+_BLOCKED = ("tile", "block", "batch", "tuned")
+
+#: by kind, the fields that a processor's kernels have a use of
+CPU_FIELDS: Mapping[str, Sequence[str]] = {
+    "blas": ("tuned",),
+    "panels": _BLOCKED,
+    "patches": _BLOCKED,
+}
 
 _LAUNCHES = ("block", "warps", "stages", "then", "tuned")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from gflow.compiler.targets import Target
+from gflow.compiler.targets.processors import PROCESSORS, host_level
 from gflow.dialects.mlir import func
 
 from ...ir.errors import CannotLower, PassError
@@ -19,17 +20,22 @@ from .gpu.chooser import chooser
 
 
 def choices(
-    function: func.FuncOp, lives: Lives, target: Target, threads: int = 0, blas: bool = True
+    function: func.FuncOp,
+    lives: Lives,
+    target: Target,
+    threads: int = 0,
+    blas: bool = True,
+    isa: str = "",
 ) -> dict[int, Choice]:
     """The choice for each op that runs, by its number.
 
-    lives: what of the function lies where. threads, blas: of a processor, as `gflow-select-kernels` has them.
+    lives: what of the function lies where. threads, blas, isa: of a processor, as `gflow-select-kernels` has them.
 
     Raises:
         PassError: an op has no code.
     """
     found = {}
-    for o, choose in _running(function, lives, target, threads, blas):
+    for o, choose in _running(function, lives, target, threads, blas, isa):
         try:
             found[o.index] = choose(o)
         except CannotLower as error:
@@ -41,19 +47,21 @@ def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int,
     """The scratch of each op that needs some, as its kernel would be chosen now. Ops that have no code yet, as reshapes
     that `gflow-materialize` will make copies of, need none."""
     found = {}
-    for o, choose in _running(function, lives, target, 0, True):
+    for o, choose in _running(function, lives, target, 0, True, ""):
         with suppress(CannotLower):
             found[o.index] = choose(o).scratch
     return {i: size for i, size in found.items() if size}
 
 
 def _running(
-    function: func.FuncOp, lives: Lives, target: Target, threads: int, blas: bool
+    function: func.FuncOp, lives: Lives, target: Target, threads: int, blas: bool, isa: str
 ) -> Iterator[tuple[Op, Callable[[Op], Choice]]]:
     """The ops that run, in order, and what chooses for each."""
     choose: Callable[[Op], Choice]
     if not target.gpu:
-        choose = Chooser(lives, threads or os.cpu_count() or 1, blas)
+        choose = Chooser(
+            lives, threads or os.cpu_count() or 1, blas, PROCESSORS.get(isa or host_level())
+        )
     else:
         choose = chooser(function, lives.body, lives.at, target)
     for o in lives.body.ops:

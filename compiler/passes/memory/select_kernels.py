@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from gflow.compiler.kernel.selection.select import choices
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import KINDS
+from gflow.compiler.targets.processors import PROCESSORS
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
 
@@ -43,6 +44,13 @@ class SelectKernelsOptions:
     threads: int = field(
         default=0, metadata={"doc": "of a processor: the most that run a kernel; all cores if 0"}
     )
+    isa: str = field(
+        default="",
+        metadata={
+            "doc": "of a processor: the level of its instruction sets, by which products are cut: "
+            f"{' or '.join(PROCESSORS)}, or `none` for none of our own; this machine's if empty"
+        },
+    )
     blas: bool = field(
         default=True, metadata={"doc": "of a processor: whether the BLAS in PyTorch may be called"}
     )
@@ -52,13 +60,18 @@ def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
     """Write the choice of a kernel (`gflow.kernel`) into each op of the function.
 
     Raises:
-        PassError: the target is not known.
+        PassError: the target or the level of instruction sets is not known.
     """
     target = target_of(options.target)
     if target is None:
         raise PassError(f"target must be one of {', '.join(KINDS)}, or as cuda:90")
     lives = lives_of(function)
-    for i, choice in choices(function, lives, target, options.threads, options.blas).items():
+    if options.isa not in ("", "none", *PROCESSORS):
+        raise PassError(
+            f"isa must be one of {', '.join(PROCESSORS)}, or none, found {options.isa!r}"
+        )
+    found = choices(function, lives, target, options.threads, options.blas, options.isa)
+    for i, choice in found.items():
         lives.body.ops[i].op.attributes[KERNEL] = choice.attribute()
     function.operation.attributes[TARGET] = ir.StringAttr.get(str(target))
 

@@ -54,7 +54,12 @@ class Plan(Loops):
 
 def plan(k: Kernel) -> Plan:
     """Choose the loop order of a kernel and list its words."""
-    p = Plan(**vars(loops_of(k)))
+    return plan_of(k, loops_of(k))
+
+
+def plan_of(k: Kernel, loops: Loops) -> Plan:
+    """The words of a kernel that runs in a given loop order."""
+    p = Plan(**vars(loops))
     for key, word in _list_words(k, p):
         p.index[key] = len(p.words)
         p.words.append(word)

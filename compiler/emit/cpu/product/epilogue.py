@@ -14,13 +14,15 @@ from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.cpu.rows import Rows, granule_of
+from gflow.compiler.kernel.tiles import Tiled, tiles_of
 from gflow.dialects import builder
 from gflow.dialects.extents import Count, Piece
 from gflow.dialects.mlir import ir
-from gflow.dialects.program import Place
+from gflow.dialects.program import KernelAddress, Place
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ..program_builder import Builder
+from .finish import Words, finish
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Epilogue:
 
     made: the rows of the root's result. place: the first one's, or None if each piece lies in scratch.
     copy_to: where the result goes, too, if that is not row-major: place and strides.
+    tiled: the kernel by tiles of the result, which stores the result itself, too, if that is returned.
     """
 
     b: Builder
@@ -39,6 +42,18 @@ class Epilogue:
     made: Rows
     place: Place | None
     copy_to: tuple[Place, tuple[int, ...]] | None = None
+    tiled: Tiled | None = None
+
+    def finish(self, width: int) -> tuple[KernelAddress, Words]:
+        """What follows as a function that products call on each tile, of so many columns.
+
+        Raises:
+            CannotLower: it cannot run by tiles.
+        """
+        self.b.choice.check(self.tiled is not None, "computes by tiles what follows on all rows")
+        assert self.tiled is not None
+        root = len(self.loads)
+        return finish(self.b, self.tiled, root, width, self.loads, self.stores)
 
     @property
     def rows(self) -> int:
@@ -110,7 +125,9 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     made = Rows(ty, place is None, granule, b.blas)
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     label = b.label(o)
-    return op, Epilogue(b, kernel, loads, stores, label, made, place, copy_to)
+    own = None if returned is None else (o.results.index(returned), b.strides(returned))
+    tiled = tiles_of(o, root, kernel, own)
+    return op, Epilogue(b, kernel, loads, stores, label, made, place, copy_to, tiled)
 
 
 def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:

@@ -1,4 +1,4 @@
-"""Matrix products as steps: BLAS calls, or calls into PyTorch for element types without one."""
+"""Matrix products as steps: our own, BLAS calls, or calls into PyTorch for element types without one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.movement import shifted
-from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES
+from gflow.compiler.kernel.selection.cpu.batches import BLAS_DTYPES, batch_steps
 from gflow.dialects.extents import Count, Piece, longest
 from gflow.dialects.program import KernelStep, Place, TensorRef
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ..program_builder import Builder
-from . import gemm
+from . import gemm, own
 from .epilogue import Epilogue
 
 
@@ -27,10 +27,15 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if epilogue is None:
         product(b, [*places, b.place(z)], types, strides, b.label(o))
         return
+    if b.choice.kind == "panels" and epilogue.tiled is not None:
+        _in_tiles(b, places, types, strides, epilogue)
+        return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
     pieces: list[tuple[int, Count]]
     pieces = [(0, epilogue.rows)] if batched else epilogue.made.pieces(types[0].shape[-1])
-    scratch = b.scratch(longest(pieces) * epilogue.row_bytes, epilogue.place is None)
+    taken = b.choice.blocks().scratch(b.threads) if b.choice.kind == "panels" else 0
+    raw = taken + longest(pieces) * epilogue.row_bytes
+    scratch = _behind(b.scratch(raw, epilogue.place is None), taken)
     for first, count in pieces:
         target = epilogue.target(first, scratch)
         if len(pieces) == 1:
@@ -48,6 +53,55 @@ def _rows(ty: TensorType, count: int) -> TensorType:
     return TensorType((*ty.shape[:-2], count, ty.shape[-1]), ty.dtype)
 
 
+def _in_tiles(
+    b: Builder,
+    places: Sequence[Place],
+    types: Sequence[TensorType],
+    strides: Sequence[tuple[int, ...]],
+    epilogue: Epilogue,
+) -> None:
+    """C = A B in tiles, each with what follows; C has memory where sums wait for the next block of terms."""
+    blocks, (m, n) = b.choice.blocks(), types[2].shape[-2:]
+    scratch = b.scratch(blocks.scratch(b.threads))
+    target, row = scratch, 0  # nothing is written there where all terms are summed at once
+    if blocks.tile[2] < types[0].shape[-1]:
+        behind = b.scratch(blocks.scratch(b.threads) + types[2].nbytes, epilogue.place is None)
+        target = epilogue.target(0, _behind(behind, blocks.scratch(b.threads)))
+        row = n
+    made = epilogue.finish(blocks.tile[1])
+    x, y = (own.Operand(p, *s[-2:]) for p, s in zip(places, strides))
+    operands = (x, y, own.Operand(target, row, 1))
+    own.product(
+        b, blocks, operands, (m, n, types[0].shape[-1]), scratch, epilogue.label, finish=made
+    )
+
+
+def _behind(place: Place, size: int) -> Place:
+    return Place(place.space, place.index, place.offset + -(-size // 64) * 64)
+
+
+def _blocked(
+    b: Builder,
+    places: Sequence[Place],
+    types: Sequence[TensorType],
+    strides: Sequence[tuple[int, ...]],
+    label: str,
+    rows: Piece | None,
+) -> None:
+    """A product of our own. Its panels lie at the start of scratch."""
+    blocks = b.choice.blocks()
+    (m, n), k = types[2].shape[-2:], types[0].shape[-1]
+    b.choice.check(types[2].dtype == "f32", "makes products of float32 alone")
+    scratch = b.scratch(blocks.scratch(b.threads))
+    for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
+        x, y, z = (
+            own.Operand(Place(p.space, p.index, p.offset + o * own.ITEM), *s[-2:], each)
+            for p, s, o, each in zip(places, strides, offsets, steps)
+        )
+        z = own.Operand(z.place, z.row if m != 1 else n, 1, z.each)
+        own.product(b, blocks, (x, y, z), (rows or m, n, k), scratch, label, batch=count)
+
+
 def product(
     b: Builder,
     places: Sequence[Place],
@@ -61,7 +115,9 @@ def product(
     if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
         return
-    if b.choice.kind == "blas":
+    if b.choice.kind == "panels":
+        _blocked(b, places, types, strides, label, rows)
+    elif b.choice.kind == "blas":
         b.choice.check(
             b.blas and out.dtype in BLAS_DTYPES, "calls BLAS for what it has no product for"
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gflow.compiler.targets.processors import Processor
 from gflow.dialects.amp import amp_of
-from gflow.dialects.extents import at_most, longest, varies
+from gflow.dialects.extents import Count, at_most, longest, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK, ENGINE
@@ -16,10 +17,13 @@ from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
+from ...blocks import Problem
 from ...convolution import ROLES, geometry
 from ...description import Kernel, describe
-from ..choice import Choice
+from ...tiles import tiles_of
+from ..choice import Choice, blocked
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
+from .blocking import blocks_of, own_is_faster
 from .loops import loops_of
 from .patches import kind_of_patches, patches_of
 from .rows import MOST_PIECES, Rows, granule_of
@@ -37,11 +41,13 @@ class Chooser:
     """What chooses for each op of a function.
 
     lives: what lies where. threads: the most that run a kernel. blas: whether generated code may call BLAS.
+    processor: what products of our own are cut by; None without such.
     """
 
     lives: Lives
     threads: int
     blas: bool
+    processor: Processor | None = None
 
     def __call__(self, o: Op) -> Choice:
         """The choice for an op.
@@ -91,10 +97,10 @@ class Chooser:
         result = type_of(root.results[0])
         types = [*(lives.body.types[v] for v in values), result]
         strides = [lives.at[v].strides for v in values]
-        rows, kernel = None, 0
+        rows, kernel, tiled = None, 0, False
         if root is not o.op:
             strides.append(row_major_strides(result.shape))
-            rows, k = self._rows(o, root, result)
+            rows, k, tiled = self._rows(o, root, result)
             kernel = self._kernel(k)
         else:
             strides.append(lives.at[o.results[0]].strides)
@@ -112,13 +118,13 @@ class Chooser:
                 for t, s in zip(types, strides)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            inner = self._product(name, root, types, strides, None)
-            return Choice(inner.kind, own + max(saved + inner.scratch, kernel))
-        inner = self._product(name, root, types, strides, rows)
-        return Choice(inner.kind, max(inner.scratch, kernel))
+            inner = self._product(name, root, types, strides, None, False)
+            return replace(inner, scratch=own + max(saved + inner.scratch, kernel))
+        inner = self._product(name, root, types, strides, rows, tiled)
+        return replace(inner, scratch=max(inner.scratch, kernel))
 
-    def _rows(self, o: Op, root: ir.Operation, ty: TensorType) -> tuple[Rows, Kernel]:
-        """The rows of a contraction's result, and the kernel of what follows."""
+    def _rows(self, o: Op, root: ir.Operation, ty: TensorType) -> tuple[Rows, Kernel, bool]:
+        """The rows of a contraction's result, the kernel of what follows, and whether that may run by tiles."""
         lives, k = self.lives, self._describe(o)
         yielded = list(root.block.operations)[-1].operation.operands
         returned = None
@@ -130,7 +136,11 @@ class Chooser:
             floating = not any(self._borrowable(o, r, ty) for r in o.results)
         elif not is_row_major(ty.shape, lives.at[returned].strides):
             granule, floating = 0, True
-        return Rows(ty, floating, granule, self.blas), k
+        own = None
+        if returned is not None:
+            own = (o.results.index(returned), lives.at[returned].strides)
+        tiled = tiles_of(o, root, k, own) is not None
+        return Rows(ty, floating, granule, self.blas), k, tiled
 
     def _borrowable(self, o: Op, r: int, ty: TensorType) -> bool:
         """Whether a contraction can write to a result's buffer first: as large, and no operand's."""
@@ -161,9 +171,10 @@ class Chooser:
         types: Sequence[TensorType],
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
+        tiled: bool,
     ) -> Choice:
         if name == "matmul":
-            return self._matmul(types, strides, rows)
+            return self._matmul(types, strides, rows, tiled)
         g, result, w = geometry(name, root, types), types[2], ROLES[name][1]
         kind = kind_of_patches(g, types, strides, self.blas)
         if kind in ("pytorch", "zero"):
@@ -177,18 +188,48 @@ class Chooser:
         types: Sequence[TensorType],
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
+        tiled: bool,
     ) -> Choice:
         x, _, z = types
         if z.numel == 0:
             return NONE
+        parts: list[tuple[int, Count]] = [(0, z.shape[-2])]
         scratch = 0
-        if rows is not None and rows.floating:
+        if rows is not None:
             batched = z.numel != z.shape[-2] * z.shape[-1]
-            parts = [(0, rows.rows)] if batched else rows.pieces(x.shape[-1])
-            scratch = _up(longest(parts) * rows.width * z.itemsize)
+            made = [(0, rows.rows)] if batched else rows.pieces(x.shape[-1])
+            parts = parts if batched else made
+            if rows.floating:
+                scratch = _up(longest(made) * rows.width * z.itemsize)
         if x.shape[-1] == 0 and z.dtype not in COMPLEX:
             return Choice("zero", scratch)
-        return Choice(self._product_kind(z, strides), scratch)
+        kind = self._product_kind(z, strides)
+        if kind == "blas" or not self.blas:
+            if tiled:
+                parts = [(0, z.shape[-2])]
+            own = self._panels(x, z, strides, longest(parts))
+            if own is not None and tiled:
+                waits = own.tile[2] < x.shape[-1] and rows is not None and rows.floating
+                return replace(own, scratch=own.scratch + (_up(z.nbytes) if waits else 0))
+            if own is not None:
+                return replace(own, scratch=own.scratch + scratch)
+        return Choice(kind, scratch)
+
+    def _panels(
+        self, x: TensorType, z: TensorType, strides: Sequence[tuple[int, ...]], rows: int
+    ) -> Choice | None:
+        """A product of our own, if the model has it faster. rows: at a time."""
+        p, terms = self.processor, x.shape[-1]
+        if p is None or z.dtype != "f32" or varies(terms):
+            return None
+        try:
+            runs = batch_steps(z.shape[:-2], [s[:-2] for s in strides])
+        except ManyRuns:
+            return None
+        problem = Problem(rows, z.shape[-1], terms, runs[0][0]).most()
+        if self.blas and not own_is_faster(p, problem, self.threads):
+            return None
+        return blocked("panels", blocks_of(p, problem, self.threads), self.threads)
 
     def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:
         if not self.blas or z.dtype not in BLAS_DTYPES:

@@ -1,0 +1,194 @@
+"""Products of matrices of our own: panels, register tiles, and the loops over blocks around them.
+
+    for columns of B in blocks, terms in blocks          (each block of B is packed by all threads)
+        for blocks of rows, handed out one by one        (whoever takes one packs its rows of A)
+            for tiles of the block                       (sums in registers, then what follows)
+
+One function serves every size: sizes, strides and blocks are words, as are the addresses of the functions that pack
+and sum. Blocks of rows are handed out as threads come for them, so a thread that the system holds up leaves the rest
+to the others. A batch is shared product by product where it has as many as threads (`alone`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gflow.compiler.kernel.blocks import HEAD
+
+from . import panels, tile
+from .function import ITEM, Function
+
+#: what the function takes. Strides of a, b, c and of the batch are in bytes.
+WORDS = (
+    *("a", "b", "c", "scratch", "pack_a", "pack_b", "tile", "finish"),
+    *("m", "n", "k", "am", "ak", "bk", "bn", "cm", "batch", "sa", "sb", "sc", "add"),
+    *("mr", "nr", "kc", "mc", "nc", "cols", "alone", "direct", "a_bytes", "b_bytes", "each"),
+)
+_POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
+
+
+def function(name: str) -> str:
+    """The function `name` that runs blocked products."""
+    return _Blocked().function(name)
+
+
+#: what the function calls besides what its words name
+EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+
+
+class _Blocked(Function):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = {
+            name: self.load_word(i, "!llvm.ptr" if name in _POINTERS else "i64")
+            for i, name in enumerate(WORDS)
+        }
+        for name in _FUNCTIONS:
+            self.w[name] = self(f"llvm.inttoptr {self.w[name]} : i64 to !llvm.ptr")
+        w = self.w
+        thread, threads = self.thread("thread_num"), self.thread("num_threads")
+        self.alone = self.compare("ne", w["alone"], 0)
+        self.me = self.choose(self.alone, 0, thread)
+        self.team = self.choose(self.alone, 1, threads)
+        self.together = self.compare("sgt", self.team, 1)
+        self.packs = self.compare("eq", w["direct"], 0)
+        self.next = self.at(w["scratch"], self.choose(self.alone, self.mul(thread, w["each"]), 0))
+        self.b_block = self.at(self.next, HEAD)
+        after = self.add(w["b_bytes"], self.mul(self.me, w["a_bytes"]))
+        self.a_block = self.at(self.b_block, after)
+        self.words = self.at("%w", 8 * len(WORDS))
+
+        def product(i: str) -> None:
+            self.a = self.at(w["a"], self.mul(i, w["sa"]))
+            self.b = self.at(w["b"], self.mul(i, w["sb"]))
+            self.c = self.at(w["c"], self.mul(i, w["sc"]))
+            self.last_product = self.compare("sge", self.add(i, 1), w["batch"])
+            self.repeat(0, w["n"], w["nc"], self._columns)
+
+        self.repeat(
+            self.choose(self.alone, thread, 0),
+            w["batch"],
+            self.choose(self.alone, threads, 1),
+            product,
+        )
+
+    def _columns(self, jc: str) -> None:
+        self.jc, self.across = jc, self.at_most(self.w["nc"], self.sub(self.w["n"], jc))
+        self.repeat(0, self.w["k"], self.w["kc"], self._terms)
+
+    def _terms(self, pc: str) -> None:
+        w = self.w
+        self.pc, self.deep = pc, self.at_most(w["kc"], self.sub(w["k"], pc))
+        lane = self.mul(self.granules(self.deep, 16), 16 * ITEM)  # bytes of a lane of a panel
+        self.a_panel, self.b_panel = self.mul(lane, w["mr"]), self.mul(lane, w["nr"])
+        last = self.compare("sge", self.add(pc, self.deep), w["k"])
+        before = self.compare("sgt", pc, 0)
+        self.more = self.choose(before, 1, w["add"])
+        null = self("llvm.mlir.zero : !llvm.ptr")
+        self.finish = self(f"arith.select {last}, {w['finish']}, {null} : !llvm.ptr")
+        first = self.compare("eq", self.me, 0)
+        self.branch(
+            first, lambda: self.line(f"llvm.store {self.i64(0)}, {self.next} : i64, !llvm.ptr")
+        )
+        self.branch(self.packs, self._pack_columns)
+        self.branch(self.together, self.barrier)
+        self._blocks()
+        # the blocks are written again for what comes next
+        ends = self(f"arith.andi {last}, {self.last_product} : i1")
+        end = self.compare("sge", self.add(self.jc, self.across), w["n"])
+        ends = self(f"arith.andi {ends}, {end} : i1")
+        goes_on = self(f"arith.xori {ends}, {self.const(True, 'i1')} : i1")
+        meet = self(f"arith.andi {goes_on}, {self.together} : i1")
+        self.branch(meet, self.barrier)
+
+    def _pack_columns(self) -> None:
+        """This thread's panels of the block of B."""
+        w = self.w
+        source = self.at(self.b, self.add(self.mul(self.jc, w["bn"]), self.mul(self.pc, w["bk"])))
+
+        def panel(p: str) -> None:
+            j = self.mul(p, w["nr"])
+            lanes = self.at_most(self.sub(self.across, j), w["nr"])
+            at, to = (
+                self.at(source, self.mul(j, w["bn"])),
+                self.at(self.b_block, self.mul(p, self.b_panel)),
+            )
+            arguments = f"{at}, {to}, {w['bn']}, {w['bk']}, {lanes}, {self.deep}"
+            self.call(w["pack_b"], arguments, panels.TYPES)
+
+        self.repeat(self.me, self.granules(self.across, w["nr"]), self.team, panel)
+
+    def _blocks(self) -> None:
+        """Blocks of rows, and of columns where those are few, as long as there are any left."""
+        w = self.w
+        along = self.granules(self.across, w["cols"])
+        count = self.mul(self.granules(w["m"], w["mc"]), along)
+        t, packed, took, had = (self.fresh("t") for _ in range(4))
+        result = self.fresh("r")
+        begin, none = self._take(), self.i64(-1)
+        self.line(
+            f"{result}:2 = scf.while ({t} = {begin}, {packed} = {none}) : (i64, i64) -> (i64, i64) {{"
+        )
+        with self.indented():
+            self.line(f"scf.condition({self.compare('slt', t, count)}) {t}, {packed} : i64, i64")
+        self.line("} do {")
+        self.line(f"^bb0({took}: i64, {had}: i64):")
+        with self.indented():
+            block, side = self.split(took, along)
+            row = self.mul(block, w["mc"])
+            rows = self.at_most(self.sub(w["m"], row), w["mc"])
+            new = self.compare("ne", block, had)
+            self.branch(new, lambda: self._pack_rows(row, rows))
+            low = self.mul(side, w["cols"])
+            self._tiles(row, rows, low, self.at_most(self.add(low, w["cols"]), self.across))
+            self.line(f"scf.yield {self._take()}, {block} : i64, i64")
+        self.line("}")
+
+    def _take(self) -> str:
+        """The number of the next block."""
+        return self(f"llvm.atomicrmw add {self.next}, {self.i64(1)} monotonic : !llvm.ptr, i64")
+
+    def _pack_rows(self, row: str, rows: str) -> None:
+        w = self.w
+        source = self.at(self.a, self.add(self.mul(row, w["am"]), self.mul(self.pc, w["ak"])))
+
+        def panel(p: str) -> None:
+            i = self.mul(p, w["mr"])
+            lanes = self.at_most(self.sub(rows, i), w["mr"])
+            at, to = (
+                self.at(source, self.mul(i, w["am"])),
+                self.at(self.a_block, self.mul(p, self.a_panel)),
+            )
+            arguments = f"{at}, {to}, {w['am']}, {w['ak']}, {lanes}, {self.deep}"
+            self.call(w["pack_a"], arguments, panels.TYPES)
+
+        self.repeat(0, self.granules(rows, w["mr"]), 1, panel)
+
+    def _tiles(self, row: str, rows: str, low: str, high: str) -> None:
+        w = self.w
+        there = self.at(self.b, self.add(self.mul(self.jc, w["bn"]), self.mul(self.pc, w["bk"])))
+
+        def over(j: str) -> Callable[[str], None]:
+            packed = self.at(self.b_block, self.mul(self.binary("divui", j, w["nr"]), self.b_panel))
+            lies = self.at(there, self.mul(j, ITEM))
+            b = self(f"arith.select {self.packs}, {packed}, {lies} : !llvm.ptr")
+            column = self.add(self.jc, j)
+            columns = self.at_most(self.sub(high, j), w["nr"])
+            at = self.at(self.c, self.mul(column, ITEM))
+
+            def one(p: str) -> None:
+                i = self.mul(p, w["mr"])
+                position = self.add(row, i)
+                a, c = (
+                    self.at(self.a_block, self.mul(p, self.a_panel)),
+                    self.at(at, self.mul(position, w["cm"])),
+                )
+                arguments = (a, b, w["bk"], self.deep, c, w["cm"], self.at_most(self.sub(rows, i), w["mr"]), columns,
+                             self.more, self.finish, self.words, position, column)  # fmt: skip
+                self.call(w["tile"], ", ".join(arguments), tile.TYPES)
+
+            return one
+
+        self.repeat(
+            low, high, w["nr"], lambda j: self.repeat(0, self.granules(rows, w["mr"]), 1, over(j))
+        )

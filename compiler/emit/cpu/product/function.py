@@ -1,0 +1,77 @@
+"""Functions that a kernel of products calls: their arguments are values, not words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gflow.compiler.kernel.blocks import ITEM, LANES
+
+from ..language.code import Code
+
+#: on processors with narrower vectors LLVM makes several of each
+VECTOR = f"vector<{LANES}xf32>"
+
+
+class Function(Code):
+    """MLIR text of one function over float32 data. Addresses are in bytes."""
+
+    def at(self, base: str, offset: str | int) -> str:
+        """An address so many bytes on."""
+        if isinstance(offset, int):
+            if not offset:
+                return base
+            return self(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr) -> !llvm.ptr, i8")
+        return self(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
+
+    def load(self, at: str, mask: str | None = None) -> str:
+        return self.read(at, VECTOR, ITEM, mask)
+
+    def store(self, value: str, at: str, mask: str | None = None) -> None:
+        self.write(value, at, VECTOR, ITEM, mask)
+
+    def prefetch(self, at: str, write: bool = False) -> None:
+        """Have the cache line of an address brought to the first cache; any address will do."""
+        hints = f"cache = 1 : i32, hint = 3 : i32, rw = {int(write)} : i32"
+        self.line(f'"llvm.intr.prefetch"({at}) <{{{hints}}}> : (!llvm.ptr) -> ()')
+
+    def plus(self, a: str, b: str) -> str:
+        return self(f"arith.addf {a}, {b} : {VECTOR}")
+
+    def compare(self, predicate: str, a: str, b: str | int) -> str:
+        b = self.i64(b) if isinstance(b, int) else b
+        return self(f"arith.cmpi {predicate}, {a}, {b} : i64")
+
+    def choose(self, condition: str, a: str | int, b: str | int) -> str:
+        a, b = (self.i64(x) if isinstance(x, int) else x for x in (a, b))
+        return self(f"arith.select {condition}, {a}, {b} : i64")
+
+    def branch(
+        self, condition: str, then: Callable[[], None], other: Callable[[], None] | None = None
+    ) -> None:
+        """Run `then` where the condition holds, `other` where it does not."""
+        self.line(f"scf.if {condition} {{")
+        with self.indented():
+            then()
+        if other is not None:
+            self.line("} else {")
+            with self.indented():
+                other()
+        self.line("}")
+
+    def repeat(
+        self, low: str | int, high: str, step: str | int, body: Callable[[str], None]
+    ) -> None:
+        """A loop that carries nothing."""
+
+        def run(position: str, _: list[str]) -> list[str]:
+            body(position)
+            return []
+
+        self.loop(low, high, step, [], run, rolled=True)
+
+    def call(self, function: str, arguments: str, types: str) -> None:
+        """Call a function by its address."""
+        self.line(f"llvm.call {function}({arguments}) : !llvm.ptr, ({types}) -> ()")
+
+    def function(self, name: str, arguments: str = "%w: !llvm.ptr") -> str:
+        return f"  llvm.func @{name}({arguments}) {{\n{self.text()}\n    llvm.return\n  }}"

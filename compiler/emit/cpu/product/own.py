@@ -1,0 +1,105 @@
+"""Products of our own as steps: the words of `blocked`, and the functions that these name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gflow.compiler.kernel.blocks import Blocks
+from gflow.dialects.extents import Count, at_most
+from gflow.dialects.program import KernelAddress, KernelStep, Place
+
+from ..program_builder import Builder
+from . import blocked, panels, tile
+from .finish import Words
+from .function import ITEM, LANES
+
+_NAME = "product"
+
+#: products below which starting the other threads costs more than it saves
+_SERIAL = 1 << 20
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix in memory: where its first element is, and elements between its rows, its columns, and the matrices of a
+    batch."""
+
+    place: Place
+    row: int
+    column: int
+    each: int = 0
+
+    @property
+    def transposed(self) -> Operand:
+        return Operand(self.place, self.column, self.row, self.each)
+
+
+def product(
+    b: Builder,
+    blocks: Blocks,
+    operands: tuple[Operand, Operand, Operand],
+    sizes: tuple[Count, Count, Count],
+    scratch: Place,
+    label: str,
+    *,
+    batch: int = 1,
+    add: bool = False,
+    finish: tuple[KernelAddress, Words] | None = None,
+) -> None:
+    """Add the step C = A B, or C += A B.
+
+    Args:
+        operands: A, B and C; of A and B rows or columns are neighbours in memory, of C columns.
+        sizes: rows and columns of C, and terms.
+        scratch: `blocks.scratch` bytes.
+        finish: what follows on each tile, whose result is then not C: C holds sums between blocks of terms.
+    """
+    x, y, z = operands
+    m, n, k = sizes
+    height, width, terms = blocks.tile
+    numbers: dict[str, int | Count | Place | KernelAddress] = {
+        "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
+        "pack_a": _pack(b, height, "terms" if x.column == 1 or at_most_one(k) else "lanes"),
+        "pack_b": _pack(b, width, "lanes" if y.column == 1 or at_most_one(n) else "terms"),
+        "tile": _tile(b, height, width // LANES),
+        "finish": 0 if finish is None else finish[0],
+        "m": m, "n": n, "k": k,
+        "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
+        "batch": batch, "sa": ITEM * x.each, "sb": ITEM * y.each, "sc": ITEM * z.each, "add": int(add),
+        "mr": height, "nr": width, "kc": terms, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
+        "alone": int(blocks.apart), "direct": 0,
+        "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
+    }  # fmt: skip
+    words = [numbers[name] for name in blocked.WORDS]
+    if finish is not None:
+        words += finish[1]
+    if _NAME not in b.kernels:
+        b.kernels[_NAME] = blocked.function(_NAME)
+        b.externals |= set(blocked.EXTERNALS)
+    work = at_most(batch)
+    for count in sizes:
+        work *= at_most_count(count)
+    b.steps.append(KernelStep(_NAME, tuple(words), work >= _SERIAL, label, True))  # type: ignore[arg-type]
+
+
+def at_most_count(count: Count) -> int:
+    """The greatest value of a number that may vary."""
+    return at_most(count) if isinstance(count, int) else count.limit
+
+
+def at_most_one(count: Count) -> bool:
+    return at_most_count(count) <= 1
+
+
+def _pack(b: Builder, width: int, order: str) -> KernelAddress:
+    name = f"pack_{width}_{order}"
+    if name not in b.kernels:
+        b.kernels[name] = panels.pack(name, width, order)
+    return KernelAddress(name)
+
+
+def _tile(b: Builder, rows: int, vectors: int) -> KernelAddress:
+    name = f"tile_{rows}x{LANES * vectors}"
+    if name not in b.kernels:
+        b.kernels[name] = tile.tile(name, rows, vectors, packed=True)
+    return KernelAddress(name)

@@ -1,0 +1,113 @@
+"""Packing: parts of a matrix in the order in which a register tile reads them.
+
+A panel has the rows of A (or the columns of B) that one tile takes side by side, term after term:
+`panel[k][lane]`. Operands may lie either way: "terms" where neighbours in memory are terms of one sum (then blocks
+of 16 × 16 are transposed in registers), "lanes" where they are neighbours of the panel.
+"""
+
+from __future__ import annotations
+
+from .function import ITEM, LANES, Function
+
+_WORDS = f"vector<{LANES}xi32>"
+_HALF = f"vector<{LANES // 2}xi32>"
+
+#: of a panel: where the matrix begins, where the panel does, bytes between lanes and between terms, and how many
+ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %term: i64, %lanes: i64, %terms: i64"
+TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
+
+
+def pack(name: str, width: int, order: str) -> str:
+    """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
+
+    Lanes that are not there are zeros or repeat the last one, and terms are filled up to a multiple of 16 with zeros.
+    It writes up to 15 elements beyond the panel where the width is no multiple of 16.
+    """
+    e = Function()
+    if order == "terms":
+        for first in range(0, width, LANES):
+            _transposed(e, first, min(LANES, width - first), width)
+    else:
+        _copied(e, width)
+    return e.function(name, ARGUMENTS)
+
+
+def _copied(e: Function, width: int) -> None:
+    firsts = range(0, width, LANES)
+    masks = [
+        e.first_lanes(e.at_most(e.at_least(e.sub("%lanes", g), 0), LANES), LANES) for g in firsts
+    ]
+
+    def term(k: str) -> None:
+        source = e.at("%from", e.mul(k, "%term"))
+        target = e.at("%to", e.mul(k, width * ITEM))
+        for first, mask in zip(firsts, masks):
+            e.store(e.load(e.at(source, first * ITEM), mask), e.at(target, first * ITEM))
+
+    e.repeat(0, "%terms", 1, term)
+
+
+def _transposed(e: Function, first: int, count: int, width: int) -> None:
+    """Lanes `first`… of a panel, 16 terms at a time."""
+    last = e.sub("%lanes", 1)
+    rows = [e.at("%from", e.mul(e.at_most(e.i64(first + i), last), "%lane")) for i in range(count)]
+
+    def block(k: str) -> None:
+        mask = e.first_lanes(e.at_most(e.sub("%terms", k), LANES), LANES)
+        offset = e.mul(k, ITEM)
+        found = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
+        target = e.at("%to", e.mul(k, width * ITEM))
+        for i, column in enumerate(_transpose(e, found + [found[-1]] * (LANES - count))):
+            at = e.at(target, (i * width + first) * ITEM)
+            if count <= LANES // 2:
+                half = e(
+                    f"vector.extract_strided_slice {column} {{offsets = [0], sizes = [{LANES // 2}], strides = [1]}}"
+                    f" : {_WORDS} to {_HALF}"
+                )
+                e.write(half, at, _HALF, ITEM, None)
+            else:
+                e.write(column, at, _WORDS, ITEM, None)
+
+    e.repeat(0, "%terms", LANES, block)
+
+
+def _transpose(e: Function, rows: list[str]) -> list[str]:
+    """16 vectors of 16 words as those of the other direction: 64 shuffles, each an instruction of AVX-512."""
+
+    def shuffle(a: str, b: str, lanes: list[int]) -> str:
+        return e(f"vector.shuffle {a}, {b} {lanes} : {_WORDS}, {_WORDS}")
+
+    def pairs(a: str, b: str, high: int) -> str:
+        """The lower or upper two words of each quarter, alternating."""
+        lanes = []
+        for quarter in range(0, LANES, 4):
+            i = quarter + 2 * high
+            lanes += [i, LANES + i, i + 1, LANES + i + 1]
+        return shuffle(a, b, lanes)
+
+    def doubles(a: str, b: str, high: int) -> str:
+        """The same of pairs of words."""
+        lanes = []
+        for quarter in range(0, LANES, 4):
+            i = quarter + 2 * high
+            lanes += [i, i + 1, LANES + i, LANES + i + 1]
+        return shuffle(a, b, lanes)
+
+    def quarters(a: str, b: str, odd: int) -> str:
+        """The even or odd quarters of both."""
+        lanes = [LANES * s + 4 * q + j for s in (0, 1) for q in (odd, odd + 2) for j in range(4)]
+        return shuffle(a, b, lanes)
+
+    t = [pairs(rows[i & ~1], rows[i | 1], i & 1) for i in range(16)]
+    u = [
+        doubles(t[4 * i + h], t[4 * i + 2 + h], low)
+        for i in range(4)
+        for h in (0, 1)
+        for low in (0, 1)
+    ]
+    columns = [""] * 16
+    for c in range(4):
+        v = [quarters(u[c + 8 * s], u[c + 8 * s + 4], odd) for s in (0, 1) for odd in (0, 1)]
+        for quarter in range(4):
+            columns[4 * quarter + c] = quarters(v[quarter & 1], v[2 + (quarter & 1)], quarter >> 1)
+    return columns

@@ -1,0 +1,79 @@
+"""How a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of threads.
+
+a tile      rows × columns of the result, summed in registers over `terms` of the sums
+a block     rows of A that one thread packs (`rows`), columns of B that all pack together (`columns`)
+a share     what a thread takes at a time: the rows of a block, by `across` of its columns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gflow.dialects.extents import at_most
+
+#: bytes of a float32, and how many make a vector; packed panels have a multiple of so many terms
+ITEM, LANES, PADDED = 4, 16, 16
+
+#: bytes at the start of scratch: the number of the next share
+HEAD = 64
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The numbers of a blocked product.
+
+    Attributes:
+        tile: rows, columns and terms of a tile.
+        rows, columns: of a block of A, and of B.
+        across: columns of a share.
+        apart: threads make whole products of a batch each, rather than one after the other together.
+    """
+
+    tile: tuple[int, int, int]
+    rows: int
+    columns: int
+    across: int
+    apart: bool = False
+
+    @property
+    def a_bytes(self) -> int:
+        """Of a packed block of A: one a thread."""
+        return _whole(ITEM * (self.rows * self._terms + PADDED))
+
+    @property
+    def b_bytes(self) -> int:
+        """Of a packed block of B, which threads share unless they work apart."""
+        return _whole(ITEM * self.columns * self._terms)
+
+    @property
+    def _terms(self) -> int:
+        return -(-self.tile[2] // PADDED) * PADDED
+
+    @property
+    def each(self) -> int:
+        """Bytes of scratch of one thread that works apart."""
+        return HEAD + self.a_bytes + self.b_bytes
+
+    def scratch(self, threads: int) -> int:
+        """Bytes of scratch."""
+        if self.apart:
+            return threads * self.each
+        return HEAD + self.b_bytes + threads * self.a_bytes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A product, or a batch of such: rows and columns of each result, and terms of its sums. Numbers may vary from call
+    to call; decisions go by their greatest values."""
+
+    rows: int
+    columns: int
+    terms: int
+    batch: int = 1
+
+    def most(self) -> Problem:
+        return Problem(*(at_most(n) for n in (self.rows, self.columns, self.terms, self.batch)))
+
+
+def _whole(size: int) -> int:
+    return -(-size // 64) * 64

@@ -1,0 +1,101 @@
+"""Products of matrices on a processor: how one of our own would be cut, and whether it or the library makes it.
+
+The model counts in products: those that tiles at the edges make for nothing, what packing takes, and threads that wait
+for the last share. It need not be exact: a race at the first call decides between the two (`gflow.kernel`, `tuned`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import ceil
+
+from gflow.compiler.targets.processors import Processor
+
+from ...blocks import ITEM, PADDED, Blocks, Problem
+
+#: shares that each thread gets at least, where there are rows and columns enough
+_SHARES = 4
+#: tiles that a block of rows has at least: each reads all of a block of columns
+_LEAST = 4
+#: products of which there are fewer are not worth panels
+_FEW = 1 << 12
+#: of the library: what a product of a few rows or columns takes more, in rows or columns
+_THIN = 8
+
+
+@cache
+def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
+    """The best way to cut a product, by the model."""
+    return max(
+        _candidates(p, product, threads), key=lambda b: share_of_peak(p, product, b, threads)
+    )
+
+
+@cache
+def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
+    """Whether the model takes our own product to be faster than the library's."""
+    if product.rows * product.columns * product.terms < _FEW:
+        return False
+    own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
+    thin = 1 + _THIN * (1 / product.rows + 1 / product.columns)
+    return own > p.library / thin
+
+
+def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
+    """The part of the processor's products a second that are of use."""
+    m, n = product.rows, product.columns
+    height, width, _ = b.tile
+    made = ceil(m / height) * height * ceil(n / width) * width
+    packing = p.packing * (1 / m + 1 / n)
+    slower = 1 + 0.02 * p.tiles.index((height, width // 16))
+    return m * n / made / (1 + packing) / slower / _waiting(product, b, threads)
+
+
+def _waiting(product: Problem, b: Blocks, threads: int) -> float:
+    """How much longer the last thread works than all do on average."""
+    if b.apart:
+        return ceil(product.batch / threads) * threads / product.batch
+    shares = sorted(_shares(product, b), reverse=True)
+    if threads == 1 or len(shares) > 32 * threads:
+        return 1.0
+    done = [0.0] * threads
+    for share in shares:
+        done[done.index(min(done))] += share
+    return max(done) * threads / sum(shares)
+
+
+def _shares(product: Problem, b: Blocks) -> Iterator[float]:
+    """The tiles of each share of one block of columns."""
+    height, width, _ = b.tile
+    columns = min(product.columns, b.columns)
+    for row in range(0, product.rows, b.rows):
+        for column in range(0, columns, b.across):
+            down = ceil(min(b.rows, product.rows - row) / height)
+            yield down * ceil(min(b.across, columns - column) / width)
+
+
+def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks]:
+    m, n, k = product.rows, product.columns, product.terms
+    apart = product.batch > 1 and product.batch >= threads
+    team = 1 if apart else threads
+    terms = _alike(k, p.terms, PADDED)
+    for height, vectors in p.tiles:
+        width = 16 * vectors
+        columns = _alike(n, max(p.block // (ITEM * terms), width) // width * width, width)
+        most = max(p.near // 2 // (ITEM * terms * height), 1)
+        tiles = ceil(m / height)
+        fewest = min(tiles, _LEAST, most)
+        for shares in (1, _SHARES, 2 * _SHARES) if team > 1 else (1,):
+            down = min(most, max(fewest, ceil(tiles / (shares * team))))
+            rows = ceil(tiles / ceil(tiles / down)) * height
+            blocks = ceil(m / rows)
+            beside = 1 if team == 1 else max(1, ceil(shares * team / blocks))
+            across = _alike(columns, max(width, columns // beside // width * width), width)
+            yield Blocks((height, width, terms), rows, columns, across, apart)
+
+
+def _alike(total: int, most: int, unit: int) -> int:
+    """The size of equal parts of at most `most`, in whole units."""
+    parts = ceil(total / most)
+    return ceil(total / parts / unit) * unit

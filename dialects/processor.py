@@ -1,0 +1,73 @@
+"""Which instructions code for this processor may use: what it has, or what `GFLOW_CPU_ISA` limits it to.
+
+GFLOW_CPU_ISA=x86-64-v3    kernels for any processor with AVX2 and FMA
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def _processor_lines() -> tuple[str, ...]:
+    """What the system says of the first processor; nothing where it doesn't."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.split("\n\n", 1)[0].splitlines())
+
+
+def processor() -> str:
+    """The processor's model and its instruction sets."""
+    kept = ("model name", "flags", "Features", "CPU")
+    lines = [line for line in _processor_lines() if line.startswith(kept)]
+    return "\n".join(lines) or platform.processor()
+
+
+@cache
+def features() -> frozenset[str]:
+    """The processor's instruction sets."""
+    for line in _processor_lines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+#: names what kernels are limited to
+ISA = "GFLOW_CPU_ISA"
+
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+#: levels of x86-64 (System V ABI, which compilers name so), and the instruction sets of each as Linux lists them
+LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+
+
+def limit() -> str:
+    """What `GFLOW_CPU_ISA` limits kernels to; "" without.
+
+    Raises:
+        ValueError: it names no level, or one that this processor hasn't.
+    """
+    level = os.environ.get(ISA, "")
+    if not level:
+        return ""
+    if level not in LEVELS:
+        raise ValueError(f"{ISA}={level!r}: unknown; known: {', '.join(LEVELS)}")
+    missing = LEVELS[level] - features()
+    if missing:
+        raise ValueError(
+            f"{ISA}={level!r}: this processor lacks {', '.join(sorted(missing))}; choose a lower level"
+        )
+    return level
+
+
+def usable() -> frozenset[str]:
+    """The instruction sets that kernels may use."""
+    level = limit()
+    return LEVELS[level] if level else features()

@@ -1,0 +1,191 @@
+"""Products of matrices of our own on the CPU: packed panels and register tiles, beside float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from codegen_harness import CONTEXT, Arg, b, full, make, spread
+
+from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.kernel.blocks import Blocks, Problem
+from gflow.compiler.kernel.selection.cpu import blocking, chooser
+from gflow.compiler.targets.processors import PROCESSORS, Processor
+from gflow.dialects import builder, processor
+from gflow.dialects.mlir import ir
+from gflow.dialects.program import KernelStep, Program
+from gflow.runtime import Executable
+
+Tensor = torch.Tensor
+LEVELS = [name for name in PROCESSORS if processor.LEVELS[name] <= processor.features()]
+pytestmark = pytest.mark.skipif(
+    not LEVELS, reason="this processor has no vectors that products are made for"
+)
+
+PIPELINE = (
+    "builtin.module(func.func(gflow-fuse,gflow-materialize,"
+    "gflow-select-kernels{{target=cpu threads=2 blas=false isa={isa}}},gflow-plan-memory))"
+)
+
+
+def program_of(module: ir.Module, isa: str) -> Program:
+    """The program of a module whose products are our own."""
+    with CONTEXT:
+        options = CompileOptions(pipeline=PIPELINE.format(isa=isa), threads=2, blas=False)
+        made = compile_module(module, options)
+    names = {s.kernel for s in made.steps if isinstance(s, KernelStep)}
+    assert "product" in names, names
+    return made
+
+
+def check(
+    isa: str,
+    args: list[Arg],
+    body: Callable[..., list[ir.Value]],
+    exact: Callable[..., list[Tensor]],
+    tolerance: float = 2e-6,
+) -> None:
+    """A function of the dialect beside float64, with one thread and with two."""
+    case = make("product", args, body)
+    run = Executable(program_of(case.module, isa))
+    wanted = exact(*(a.double() for a in case.args))
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append([r.clone() for r in run(case.args)])
+    finally:
+        torch.set_num_threads(threads)
+    for one, two, w in zip(*found, wanted, strict=True):
+        assert torch.equal(one, two), "the number of threads changes bits"
+        assert (one - w).abs().max() <= tolerance * w.abs().max()
+
+
+def _strides(shape: tuple[int, ...], transposed: bool) -> tuple[int, ...] | None:
+    *batch, rows, columns = shape
+    if not transposed:
+        return None
+    inner = (1, rows)
+    outer: list[int] = []
+    size = rows * columns
+    for n in reversed(batch):
+        outer.insert(0, size)
+        size *= n
+    return (*outer, *inner)
+
+
+@pytest.fixture(params=LEVELS)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(processor.ISA, request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "k", "n"),
+    [((), 1, 1, 1), ((), 13, 5, 7), ((), 100, 37, 50), ((), 65, 700, 129), ((), 3, 2500, 17), ((), 300, 16, 97),
+     ((5,), 20, 33, 18), ((2, 3), 9, 40, 35)],
+)  # fmt: skip
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+def test_products(
+    isa: str, batch: tuple[int, ...], m: int, k: int, n: int, transposed: tuple[bool, bool]
+) -> None:
+    shapes = ((*batch, m, k), (*batch, k, n))
+    args = [Arg(s, strides=_strides(s, t)) for s, t in zip(shapes, transposed)]
+    check(isa, args, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks as large products have them, for small ones."""
+
+    def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
+        height, vectors = p.tiles[-1]
+        width = 16 * vectors
+        return Blocks((height, width, 32), 2 * height, 3 * width, width, product.batch > 1)
+
+    monkeypatch.setattr(chooser, "blocks_of", blocks_of)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("columns", [70, 200])
+def test_blocks(isa: str, columns: int) -> None:
+    shapes = [Arg((90, 75)), Arg((75, columns), strides=(1, 75))]
+    check(isa, shapes, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+    batch = [Arg((3, 30, 75)), Arg((3, 75, columns))]
+    check(isa, batch, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
+@pytest.mark.parametrize("blocks", ["as is", "small"])
+def test_what_follows(isa: str, blocks: str, request: pytest.FixtureRequest) -> None:
+    """Bias, activation and residual; the product itself beside them; heads, whose rows lie apart."""
+    if blocks == "small":
+        request.getfixturevalue("small")
+    m, k, n = 6 * 13, 70, 5 * 32
+    args = [Arg((m, k)), Arg((n, k)), Arg((n,)), Arg((m, n))]
+
+    def linear(x: ir.Value, w: ir.Value, bias: ir.Value) -> tuple[ir.Value, ir.Value]:
+        made = b("matmul", x, b("transpose", w, permutation=(1, 0)))
+        return made, b("add", made, spread(bias, (m, n), 1))
+
+    def residual(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        _, y = linear(x, w, bias)
+        return [b("add", b("maximum", y, full(0.0, y)), r)]
+
+    def exact(x: Tensor, w: Tensor, bias: Tensor, r: Tensor) -> list[Tensor]:
+        return [torch.relu(x @ w.t() + bias) + r]
+
+    check(isa, args, residual, exact)
+
+    def both(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        made, y = linear(x, w, bias)
+        return [b("mul", y, r), made]
+
+    check(isa, args, both, lambda x, w, bias, r: [(x @ w.t() + bias) * r, x @ w.t()])
+
+    def heads(x: ir.Value, w: ir.Value, bias: ir.Value, r: ir.Value) -> list[ir.Value]:
+        _, y = linear(x, w, bias)
+        apart = builder.reshape(y, (6, 13, 5, 32))
+        return [b("transpose", apart, permutation=(0, 2, 1, 3))]
+
+    check(
+        isa,
+        args,
+        heads,
+        lambda x, w, bias, r: [(x @ w.t() + bias).reshape(6, 13, 5, 32).transpose(1, 2)],
+    )
+
+
+def test_errors_are_not_larger_than_the_library_s(isa: str) -> None:
+    """Of long sums: they are made in parts."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.rand(s, generator=generator) for s in ((24, 6000), (6000, 48)))
+    case = make(
+        "product",
+        [Arg((24, 6000), values=x), Arg((6000, 48), values=y)],
+        lambda x, y: [b("matmul", x, y)],
+    )
+    (found,) = Executable(program_of(case.module, isa))(case.args)
+    exact = x.double() @ y.double()
+    theirs = (torch.mm(x, y) - exact).square().mean().sqrt()
+    assert (found - exact).square().mean().sqrt() <= 1.5 * theirs
+
+
+@pytest.mark.parametrize("level", PROCESSORS)
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_blocks_are_sound(level: str, threads: int) -> None:
+    p = PROCESSORS[level]
+    for m, n, k, batch in (
+        (1, 1, 1, 1),
+        (1024, 384, 1536, 1),
+        (7, 8192, 50, 1),
+        (100_000, 64, 9, 1),
+        (64, 64, 64, 48),
+    ):
+        found = blocking.blocks_of(p, Problem(m, n, k, batch), threads)
+        height, width, terms = found.tile
+        assert found.rows % height == found.columns % width == found.across % width == 0
+        assert 0 < terms <= p.terms + 16
+        assert found.scratch(threads) < 64 * (p.near + p.block + (1 << 20)) * threads
+        assert blocking.share_of_peak(p, Problem(m, n, k, batch), found, threads) <= 1
