@@ -86,7 +86,7 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
         most = max(p.near // 2 // (ITEM * terms * height), 1)
         tiles = ceil(m / height)
         fewest = min(tiles, _LEAST, most)
-        for shares in (1, _SHARES, 2 * _SHARES) if team > 1 else (1,):
+        for shares in (_SHARES, 2 * _SHARES) if team > 1 else (1,):
             down = min(most, max(fewest, ceil(tiles / (shares * team))))
             rows = ceil(tiles / ceil(tiles / down)) * height
             blocks = ceil(m / rows)
