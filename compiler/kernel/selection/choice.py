@@ -113,14 +113,13 @@ class Choice(_Chosen):
         Raises:
             CannotLower: it cannot be cut so.
         """
-        sound = len(self.tile) == 3 and len(self.block) == 3
-        if sound:
-            (height, width, _), (rows, columns, across) = self.tile, self.block
-            vectors = width // LANES
-            sound = width % LANES == 0 and height * vectors <= _MOST_SUMS and vectors <= 4
-            sound &= rows % height == columns % width == across % width == 0
-        self.check(sound, "cuts a product in a way that no code follows")
-        return Blocks(self.tile, *self.block, apart=self.batch == "apart")  # type: ignore[arg-type]
+        what = "cuts a product in a way that no code follows"
+        self.check(len(self.tile) == 3 and len(self.block) == 3, what)
+        (height, width, terms), (rows, columns, across) = self.tile, self.block
+        vectors = width // LANES
+        sound = width % LANES == 0 and height * vectors <= _MOST_SUMS and vectors <= 4
+        self.check(sound and rows % height == columns % width == across % width == 0, what)
+        return Blocks((height, width, terms), rows, columns, across, self.batch == "apart")
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.

@@ -69,7 +69,7 @@ def _in_tiles(
         target = epilogue.target(0, _behind(behind, blocks.scratch(b.threads)))
         row = n
     made = epilogue.finish(blocks.tile[1])
-    x, y = (own.Operand(p, *s[-2:]) for p, s in zip(places, strides))
+    x, y = (own.Operand(p, s[-2], s[-1]) for p, s in zip(places, strides))
     operands = (x, y, own.Operand(target, row, 1))
     own.product(
         b, blocks, operands, (m, n, types[0].shape[-1]), scratch, epilogue.label, finish=made
@@ -95,7 +95,7 @@ def _blocked(
     scratch = b.scratch(blocks.scratch(b.threads))
     for count, steps, offsets in batch_steps(types[2].shape[:-2], [s[:-2] for s in strides]):
         x, y, z = (
-            own.Operand(Place(p.space, p.index, p.offset + o * own.ITEM), *s[-2:], each)
+            own.Operand(Place(p.space, p.index, p.offset + o * own.ITEM), s[-2], s[-1], each)
             for p, s, o, each in zip(places, strides, offsets, steps)
         )
         z = own.Operand(z.place, z.row if m != 1 else n, 1, z.each)

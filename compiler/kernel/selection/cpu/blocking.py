@@ -56,9 +56,10 @@ def _waiting(product: Problem, b: Blocks, threads: int) -> float:
     """How much longer the last thread works than all do on average."""
     if b.apart:
         return ceil(product.batch / threads) * threads / product.batch
-    shares = sorted(_shares(product, b), reverse=True)
-    if threads == 1 or len(shares) > 32 * threads:
+    columns = min(product.columns, b.columns)
+    if threads == 1 or ceil(product.rows / b.rows) * ceil(columns / b.across) > 32 * threads:
         return 1.0
+    shares = list(_shares(product, b))
     done = [0.0] * threads
     for share in shares:
         done[done.index(min(done))] += share

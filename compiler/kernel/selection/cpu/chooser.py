@@ -197,10 +197,10 @@ class Chooser:
         scratch = 0
         if rows is not None:
             batched = z.numel != z.shape[-2] * z.shape[-1]
-            made = [(0, rows.rows)] if batched else rows.pieces(x.shape[-1])
-            parts = parts if batched else made
+            if not batched:
+                parts = rows.pieces(x.shape[-1])
             if rows.floating:
-                scratch = _up(longest(made) * rows.width * z.itemsize)
+                scratch = _up((rows.rows if batched else longest(parts)) * rows.width * z.itemsize)
         if x.shape[-1] == 0 and z.dtype not in COMPLEX:
             return Choice("zero", scratch)
         kind = self._product_kind(z, strides)
