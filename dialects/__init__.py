@@ -13,6 +13,7 @@ marks       the attributes of functions, their arguments and results, that passe
 mesh        meshes and shardings, and what holds for all collectives of a program
 mlir        the one import of the MLIR Python bindings
 opdef       how an op of the dialect is declared: once, as data
+processor   which instructions code for this processor may use: what it has, or what `GFLOW_CPU_ISA` limits it to
 sharding    sharding rules: which dimensions of an op's operands and results are split together
 types       tensor types as plain data, and their way to and from MLIR types
 verify      the verifier of every op: operand count, attributes, then the shape rule's result types

@@ -1,5 +1,7 @@
 """Kernels as data, before any language: index space, loads, expression DAG, reductions, stores.
 
+blocks       how a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of
+             threads
 constants    which constants stand in the text of a GPU's kernel, and which a launch passes
 convolution  the geometry of a convolution and of its gradients
 description  what a kernel does, as data: index space, loads, an expression DAG, reductions, stores
@@ -7,5 +9,6 @@ dimensions   dimensions of an index space that are walked as one
 movement     ops that only move or make elements, as copies between places, and as kernels
 registers    what values are in registers: halves are float32 there
 sizes        arithmetic on sizes that choices and code share
+tiles        what follows a product, tile by tile: its kernel over the rows and columns of the product
 selection/   which kernels ops run as: kinds, tiles, split-K, copies of operands, scratch
 """

@@ -4,11 +4,12 @@
 - `target.py`: targets by name (`cpu`, `cuda:90`, `hip:gfx942`), and the device that stands for each
 - `host.py`: what the machine at hand has
 
-    devices  the table of devices
-    host     the machine at hand
-    links    the table of networks that join devices
-    pipes    rates of multiprocessors' pipes, for the model of machine code
-    target   targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
+    devices     the table of devices
+    host        the machine at hand
+    links       the table of networks that join devices
+    pipes       rates of multiprocessors' pipes, for the model of machine code
+    processors  the table of processors: what kernels of products are cut by
+    target      targets by name, `cpu`, `cuda:90` or `hip:gfx942`, and the device that stands for each
 """
 
 from .devices import DEVICES, Device

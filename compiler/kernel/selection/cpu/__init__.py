@@ -6,6 +6,8 @@
 - `patches.py`: convolutions by patches and matrix products
 
     batches     the batches of a product of matrices in calls of a BLAS function, each with a loop over some of them
+    blocking    products of matrices on a processor: how one of our own would be cut, and whether it or the library
+                makes it
     chooser     the choice for each op on a processor: what computes it, and its scratch
     loops       how a generated kernel walks its index space on a processor: the vectors' dimension, what threads
                 share, and what of a row is kept between passes, in scratch
