@@ -22,6 +22,7 @@ from ..ir.modules import entry_function
 from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
+from ..targets.processors import host_level
 from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
@@ -67,13 +68,14 @@ class Resolved(NamedTuple):
     pipeline: str
     threads: int
     blas: bool
+    isa: str
 
 
 def resolve(options: CompileOptions) -> Resolved:
     """Fill in what the options leave open.
 
     Raises:
-        ValueError: the target isn't known.
+        ValueError: the target isn't known, or `GFLOW_CPU_ISA` names instruction sets that are not there.
     """
     target = parse_target(options.target)
     threads = options.threads or os.cpu_count() or 1
@@ -83,7 +85,8 @@ def resolve(options: CompileOptions) -> Resolved:
         host += f" threads={options.threads}" if options.threads else ""
         host += "" if blas else " blas=false"
     pipeline = options.pipeline or build_pipeline(options.passes, target, host)
-    return Resolved(str(target), pipeline, threads, blas)
+    isa = "" if target.gpu else host_level()
+    return Resolved(str(target), pipeline, threads, blas, isa)
 
 
 def compile_module(

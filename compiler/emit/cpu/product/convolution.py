@@ -22,7 +22,7 @@ from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ..program_builder import Builder
-from . import conv_kernels, conv_patches, gemm
+from . import conv_kernels, conv_patches, gemm, own
 from .epilogue import Epilogue
 from .gemm import Matrix
 
@@ -60,6 +60,11 @@ def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
     target = epilogue.target(0, b.scratch(ty.nbytes, epilogue.place is None))
     b.fill(0, target, ty, row_major_strides(ty.shape), b.label(o))
     epilogue.run(0, epilogue.rows, target)
+
+
+def _operand(matrix: Matrix) -> own.Operand:
+    found = own.Operand(matrix.place, max(matrix.leading, 1), 1)
+    return found.transposed if matrix.transposed else found
 
 
 class _Output:
@@ -122,6 +127,9 @@ class _Convolution:
         self.label = b.label(o)
         self.k = g.taps * g.cg
         self.scratch = 0
+        self.blocks = b.choice.blocks() if b.choice.tile else None
+        if self.blocks is not None:
+            self.panels = self.take_scratch(self.blocks.scratch(b.threads))
 
     # -- steps
 
@@ -142,6 +150,10 @@ class _Convolution:
     def product(
         self, a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
     ) -> None:
+        if self.blocks is not None:
+            operands = (_operand(a), _operand(b), _operand(c))
+            own.product(self.b, self.blocks, operands, (m, n, k), self.panels, self.label, add=add)
+            return
         name = self.b.gemm("f32")
         self.b.steps.append(
             KernelStep(name, gemm.product(a, b, c, m, n, k, add), False, self.label)

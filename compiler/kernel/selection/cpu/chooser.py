@@ -25,7 +25,7 @@ from ..choice import Choice, blocked
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, own_is_faster
 from .loops import loops_of
-from .patches import kind_of_patches, patches_of
+from .patches import kind_of_patches, patches_of, product_of
 from .rows import MOST_PIECES, Rows, granule_of
 
 HALVES = ("f16", "bf16")
@@ -181,6 +181,11 @@ class Chooser:
             own = _up(result.nbytes) if rows is not None and rows.floating else 0
             return Choice(kind, own)
         made = patches_of(g, types[w], strides[w], result, rows, self.threads)
+        whole = all(isinstance(count, int) and not varies(count) for _, count in made.pieces)
+        if kind == "patches" and (whole or name != "convolution_weight_grad"):
+            own = self._blocked(kind, product_of(g, made).most())
+            if own is not None:
+                return replace(own, scratch=own.scratch + made.scratch)
         return Choice(kind, made.scratch)
 
     def _matmul(
@@ -219,17 +224,20 @@ class Chooser:
         self, x: TensorType, z: TensorType, strides: Sequence[tuple[int, ...]], rows: int
     ) -> Choice | None:
         """A product of our own, if the model has it faster. rows: at a time."""
-        p, terms = self.processor, x.shape[-1]
-        if p is None or z.dtype != "f32" or varies(terms):
+        if z.dtype != "f32" or varies(x.shape[-1]):
             return None
         try:
             runs = batch_steps(z.shape[:-2], [s[:-2] for s in strides])
         except ManyRuns:
             return None
-        problem = Problem(rows, z.shape[-1], terms, runs[0][0]).most()
-        if self.blas and not own_is_faster(p, problem, self.threads):
+        return self._blocked("panels", Problem(rows, z.shape[-1], x.shape[-1], runs[0][0]).most())
+
+    def _blocked(self, kind: str, product: Problem) -> Choice | None:
+        """A product of our own, if the model has it faster than the library's."""
+        p = self.processor
+        if p is None or (self.blas and not own_is_faster(p, product, self.threads)):
             return None
-        return blocked("panels", blocks_of(p, problem, self.threads), self.threads)
+        return blocked(kind, blocks_of(p, product, self.threads), self.threads)
 
     def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:
         if not self.blas or z.dtype not in BLAS_DTYPES:

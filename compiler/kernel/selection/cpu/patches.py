@@ -9,6 +9,7 @@ from math import prod
 from gflow.dialects.extents import Count, at_most, longest, pieces
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
+from ...blocks import Problem
 from ...convolution import ROLES, Geometry
 from .rows import MOST_PIECES, Rows
 
@@ -90,6 +91,16 @@ def patches_of(
         parts = _pieces(positions, images * outputs, 4 * k, g.groups)
         made = round(longest(parts) * (inputs / outputs))
     return Patches(parts, channel_major, copy, _patches(g, k, parts), _floating(rows, made))
+
+
+def product_of(g: Geometry, made: Patches) -> Problem:
+    """The largest product of a convolution by patches, of one group."""
+    count, k = longest(made.pieces), g.taps * g.cg
+    if g.name == "convolution":
+        return Problem(count, g.og, k)
+    if g.name == "convolution_weight_grad":
+        return Problem(g.og, k, count)
+    return Problem(count, k, g.og)
 
 
 def _patches(g: Geometry, k: int, parts: list[tuple[int, Count]]) -> int:
