@@ -95,7 +95,10 @@ class GraphConfig(OneFlowSwitches):
             options = replace(options, kept_results=self._own["outputs_buffer_size"])
         if "autotune" in self._own:
             libraries = self._own["autotune_libraries"]
-            options = replace(options, tune=self._own["autotune"], tune_libraries=libraries)
+            wanted = self._own["autotune"]
+            options = replace(
+                options, tune=wanted, tune_libraries=libraries, race_products=wanted and libraries
+            )
         switches = dict(self._switches)
         zero = self._own.get("zero")
         if zero is not None and zero[0] and world_size() > 1:
@@ -309,8 +312,8 @@ class GraphConfig(OneFlowSwitches):
     def enable_autotune(self, mode: bool = True, *, libraries: bool = True) -> None:
         """On the cuda target, whether kernels' configurations (and, for products, convolutions and attention,
         a library's call) are chosen by measuring them on the GPU when the graph is compiled. Without it, or
-        where there is no GPU, the cost model's first choice runs. Answers are kept on disk. The cpu target
-        has nothing to choose.
+        where there is no GPU, the cost model's first choice runs. Answers are kept on disk. On the cpu target
+        products of float32 are measured, our own kernel beside the BLAS, unless this is called with False.
 
         libraries: PyTorch's libraries take part; without, generated kernels alone do."""
         chosen = {"autotune": flag("enable_autotune", mode)}

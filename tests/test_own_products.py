@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from codegen_harness import CONTEXT, Arg, b, full, make, spread
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module
+from gflow.compiler.driver.races import Racing
+from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks, Problem
+from gflow.compiler.kernel.contest import Contest
+from gflow.compiler.kernel.selection.choice import Choice
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
 from gflow.compiler.targets.processors import PROCESSORS, Processor
 from gflow.dialects import builder, processor
@@ -189,3 +193,49 @@ def test_blocks_are_sound(level: str, threads: int) -> None:
         assert 0 < terms <= p.terms + 16
         assert found.scratch(threads) < 64 * (p.near + p.block + (1 << 20)) * threads
         assert blocking.share_of_peak(p, Problem(m, n, k, batch), found, threads) <= 1
+
+
+@pytest.mark.parametrize("faster", ["panels", "blas"])
+def test_races(isa: str, faster: str) -> None:
+    """What is measured to be faster is written into the IR, whatever the model says."""
+    asked: list[str] = []
+
+    def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> dict[str, float]:
+        asked.append(what)
+        values = [torch.randn(a.type.shape) for a in next(iter(programs().values())).arguments]
+        found = [Executable(program)(values)[0] for program in programs().values()]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
+        return {name: 1.0 + (name != faster) for name in programs()}
+
+    case = make("product", [Arg((256, 200)), Arg((200, 300)), Arg((300,))], lambda x, y, z: [
+        b("add", b("matmul", x, y), spread(z, (256, 300), 1))])  # fmt: skip
+    pipeline = PIPELINE.format(isa=isa).replace(" blas=false", "")
+    options = CompileOptions(
+        pipeline=pipeline, threads=2, blas=True, racing=Racing(measure, "here")
+    )
+    with CONTEXT:
+        program = compile_module(case.module, options)
+    assert len(asked) == 1
+    assert f'kind = "{faster}"' in program.ir
+    assert 'tuned = "here"' in program.ir
+    (race,) = program.races
+    assert race.step == 0
+    assert next(iter(race.seconds)) == {"panels": "own", "blas": "BLAS"}[faster]
+
+
+def test_small_products_are_not_raced() -> None:
+    assert not Contest(Problem(64, 64, 64), "terms", "lanes").worth_while
+    long = Contest(Problem(100_000, 768, 3072), "terms", "lanes")
+    assert long.worth_while
+    short = long.shorter().product
+    assert short.rows * short.columns * short.terms <= 1 << 27
+
+
+def test_edited_choices_that_no_code_follows() -> None:
+    for tile, block in (
+        ((8, 40, 64), (8, 40, 40)),
+        ((8, 48, 64), (12, 48, 48)),
+        ((16, 48, 64), (16, 48, 48)),
+    ):
+        with pytest.raises(CannotLower, match="cuts a product in a way that no code follows"):
+            Choice("panels", tile=tile, block=block).blocks()

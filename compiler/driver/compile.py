@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gflow.dialects.dialect import make_context
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.program import Program
+from gflow.dialects.program import Program, Race
 from gflow.dialects.program.form import seal
 
 from ..ir.diagnostics import Diagnostic, at_operation
@@ -27,9 +27,11 @@ from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
 from .pipelines import PipelineOptions, build_pipeline
+from .races import Racing, race_products
 from .reproducer import Writer, writer_for
 
 #: what every compilation ends its passes with
+_SELECTS = "gflow-select-kernels"
 VERIFIED = "builtin.module(func.func(gflow-verify-memory))"
 
 
@@ -45,6 +47,8 @@ class CompileOptions:
     reproducer_dir: where to keep what a failing pass fails on; what GFLOW_REPRODUCER_DIR says if "".
     tune: choose among ways to run a kernel by measuring them on the device, where it can be had.
     tune_libraries: calls of PyTorch's libraries are among them.
+    race_products: products on a processor are made by what a short run shows to be faster, our own or the
+        library's. racing: how that is measured; a model chooses without.
     on_phase: called when a phase begins, with its name ("passes", "codegen") and a pass's.
     """
 
@@ -58,6 +62,8 @@ class CompileOptions:
     reproducer_dir: str = ""
     tune: bool = False
     tune_libraries: bool = True
+    race_products: bool = True
+    racing: Racing | None = None
     on_phase: Callable[[str, str], None] | None = None
 
 
@@ -133,10 +139,17 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     name = ir.StringAttr(entry.attributes["sym_name"]).value
     writer = writer_for(name, options.reproducer_dir)
     tell = options.on_phase or (lambda name, detail: None)
+    racing = options.racing if resolved.blas else None
+    races: list[Race] = []
 
     def instrument(when: str, name: str, root: ir.Operation) -> None:
         if when == "before":
             tell("passes", name)
+        elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
+            tell("passes", "race of products")
+            start = time.perf_counter()
+            races.extend(race_products(entry, racing, resolved.threads, resolved.isa))
+            options.timing["race"] = options.timing.get("race", 0.0) + time.perf_counter() - start
 
     run_pipeline(
         module,
@@ -154,9 +167,16 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     with module.context, size_of_program(symbol), _reproducible(module, writer):
         program = _generate(entry, resolved)
     program.ir = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
+    program.races = [replace(r, step=n) for r in races if (n := _step_of(r, program)) is not None]
     program.seal = seal(program)
     options.timing["codegen"] = time.perf_counter() - start
     return program
+
+
+def _step_of(race: Race, program: Program) -> int | None:
+    """The number of the first step of the op that a race was for; None where it has none."""
+    labels = (getattr(step, "label", "") for step in program.steps)
+    return next((n for n, label in enumerate(labels) if label == race.label), None)
 
 
 def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:

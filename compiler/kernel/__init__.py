@@ -3,6 +3,7 @@
 blocks       how a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of
              threads
 constants    which constants stand in the text of a GPU's kernel, and which a launch passes
+contest      what two ways to make a product are compared by: its sizes, and how its operands lie
 convolution  the geometry of a convolution and of its gradients
 description  what a kernel does, as data: index space, loads, an expression DAG, reductions, stores
 dimensions   dimensions of an index space that are walked as one

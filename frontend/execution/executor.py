@@ -51,9 +51,13 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     from gflow.lowering import lower
     from gflow.lowering.global_view import result_shardings
 
+    from .races import racing
+
     watcher = current()
     gpu = gpu_of(trace)
     options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
+    if options.race_products and options.target == "cpu":
+        options = replace(options, racing=racing())
     watcher.traced(trace)
     watcher.phase("lower")
     start = time.perf_counter()
@@ -72,7 +76,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     executable = load_program(program, kept_results=options.kept_results, where=gpu)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
-    options = replace(options, on_phase=None)
+    options = replace(options, on_phase=None, racing=None)
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
 
 

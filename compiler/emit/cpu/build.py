@@ -25,16 +25,10 @@ from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
 from . import checks, movement
-from .language import vmath
+from .declarations import declarations
 from .product import convolution, halves
 from .product.epilogue import Epilogue, split
 from .program_builder import Builder
-
-_RUNTIME_FUNCTIONS = {
-    "omp_get_thread_num": "  llvm.func @omp_get_thread_num() -> i32",
-    "omp_get_num_threads": "  llvm.func @omp_get_num_threads() -> i32",
-    "GOMP_barrier": "  llvm.func @GOMP_barrier()",
-}
 
 
 def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program:
@@ -62,7 +56,7 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
         results=results(b),
         steps=b.steps,
         kernels=b.kernels,
-        declarations=_declarations(b),
+        declarations=declarations(b.externals, b.declared),
         arena_bytes=b.arena + b.scratch_bytes,
         constants=b.constants,
         checks=b.checks,
@@ -155,15 +149,3 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "take": aten_ops.take,
     "index_add": aten_ops.index_add,
 }
-
-
-# -- what the function says
-
-
-def _declarations(b: Builder) -> dict[str, str]:
-    """What the kernels call: name to `llvm.func` text."""
-    runtime = sorted(b.externals & set(_RUNTIME_FUNCTIONS))
-    libm = [name for name in b.externals if name not in _RUNTIME_FUNCTIONS]
-    declared = {name: _RUNTIME_FUNCTIONS[name] for name in runtime} | b.declared
-    texts = vmath.declarations(libm)
-    return declared | {text[text.index("@") + 1 : text.index("(")]: text for text in texts}

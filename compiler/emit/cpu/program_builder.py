@@ -109,12 +109,7 @@ class Builder(Placement):
 
     def gemm(self, dtype: str) -> str:
         """The name of the matrix product's function."""
-        name = f"gemm_{dtype}"
-        self.kernels[name] = gemm.function(dtype, name)
-        callee, declared = gemm.declaration(dtype)
-        self.declared[callee] = declared
-        self.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-        return name
+        return gemm.add_function(self, dtype)
 
     # -- filling and copying
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.processors import PROCESSORS, host_level
+from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 
 from ...ir.errors import CannotLower, PassError
 from ...ir.ssa import Op
 from ...ir.views import IN_PLACE, is_view
 from ...memory.liveness import Lives
-from .choice import Choice
+from ..contest import Contest
+from .choice import Choice, choice_of
 from .cpu.chooser import Chooser
 from .gpu.chooser import chooser
 
@@ -41,6 +44,29 @@ def choices(
         except CannotLower as error:
             raise PassError(str(error), o.op) from None
     return found
+
+
+def contests_of(
+    function: func.FuncOp, lives: Lives, threads: int, isa: str
+) -> dict[int, tuple[Op, Contest]]:
+    """Of each op that is a product of a processor's the contest that decides how it is made, by the op's number."""
+    choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
+    found = {}
+    for o in lives.body.ops:
+        if KERNEL in o.op.attributes and choice_of(o.op).kind in ("blas", "panels", "patches"):
+            choose.asked.clear()
+            choose(o)
+            if choose.asked:
+                found[o.index] = o, choose.asked[-1]
+    return found
+
+
+def decided(
+    lives: Lives, threads: int, isa: str, won: Mapping[Contest, bool], o: Op, device: str
+) -> Choice:
+    """The choice for a product, after contests. device: where they were."""
+    choose = Chooser(lives, threads, True, PROCESSORS.get(isa), won)
+    return replace(choose(o), tuned=device)
 
 
 def scratch_of(function: func.FuncOp, lives: Lives, target: Target) -> dict[int, int]:

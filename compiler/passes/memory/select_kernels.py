@@ -12,12 +12,13 @@ After `gflow-select-kernels{target=cuda:90}`:
 
 `gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
 them. Choices can be edited: one that code cannot follow, or a field that what runs the op has no use of, is an error
-at the op. A processor's kernels have kind and scratch alone. For ops that share a launch `gflow-merge-launches` chooses
-later. What a field means:
+at the op. A processor's kernels have kind and scratch alone, and its own products (`panels`, `patches`) how they are
+cut. For ops that share a launch `gflow-merge-launches` chooses later. What a field means:
 
 %FIELDS%
 
-The choices follow a model of the device. Where there is one, autotuning measures the choice beside its neighbours,
+The choices follow a model of the device. On a processor the first call races products of float32, our own beside the
+BLAS, and writes what won. Where there is a GPU, autotuning measures the choice beside its neighbours,
 which code generation derives from it, and writes the fastest here, with the device's name; it is not measured again.
 """
 

@@ -14,5 +14,6 @@ halves        contractions in halves by way of float32: the operands are widened
 matmul        matrix products as steps: our own, BLAS calls, or calls into PyTorch for element types without one
 own           products of our own as steps: the words of `blocked`, and the functions that these name
 panels        packing: parts of a matrix in the order in which a register tile reads them
+race          the ways to make a product of float32, as programs of one step each that can be timed
 tile          the register tile: some rows and columns of a product, summed in registers over a block of terms
 """

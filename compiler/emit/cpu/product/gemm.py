@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gflow.compiler.kernel.selection.cpu.batches import batch_steps
 from gflow.dialects.extents import Count, Piece
@@ -73,6 +74,24 @@ def function(dtype: str, name: str) -> str:
         "  }",
     ]
     return "\n".join(lines)
+
+
+class Functions(Protocol):
+    """What functions are added to: their texts, and what they call."""
+
+    kernels: dict[str, str]
+    externals: set[str]
+    declared: dict[str, str]
+
+
+def add_function(b: Functions, dtype: str) -> str:
+    """Add the matrix product's function, and give its name."""
+    name = f"gemm_{dtype}"
+    b.kernels[name] = function(dtype, name)
+    callee, declared = declaration(dtype)
+    b.declared[callee] = declared
+    b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
+    return name
 
 
 def _operand(shape: Sequence[int], strides: Sequence[int]) -> tuple[str, int]:

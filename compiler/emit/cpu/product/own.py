@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gflow.compiler.kernel.blocks import Blocks
 from gflow.dialects.extents import Count, at_most
-from gflow.dialects.program import KernelAddress, KernelStep, Place
+from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
-from ..program_builder import Builder
 from . import blocked, panels, tile
 from .finish import Words
 from .function import ITEM, LANES
@@ -17,6 +17,14 @@ _NAME = "product"
 
 #: products below which starting the other threads costs more than it saves
 _SERIAL = 1 << 20
+
+
+class Steps(Protocol):
+    """What steps are added to, with the functions that they run."""
+
+    kernels: dict[str, str]
+    externals: set[str]
+    steps: list[Step]
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Operand:
 
 
 def product(
-    b: Builder,
+    b: Steps,
     blocks: Blocks,
     operands: tuple[Operand, Operand, Operand],
     sizes: tuple[Count, Count, Count],
@@ -91,14 +99,14 @@ def at_most_one(count: Count) -> bool:
     return at_most_count(count) <= 1
 
 
-def _pack(b: Builder, width: int, order: str) -> KernelAddress:
+def _pack(b: Steps, width: int, order: str) -> KernelAddress:
     name = f"pack_{width}_{order}"
     if name not in b.kernels:
         b.kernels[name] = panels.pack(name, width, order)
     return KernelAddress(name)
 
 
-def _tile(b: Builder, rows: int, vectors: int) -> KernelAddress:
+def _tile(b: Steps, rows: int, vectors: int) -> KernelAddress:
     name = f"tile_{rows}x{LANES * vectors}"
     if name not in b.kernels:
         b.kernels[name] = tile.tile(name, rows, vectors, packed=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gflow.compiler.targets.processors import Processor
 from gflow.dialects.amp import amp_of
@@ -18,6 +18,7 @@ from ....ir.errors import CannotLower
 from ....ir.ssa import Op
 from ....memory.liveness import Lives
 from ...blocks import Problem
+from ...contest import Contest
 from ...convolution import ROLES, geometry
 from ...description import Kernel, describe
 from ...tiles import tiles_of
@@ -41,13 +42,16 @@ class Chooser:
     """What chooses for each op of a function.
 
     lives: what lies where. threads: the most that run a kernel. blas: whether generated code may call BLAS.
-    processor: what products of our own are cut by; None without such.
+    processor: what products of our own are cut by; None without such. won: of contests that were run whether ours was
+    faster; the model decides the others. asked: the products that both can make, as they are come by.
     """
 
     lives: Lives
     threads: int
     blas: bool
     processor: Processor | None = None
+    won: Mapping[Contest, bool] = field(default_factory=dict)
+    asked: list[Contest] = field(default_factory=list)
 
     def __call__(self, o: Op) -> Choice:
         """The choice for an op.
@@ -183,7 +187,9 @@ class Chooser:
         made = patches_of(g, types[w], strides[w], result, rows, self.threads)
         whole = all(isinstance(count, int) and not varies(count) for _, count in made.pieces)
         if kind == "patches" and (whole or name != "convolution_weight_grad"):
-            own = self._blocked(kind, product_of(g, made).most())
+            order = "lanes" if name == "convolution_weight_grad" else "terms"
+            columns = "terms" if name == "convolution" else "lanes"
+            own = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
             if own is not None:
                 return replace(own, scratch=own.scratch + made.scratch)
         return Choice(kind, made.scratch)
@@ -230,13 +236,21 @@ class Chooser:
             runs = batch_steps(z.shape[:-2], [s[:-2] for s in strides])
         except ManyRuns:
             return None
-        return self._blocked("panels", Problem(rows, z.shape[-1], x.shape[-1], runs[0][0]).most())
+        product = Problem(rows, z.shape[-1], x.shape[-1], runs[0][0]).most()
+        a = "terms" if strides[0][-1] == 1 else "lanes"
+        b = "lanes" if strides[1][-1] == 1 else "terms"
+        return self._blocked("panels", Contest(product, a, b))
 
-    def _blocked(self, kind: str, product: Problem) -> Choice | None:
-        """A product of our own, if the model has it faster than the library's."""
-        p = self.processor
-        if p is None or (self.blas and not own_is_faster(p, product, self.threads)):
+    def _blocked(self, kind: str, contest: Contest) -> Choice | None:
+        """A product of our own, if it is faster than the library's."""
+        p, product = self.processor, contest.product
+        if p is None:
             return None
+        if self.blas:
+            self.asked.append(contest)
+            own = self.won.get(contest)
+            if not (own_is_faster(p, product, self.threads) if own is None else own):
+                return None
         return blocked(kind, blocks_of(p, product, self.threads), self.threads)
 
     def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:

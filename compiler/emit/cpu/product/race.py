@@ -1,0 +1,75 @@
+"""The ways to make a product of float32, as programs of one step each that can be timed."""
+
+from __future__ import annotations
+
+from gflow.compiler.kernel.blocks import Blocks
+from gflow.compiler.kernel.contest import Contest
+from gflow.dialects.program import Argument, KernelStep, Place, Program, Result, Step
+from gflow.dialects.program.form import seal
+from gflow.dialects.types import TensorType
+
+from ..declarations import declarations
+from . import gemm, own
+
+
+class _Steps:
+    """What steps are added to, without a function of the IR."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, str] = {}
+        self.externals: set[str] = set()
+        self.declared: dict[str, str] = {}
+        self.steps: list[Step] = []
+
+
+def programs(contest: Contest, blocks: Blocks, threads: int) -> dict[str, Program]:
+    """Programs of A and B, by what makes the product: "panels" and "blas"."""
+    p = contest.product
+    batch = (p.batch,) if p.batch > 1 else ()
+    types = [
+        TensorType((*batch, *shape), "f32")
+        for shape in ((p.rows, p.terms), (p.terms, p.columns), (p.rows, p.columns))
+    ]
+    strides = [
+        _strides(types[0], contest.a == "lanes"),
+        _strides(types[1], contest.b == "terms"),
+        _strides(types[2], False),
+    ]
+    places = [Place("arg", 0, 0), Place("arg", 1, 0), Place("result", 0, 0)]
+    arguments = [
+        Argument("input", name, ty, s) for name, ty, s in zip("ab", types[:2], strides[:2])
+    ]
+    found = {}
+    for kind in ("panels", "blas"):
+        b, scratch = _Steps(), 0
+        if kind == "panels":
+            scratch = blocks.scratch(threads)
+            x, y, z = (
+                own.Operand(place, s[-2], s[-1], s[0] if batch else 0)
+                for place, s in zip(places, strides)
+            )
+            sizes = (p.rows, p.columns, p.terms)
+            own.product(b, blocks, (x, y, z), sizes, Place("arena", 0, 0), kind, batch=p.batch)
+        else:
+            name = gemm.add_function(b, "f32")
+            for words, parallel in gemm.words(places, types, strides):
+                b.steps.append(KernelStep(name, words, parallel, kind))
+        sizes_of = [ty.nbytes for ty in types] + ([scratch] if scratch else [])
+        b.steps = [_reaching(s, sizes_of) for s in b.steps if isinstance(s, KernelStep)]
+        made = Program(
+            f"product_by_{kind}", "", arguments, [Result("c", types[2], None)], b.steps, b.kernels,
+            declarations(b.externals, b.declared), scratch, max_threads=threads, first_write=len(b.steps),
+        )  # fmt: skip
+        made.seal = seal(made)
+        found[kind] = made
+    return found
+
+
+def _strides(ty: TensorType, transposed: bool) -> tuple[int, ...]:
+    *batch, rows, columns = ty.shape
+    inner = (1, rows) if transposed else (columns, 1)
+    return (*(rows * columns for _ in batch), *inner)
+
+
+def _reaching(step: KernelStep, sizes: list[int]) -> KernelStep:
+    return KernelStep(step.kernel, step.words, step.parallel, step.label, step.shared, tuple(sizes))

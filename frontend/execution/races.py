@@ -1,0 +1,70 @@
+"""How products on this processor are compared: by short runs, each contest once, the answers kept on disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+
+from gflow.compiler.driver.races import Racing
+from gflow.dialects.processor import processor
+from gflow.dialects.program import Program
+from gflow.runtime.executable import Executable
+from gflow.runtime.stored import cache as disk
+
+#: rounds in which all programs take turns, at least and at most, and seconds after which no more are begun
+_LEAST, _MOST, _SECONDS = 3, 12, 0.03
+
+#: what was measured in this process: a contest is run once, so equal products are made alike
+_known: dict[str, dict[str, float]] = {}
+
+
+def racing() -> Racing:
+    """Measuring on this machine."""
+    return Racing(measure, _device())
+
+
+@cache
+def _device() -> str:
+    for line in processor().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "this processor"
+
+
+def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> Mapping[str, float]:
+    """Seconds of each program: the least of some runs in turn. what: is compared, the name of the answer."""
+    if what not in _known:
+        name = disk.key("race", what, str(torch.get_num_threads()))
+        stored = disk.read("races", name)
+        if stored is None:
+            _known[what] = _run(programs())
+            disk.write("races", name, json.dumps(_known[what]).encode())
+        else:
+            _known[what] = json.loads(stored)
+    return _known[what]
+
+
+def _run(programs: Mapping[str, Program]) -> dict[str, float]:
+    (first, *_) = programs.values()
+    generator = torch.Generator().manual_seed(0)
+    values = []
+    for argument in first.arguments:
+        value = torch.randn(argument.type.shape, generator=generator)
+        values.append(torch.empty_strided(value.shape, argument.strides).copy_(value))
+    runs = {name: Executable(program) for name, program in programs.items()}
+    for run in runs.values():
+        run(values)
+    best = dict.fromkeys(runs, float("inf"))
+    end = time.perf_counter() + _SECONDS
+    for n in range(_MOST):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run(values)
+            best[name] = min(best[name], time.perf_counter() - start)
+        if n + 1 >= _LEAST and time.perf_counter() > end:
+            break
+    return best
