@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
@@ -53,7 +54,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
         blocks = blocks_of(PROCESSORS[isa], short.product, threads)
         times[contest] = racing.measure(
             f"{short} float32, {threads} threads, {isa}",
-            lambda short=short, blocks=blocks: programs(short, blocks, threads),
+            partial(programs, short, blocks, threads),
         )
         won[contest] = times[contest]["panels"] <= times[contest]["blas"]
     for index, (o, contest) in asked.items():

@@ -189,9 +189,9 @@ class Chooser:
         if kind == "patches" and (whole or name != "convolution_weight_grad"):
             order = "lanes" if name == "convolution_weight_grad" else "terms"
             columns = "terms" if name == "convolution" else "lanes"
-            own = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
-            if own is not None:
-                return replace(own, scratch=own.scratch + made.scratch)
+            cut = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
+            if cut is not None:
+                return replace(cut, scratch=cut.scratch + made.scratch)
         return Choice(kind, made.scratch)
 
     def _matmul(
