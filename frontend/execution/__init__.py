@@ -1,1 +1,6 @@
-"""From a trace to something that runs: the device, the compiler, the runtime."""
+"""From a trace to something that runs: the device, the compiler, the runtime.
+
+device    the device that a graph is compiled for: where its tensors are, or another one that is asked for
+executor  from a trace to something that runs: lowering, compiler, runtime
+races     how products on this processor are compared: by short runs, each contest once, the answers kept on disk
+"""

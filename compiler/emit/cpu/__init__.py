@@ -7,4 +7,5 @@ program_builder  adding steps to a program for the CPU: kernels and copies
 language/        writing MLIR text: SSA names, loops, loads and stores, elementwise ops, random numbers
 product/         contractions and convolutions for the CPU, and the epilogues that follow them
 region/          kernels of fused regions for the CPU: pointwise, row and column loops
+declarations     what kernels call, declared
 """
