@@ -115,18 +115,27 @@ def kind_of(op: ir.Operation) -> str:
     return given["kind"].value if isinstance(given, ir.DictAttr) and "kind" in given else ""
 
 
-def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
-    """What is wrong with such attributes in a module or function, and the op that it is told of."""
+def modules_and_functions(root: ir.Operation) -> Iterator[ir.Operation]:
+    """The modules and functions in an op, itself among them, in program order."""
     waiting = [root]
     while waiting:
         op = waiting.pop()
+        if op.name in ("builtin.module", "func.func"):
+            yield op
+        if op.name == "builtin.module":
+            waiting += [
+                o.operation
+                for region in reversed(list(op.regions))
+                for block in reversed(list(region))
+                for o in reversed(list(block.operations))
+            ]
+
+
+def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
+    """What is wrong with such attributes in a module or function, and the op that it is told of."""
+    for op in modules_and_functions(root):
         if op.name == "func.func":
             yield from _of_function(op)
-        elif op.name == "builtin.module":
-            inside = [
-                o.operation for region in op.regions for block in region for o in block.operations
-            ]
-            waiting += [o for o in reversed(inside) if o.name in ("builtin.module", "func.func")]
 
 
 def _of_function(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:

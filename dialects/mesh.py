@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 
 from .attributes import from_mlir
+from .marks import modules_and_functions
 from .mlir import ir
 from .opdef import Attr, VerifyError
 from .ops.distribution import ORDERED, REDUCTIONS, SHARD, START, WAIT
@@ -98,22 +99,17 @@ def mesh_of(function: Any) -> Mesh | None:
 
 def problems(root: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:
     """What is wrong with meshes, shardings and collectives in a module or function, and where."""
-    waiting = [root]
-    while waiting:
-        op = waiting.pop()
+    unreadable: list[ir.Operation] = []
+    for op in modules_and_functions(root):
         if op.name == "func.func":
-            yield from _of_function(op)
-        elif op.name == "builtin.module":
-            if MESH in op.attributes:
-                try:
-                    read_mesh(op.attributes[MESH])
-                except VerifyError as error:
-                    yield str(error), op
-                    continue
-            inside = [
-                o.operation for region in op.regions for block in region for o in block.operations
-            ]
-            waiting += [o for o in reversed(inside) if o.name in ("builtin.module", "func.func")]
+            if op == root or op.parent not in unreadable:
+                yield from _of_function(op)
+        elif MESH in op.attributes:
+            try:
+                read_mesh(op.attributes[MESH])
+            except VerifyError as error:
+                yield str(error), op
+                unreadable.append(op)
 
 
 def _of_function(function: ir.Operation) -> Iterator[tuple[str, ir.Operation]]:

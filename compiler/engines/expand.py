@@ -10,6 +10,9 @@ becomes, for StableHLO,
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gflow.compiler.ir.locations import source_of
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.structure import CHECK, ENGINE_YIELD
@@ -21,10 +24,27 @@ from .form import INLINE, EngineError, Form, call_of
 _MOST = 8
 
 
-def expand(block: ir.Block, form: Form, checks: bool = False) -> int:
-    """Rewrite a block in place, until all that is in it is of the form; returns how many checks were left out.
+@contextmanager
+def expanded(op: ir.Operation, form: Form, checks: bool = False) -> Iterator[tuple[ir.Block, int]]:
+    """The block of a copy of an op, a function or one with a region, with ops of the form alone; and how many checks
+    were left out. The op stays as it is; its context, and a location, are the current ones.
 
     checks: whether checks may be left out.
+
+    Raises:
+        EngineError: there are ops that cannot be brought into the form.
+    """
+    with op.context, ir.Location.unknown(op.context):
+        scratch = ir.Module.create()
+        with ir.InsertionPoint(scratch.body):
+            copy = op.clone()
+        block = copy.regions[0].blocks[0]
+        dropped = _expand(block, form, checks)
+        yield block, dropped
+
+
+def _expand(block: ir.Block, form: Form, checks: bool) -> int:
+    """Rewrite a block in place, until all that is in it is of the form; returns how many checks were left out.
 
     Raises:
         EngineError: there are ops that cannot be brought into the form.
@@ -44,7 +64,7 @@ def _round(block: ir.Block, form: Form) -> bool:
     """Take every op one step further; whether there was any to take.
 
     Raises:
-        EngineError: as `expand`.
+        EngineError: as `expanded`.
     """
     problems: list[str] = []
     changed = False

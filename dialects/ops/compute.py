@@ -15,7 +15,11 @@ from .shape import check_dim
 Types = Sequence[TensorType]
 Attrs = dict[str, Any]
 
-REDUCE_KINDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+#: by kind of a reduction, the op that combines two of its elements
+COMBINED_BY = {
+    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or", "all": "and",
+}  # fmt: skip
+REDUCE_KINDS = (*COMBINED_BY, "argmax", "argmin")
 RANDOM_KINDS = ("uniform", "normal", "bits")
 
 

@@ -20,10 +20,10 @@ class Copies:
     results: int = 0
 
 
-def dense(x: torch.Tensor, copies: Copies) -> torch.Tensor:
-    """The tensor, or a dense row-major copy of it."""
+def dense(x: torch.Tensor, copies: Copies, alignment: int = 1) -> torch.Tensor:
+    """The tensor, or a copy of it if it is not dense and row-major, or begins at no multiple of `alignment` bytes."""
     x = x.detach()
-    if x.is_contiguous():
+    if x.is_contiguous() and x.data_ptr() % alignment == 0:
         return x
     x = x.clone(memory_format=torch.contiguous_format)
     copies.operands += x.nbytes
@@ -39,6 +39,14 @@ def separate(place: torch.Tensor | None, operands: Sequence[torch.Tensor]) -> to
         if x.data_ptr() < end and begin < x.data_ptr() + x.nbytes:
             return None
     return place
+
+
+def delivered(made: torch.Tensor, place: torch.Tensor | None, copies: Copies) -> torch.Tensor:
+    """A result in memory of the engine's own, or its copy in the place that it has."""
+    if place is None:
+        return made
+    copies.results += place.nbytes
+    return place.copy_(made)
 
 
 class EngineCode(ABC):

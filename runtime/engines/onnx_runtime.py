@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from .base import Copies, EngineCode, dense, separate
+from .base import Copies, EngineCode, delivered, dense, separate
 from .packages import require
 
 
@@ -40,7 +41,7 @@ class OnnxRuntimeCode(EngineCode):
             session = onnxruntime.InferenceSession(
                 code, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # classes of its own, over Exception alone
+        except _errors() as error:
             raise RuntimeError(f"ONNX Runtime refuses the model: {error}") from None
         return cls(session)
 
@@ -71,17 +72,21 @@ class OnnxRuntimeCode(EngineCode):
         made = binding.get_outputs()
         found = []
         for value, place, wanted in zip(made, places, results):
-            if place is not None:
-                found.append(place)
-                continue
-            tensor = torch.from_numpy(value.numpy())
-            if wanted is not None:
-                wanted.copy_(tensor)
-                copies.results += wanted.nbytes
-                tensor = wanted
-            found.append(tensor)
+            if place is None:
+                place = delivered(torch.from_numpy(value.numpy()), wanted, copies)
+            found.append(place)
         self.copies = copies
         return found
+
+
+@cache
+def _errors() -> tuple[type[Exception], ...]:
+    """ONNX Runtime's own errors: classes that have none but `Exception` in common, and no public name."""
+    # start-up: loaded when a program of its is
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found = [value for value in vars(state).values() if isinstance(value, type)]
+    return (RuntimeError, ValueError, *(c for c in found if issubclass(c, Exception)))
 
 
 def _numpy(dtype: torch.dtype) -> Any:

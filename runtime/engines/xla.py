@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import Copies, EngineCode
+from .base import Copies, EngineCode, delivered, dense
 from .packages import require
 
 #: what XLA's code on the CPU wants its operands to begin at, in bytes
@@ -76,19 +76,11 @@ class XlaCode(EngineCode):
         for (made,), place in zip(
             run.disassemble_into_single_device_arrays(), results, strict=True
         ):
-            tensor = torch.from_dlpack(made)
-            if place is not None:
-                place.copy_(tensor)
-                copies.results += tensor.nbytes
-                tensor = place
-            found.append(tensor)
+            found.append(delivered(torch.from_dlpack(made), place, copies))
         self.copies = copies
         return found
 
     def _buffer(self, x: torch.Tensor, copies: Copies) -> Any:
-        x = x.detach()
-        if not x.is_contiguous() or x.data_ptr() % _ALIGNMENT:
-            x = x.clone(memory_format=torch.contiguous_format)
-            copies.operands += x.nbytes
+        x = dense(x, copies, _ALIGNMENT)
         capsule = torch.utils.dlpack.to_dlpack(x)
         return self._jax.dlpack_managed_tensor_to_buffer(capsule, self._device, None)

@@ -17,7 +17,7 @@ from gflow.compiler.ir.locations import source_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.types import TensorType, type_of
 
-from ..expand import expand
+from ..expand import expanded
 from ..form import EngineError, call_of
 from .rows import FORM
 from .writer import IR_VERSION, NUMBERS, OPSET, Writer
@@ -44,12 +44,7 @@ def write_function(
     Raises:
         EngineError: it has ops that ONNX has no form for, or is too large for a file.
     """
-    with function.context, ir.Location.unknown(function.context):
-        scratch = ir.Module.create()
-        with ir.InsertionPoint(scratch.body):
-            copy = function.operation.clone()
-        block = copy.regions[0].blocks[0]
-        dropped = expand(block, FORM, checks)
+    with expanded(function.operation, FORM, checks) as (block, dropped):
         names = _names(function, "arg_attrs", len(block.arguments))
         end = list(block.operations)[-1].operation
         results = _names(function, "res_attrs", len(end.operands))
@@ -62,12 +57,7 @@ def write_region(op: ir.Operation) -> bytes:
     Raises:
         EngineError: as `write_function`.
     """
-    with op.context, ir.Location.unknown(op.context):
-        scratch = ir.Module.create()
-        with ir.InsertionPoint(scratch.body):
-            copy = op.clone()
-        block = copy.regions[0].blocks[0]
-        expand(block, FORM)
+    with expanded(op, FORM) as (block, _):
         names = [f"in{n}" for n in range(len(op.operands))]
         results = [f"out{n}" for n in range(len(op.results))]
         return _written(block, names, results, {}).SerializeToString()

@@ -11,6 +11,7 @@ import numpy as np
 from gflow.dialects import builder
 from gflow.dialects.builder import broadcast, build, convert, reshape, splat, transpose
 from gflow.dialects.mlir import ir, stablehlo
+from gflow.dialects.ops.compute import COMBINED_BY
 from gflow.dialects.types import UNSIGNED, TensorType, type_of
 
 from .rows import neutral
@@ -349,14 +350,6 @@ _OF_BOOLEANS = {
     "multiply": "all",
     "minimum": "all",
 }
-_COMBINE = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "or",
-    "all": "and",
-}
 
 
 def _reduce(op: ir.Operation, operands: Values) -> Values:
@@ -373,7 +366,7 @@ def _reduce(op: ir.Operation, operands: Values) -> Values:
     if any(type_of(x).shape[d] == 0 for d in dims):
         return [start]
     found = build("reduce", [x], {"kind": kind, "dims": dims}) if dims else x
-    return [found if nothing else build(_COMBINE[kind], [found, start])]
+    return [found if nothing else build(COMBINED_BY[kind], [found, start])]
 
 
 def _is_neutral(start: ir.Value, kind: str) -> bool:

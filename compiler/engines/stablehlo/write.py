@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.mlir import func, ir, stablehlo
 
-from ..expand import expand
+from ..expand import expanded
 from ..form import EngineError, call_of
 from .rows import FORM
 from .writer import Writer
@@ -40,14 +40,8 @@ def write_function(function: func.FuncOp, checks: bool = False) -> Written:
     Raises:
         EngineError: it has ops that StableHLO has no form for.
     """
-    context = function.context
-    stablehlo().register_dialect(context)
-    with context, ir.Location.unknown(context):
-        scratch = ir.Module.create()
-        with ir.InsertionPoint(scratch.body):
-            copy = function.operation.clone()
-        block = copy.regions[0].blocks[0]
-        dropped = expand(block, FORM, checks)
+    stablehlo().register_dialect(function.context)
+    with expanded(function.operation, FORM, checks) as (block, dropped):
         return Written(_written(block, _names(function)), dropped)
 
 
@@ -65,12 +59,7 @@ def write_region(op: ir.Operation) -> ir.Module:
         EngineError: as `write_function`.
     """
     stablehlo().register_dialect(op.context)
-    with op.context, ir.Location.unknown(op.context):
-        scratch = ir.Module.create()
-        with ir.InsertionPoint(scratch.body):
-            copy = op.clone()
-        block = copy.regions[0].blocks[0]
-        expand(block, FORM)
+    with expanded(op, FORM) as (block, _):
         return _written(block, [])
 
 

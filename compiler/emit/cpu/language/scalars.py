@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.dialects.ops import OPS
+from gflow.dialects.ops.compute import COMBINED_BY
 from gflow.dialects.types import FLOATS, INTEGERS
 
 from . import vmath
@@ -299,14 +300,7 @@ def identity(e: Emitter, kind: str, dtype: str, lanes: int) -> str:
 
 def combine(e: Emitter, kind: str, a: str, b: str, dtype: str, lanes: int) -> str:
     """One step of a reduction."""
-    name = {
-        "sum": "add",
-        "prod": "mul",
-        "max": "maximum",
-        "min": "minimum",
-        "any": "or",
-        "all": "and",
-    }[kind]
+    name = COMBINED_BY[kind]
     if dtype == "i1":
         name = {"max": "or", "min": "and", "sum": "or", "prod": "and"}.get(kind, name)
     # partial results of halves stay in f32
