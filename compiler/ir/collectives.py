@@ -138,15 +138,6 @@ def order_result(function: func.FuncOp) -> int | None:
     return None
 
 
-def is_token(value: ir.Value) -> bool:
-    """Whether a value is the token of a collective."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or not is_ordered(owner.operation):
-        return False
-    op = owner.operation
-    return value == op.results[len(op.results) - 1] and builder.type_of(value) == TOKEN
-
-
 def unthread(function: func.FuncOp) -> None:
     """Take all tokens away, so that collectives can be moved, replaced and erased; `thread` gives them new ones."""
     block = function.regions[0].blocks[0]

@@ -69,12 +69,10 @@ def cost_of(op: ir.Operation) -> Cost:
         return _fused(op, moved)
     if name == "aten" and (flops := _attention(op, operands)):
         return Cost(moved, roughly(flops), True, operands[0].dtype)
-    return Cost(moved, arithmetic(op, name, operands, results))
+    return Cost(moved, _arithmetic(name, operands, results))
 
 
-def arithmetic(
-    op: ir.Operation, name: str, operands: list[TensorType], results: list[TensorType]
-) -> int:
+def _arithmetic(name: str, operands: list[TensorType], results: list[TensorType]) -> int:
     """Operations of an op that is no contraction, by the `cost` of its declaration."""
     if OPS[name].category in ("shape", "structure", "distribution") or name in ("constant", "iota"):
         return 0

@@ -77,7 +77,7 @@ def run(graph: LoadedGraph, options: Any) -> None:
     try:
         results = graph.run_named(inputs)
         for name, path in targets.items():
-            _write(Path(path), name, results[name])
+            _write(Path(path), results[name])
         if options.repeat > 0:
             print(_measure(graph, inputs, options.repeat))
     except (ValueError, KeyError, IndexError, RuntimeError) as error:  # inputs, and values in them
@@ -125,7 +125,7 @@ def _read(path: Path) -> torch.Tensor:
         raise UsageError(f"{path} is no .npy file of a tensor: {reason}") from None
 
 
-def _write(path: Path, name: str, tensor: torch.Tensor) -> None:
+def _write(path: Path, tensor: torch.Tensor) -> None:
     plain = tensor.detach().cpu()
     if plain.dtype == torch.bfloat16:  # numpy has none; float32 holds its values
         plain = plain.float()

@@ -21,7 +21,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuCtxGetCurrent": [c_void_p],
     "cuCtxSetCurrent": [c_void_p],
     "cuModuleLoadData": [c_void_p, c_char_p],
-    "cuModuleUnload": [c_void_p],
     "cuModuleGetFunction": [c_void_p, c_void_p, c_char_p],
     "cuFuncSetAttribute": [c_void_p, c_int, c_int],
     "cuLaunchKernel": [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p],
@@ -67,9 +66,6 @@ class Driver:
         if shared > _FREELY:
             self._call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, shared)
         return module.value or 0, function.value or 0
-
-    def unload(self, module: int) -> None:
-        self._call("cuModuleUnload", module)
 
     def launch(
         self, function: int, grid: tuple[int, ...], threads: int, shared: int, stream: int,

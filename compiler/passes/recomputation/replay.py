@@ -43,7 +43,7 @@ class NotPossible(Exception):
 def replay(problem: Problem, ends: Ends) -> Replay:
     """Raises NotPossible."""
     runs = _runs(problem, ends)
-    return _measure(problem, ends, runs)
+    return _measure(problem, runs)
 
 
 def _runs(problem: Problem, ends: Ends) -> list[tuple[int, Recipe]]:
@@ -102,7 +102,7 @@ def _next_reader(problem: Problem, value: int, t: int) -> float:
     return next((float(r) for r in problem.readers[value] if r >= t), float("inf"))
 
 
-def _measure(problem: Problem, ends: Ends, runs: list[tuple[int, Recipe]]) -> Replay:
+def _measure(problem: Problem, runs: list[tuple[int, Recipe]]) -> Replay:
     """Lay the second runs between the ops, and sum up what lives."""
     count = len(problem.reads)
     before: list[int] = [0] * (count + 1)  # second runs in front of each op
@@ -159,7 +159,7 @@ def _measure(problem: Problem, ends: Ends, runs: list[tuple[int, Recipe]]) -> Re
             if size[v]:
                 change[a] += size[v]
                 change[end[v] + 1] -= size[v]
-    _take_over(problem, position, starts, [stops, stops2], starts2, change)
+    _take_over(problem, position, [stops, stops2], starts2, change)
     live = np.cumsum(change[:total])
     highest = (
         np.maximum.reduceat(live, np.array([p - b for p, b in zip(position, before)]))
@@ -172,7 +172,6 @@ def _measure(problem: Problem, ends: Ends, runs: list[tuple[int, Recipe]]) -> Re
 def _take_over(
     problem: Problem,
     position: list[int],
-    starts: dict[int, int],
     stops: list[dict[int, int]],
     starts2: dict[int, int],
     change: NDArray[np.int64],

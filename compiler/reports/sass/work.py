@@ -11,9 +11,8 @@ from .instructions import Instruction, is_product
 
 #: threads of a warp
 _WARP = 32
-#: pipes that each quarter of a multiprocessor has one of, and those that they share
+#: pipes that each quarter of a multiprocessor has one of; they share those of shared and of device memory
 QUARTERED = ("tensor", "fma", "alu", "f64", "special", "uniform")
-SHARED = ("shared", "memory")
 
 _FMA = frozenset(
     {"FFMA", "FMUL", "FADD", "HFMA2", "HMUL2", "HADD2", "FFMA2", "FADD2", "FMUL2", "HFMA2_MMA"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from .global_tensors import Layout
 
 _CPU = torch.device("cpu")
+_T = TypeVar("_T")
 
 
 @dataclass(eq=False, slots=True)
@@ -121,16 +122,21 @@ class OutputRef:
     index: int
 
 
-def values_in(arg: Any) -> Iterator[TraceValue]:
-    """The trace values in nested call arguments, in order."""
-    if isinstance(arg, TraceValue):
+def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
+    """What is of a class among call arguments: itself, or in nested lists, tuples and dicts, in order."""
+    if isinstance(arg, kind):
         yield arg
     elif isinstance(arg, (list, tuple)):
         for item in arg:
-            yield from values_in(item)
+            yield from instances_in(item, kind)
     elif isinstance(arg, dict):
         for item in arg.values():
-            yield from values_in(item)
+            yield from instances_in(item, kind)
+
+
+def values_in(arg: Any) -> Iterator[TraceValue]:
+    """The trace values in nested call arguments, in order."""
+    return instances_in(arg, TraceValue)
 
 
 def renamed(arg: Any, values: Mapping[TraceValue, TraceValue]) -> Any:

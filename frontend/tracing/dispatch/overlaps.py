@@ -7,7 +7,7 @@ part is written as what it is in memory: one strided view of the tensor that hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_map_only
 
 from gflow.dialects.types import share_memory
+
+from ..data.values import instances_in
 
 Tensor = torch.Tensor
 _views: Any = torch._C._functionalization
@@ -60,7 +62,7 @@ def targets(
     places, names = _written(func, args, kwargs)
     if not places and not names:
         return []
-    return list(_tensors([args[n] for n in places] + [kwargs[name] for name in names]))
+    return list(instances_in([args[n] for n in places] + [kwargs[name] for name in names], Tensor))
 
 
 def _written(
@@ -95,7 +97,9 @@ def call(
     run = run or func
     places, names = _written(func, args, kwargs)
     if not places and not names:
-        before = [(t, t._version) for t in _tensors((args, kwargs)) if not t.is_inference()]
+        before = [
+            (t, t._version) for t in instances_in((args, kwargs), Tensor) if not t.is_inference()
+        ]
         result = run(*args, **kwargs)
         for t, version in before:
             if t._version != version and may_overlap(t):
@@ -144,18 +148,6 @@ def _assign(
         call(Tensor.copy_, (part, value), {}, concrete, None, moved)
     else:
         call(Tensor.fill_, (part, value), {}, concrete, None, moved)
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors among arguments of a function of PyTorch: itself, or in lists, tuples and dicts."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _tensors(value)
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _tensors(value)
 
 
 def _name(func: Callable[..., Any]) -> str:

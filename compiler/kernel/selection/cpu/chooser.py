@@ -115,7 +115,7 @@ class Chooser:
                 "blas", own + kernel + sum(_whole(w.nbytes) for w in widened_shapes(types))
             )
         if wide:  # all of it at once, and what follows after that
-            saved = _halves(values, types, lives)
+            saved = _halves(values, types)
             types = [_float(t) for t in types]
             strides = [
                 row_major_strides(t.shape) if t.dtype == "f32" else s
@@ -294,7 +294,7 @@ def widened_shapes(types: Sequence[TensorType]) -> list[TensorType]:
     return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
 
 
-def _halves(values: Sequence[int], types: Sequence[TensorType], lives: Lives) -> int:
+def _halves(values: Sequence[int], types: Sequence[TensorType]) -> int:
     """Bytes of a contraction's operands and result in float32, those that are halves; an operand that stands twice
     counts once."""
     found = dict(zip([*values, -1], types))

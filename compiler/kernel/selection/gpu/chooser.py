@@ -56,7 +56,7 @@ def chooser(
         if c is not None:
             return _contraction(c, tf32, target, used)
         if o.name == "fused":
-            return _region(o, body, at, target)
+            return _region(o, at, target)
         if o.name in ("attention", "attention_grad"):
             return choose_attention(o, body, target, tf32["matmul"])
         if o.name not in _OTHERS:
@@ -92,7 +92,7 @@ def _precise(choice: Choice, c: Contraction, tf32: bool) -> Choice:
     return replace(choice, precision="tf32") if tf32 and c.types[0].dtype == "f32" else choice
 
 
-def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+def _region(o: Op, at: Sequence[Layout], target: Target) -> Choice:
     k = describe(o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results])
     if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
         raise CannotLower(f"there are no kernels on complex numbers: {o.name} {o.op.location}")
