@@ -345,3 +345,38 @@ def test_results_of_eager_calls_may_be_updated_in_place() -> None:
         torch.testing.assert_close(*found)
     with pytest.raises(RuntimeError, match="a leaf Variable"):
         flow.compile(eager)(x)
+
+
+def penalty(run: Any, x: torch.Tensor, weights: Any) -> list[torch.Tensor]:
+    """Gradients of a penalty on gradients, as of a GAN's critic."""
+    (slope,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+    return list(torch.autograd.grad(slope.square().sum() + run(x).mean(), weights))
+
+
+def test_gradients_of_gradients() -> None:
+    """With `create_graph=True`, of arguments with a history as well; statistics are updated once a call."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    other = copy.deepcopy(model)
+    fast = flow.compile(model)
+    x = torch.randn(5, 3)
+    weights = [list(m.parameters()) for m in (model, other)]
+    found = []
+    for run, (first, *rest) in zip((fast, other), weights):
+        given = (x * first.sum()).requires_grad_()
+        found.append(penalty(run, given, [first, *rest[:1], *rest[3:]]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(other.named_buffers()))
+    assert not fast._runner._by_dynamo
+
+
+def test_what_gradients_of_gradients_cannot_make_again() -> None:
+    model = nn.Linear(3, 3)
+    x = torch.randn(2, 3, requires_grad=True)
+    result = flow.compile(lambda x: model(x).tanh())(x).sum()
+    with torch.no_grad():
+        model.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(result, x, create_graph=True)
+    drawn = flow.compile(lambda x: nn.functional.dropout(model(x)))(x).sum()
+    with pytest.raises(RuntimeError, match="draws random numbers"):
+        torch.autograd.grad(drawn, x, create_graph=True)

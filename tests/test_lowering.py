@@ -14,6 +14,7 @@ import torch
 from function_trace import trace_graph
 from ir_interpreter import philox, random_numbers, run_module
 
+from gflow import compile as compiled
 from gflow.dialects.aten import calls as aten
 from gflow.dialects.mlir import ir
 from gflow.lowering import escaped, lower
@@ -259,6 +260,17 @@ def test_escaped_calls_are_listed_with_their_lines(caplog: pytest.LogCaptureFixt
 def test_decompositions_that_would_escape_stay_one_call() -> None:
     traced = trace(lambda x: torch.cumsum(x, 0), torch.randn(5))
     assert [e.overload for e in escaped(lower(traced))] == ["aten.cumsum.default"]
+
+
+def test_calls_of_tensors_of_any_number_of_types() -> None:
+    """24 shapes and element types in one call; an op has eight groups of operands of one type."""
+    dtypes = (
+        torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64
+    )  # fmt: skip
+    given = [torch.randn(n, 2 * n).to(dtype) for n in range(1, 5) for dtype in dtypes]
+    for tensors in (given, [x for x in given if x.is_complex()] * 2 + given[:12]):
+        found = compiled(torch.block_diag, fullgraph=True)(*tensors)
+        torch.testing.assert_close(found, torch.block_diag(*tensors))
 
 
 def test_random_calls_that_escape_are_told_apart() -> None:

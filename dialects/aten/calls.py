@@ -4,6 +4,7 @@
 JSON values are themselves, lists are lists; everything else is an object with one tag:
 
     {"t": 0}            the tensor that is operand 0
+    {"part": [0, 4, [2, 3]]}  a row-major tensor of 2×3 that lies in operand 0, which has one dimension, from element 4
     {"s": 1}            a Python number, read from the 0-d operand 1 when the call is made
     {"n": [1, 4]}       1 + 4 n, of a compiled program's size n
     {"float": "inf"}    also "-inf" and "nan"
@@ -43,11 +44,11 @@ class AtenError(ValueError):
 
 
 def encode_call(
-    args: Sequence[Any], kwargs: dict[str, Any], operand: Callable[[Any], dict[str, int] | None]
+    args: Sequence[Any], kwargs: dict[str, Any], operand: Callable[[Any], dict[str, Any] | None]
 ) -> str:
     """The `args` attribute of a call.
 
-    operand: gives `{"t": i}` or `{"s": i}` for a leaf that is an operand, None for all others.
+    operand: gives `{"t": i}`, `{"s": i}` or `{"part": …}` for a leaf that is an operand, None for all others.
 
     Raises:
         TypeError: an argument has no encoding.
@@ -81,11 +82,13 @@ def decode_call(
     scalar: Callable[[Any], int | float | bool],
     size: int = 0,
     named: Callable[[str, str], Any] | None = None,
+    part: Callable[[Any, int, list[int]], Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keyword arguments of the call, with `operands` put in.
 
     scalar: reads a number from a 0-d operand. size: what `{"n": …}` depends on. named: what stands for a
-    data type, device, layout or memory format; PyTorch's own without it.
+    data type, device, layout or memory format; PyTorch's own without it. part: gives what lies in an operand
+    from an element on, of these sizes; a view without it.
 
     Raises:
         AtenError: malformed text, or an operand that does not exist.
@@ -117,6 +120,9 @@ def decode_call(
             if type(content) is not int or not 0 <= content < len(operands):
                 raise AtenError(f"operand {content!r} does not exist: there are {len(operands)}")
             return operands[content] if tag == "t" else scalar(operands[content])
+        if tag == "part":
+            index, offset, sizes = _part_of(content, len(operands))
+            return (part or _view)(operands[index], offset, sizes)
         if tag == "n" and isinstance(content, list) and all(type(c) is int for c in content):
             return evaluate(content, size)
         if tag == "float" and content in ("inf", "-inf", "nan"):
@@ -139,7 +145,20 @@ def check_call(text: str, operand_count: int) -> None:
     Raises:
         AtenError: as `decode_call`.
     """
-    decode_call(text, [None] * operand_count, lambda _: 0, named=_known)
+    decode_call(text, [None] * operand_count, lambda _: 0, named=_known, part=lambda *_: None)
+
+
+def _part_of(content: Any, count: int) -> tuple[int, int, list[int]]:
+    match content:
+        case [int(index), int(offset), [*sizes]] if (
+            0 <= index < count and offset >= 0 and all(type(s) is int and s >= 0 for s in sizes)
+        ):
+            return index, offset, sizes
+    raise AtenError(f"expected [operand, first element, [sizes]], found {content!r}")
+
+
+def _view(operand: Any, offset: int, sizes: list[int]) -> Any:
+    return operand[offset : offset + math.prod(sizes)].view(sizes)
 
 
 def _known(tag: str, content: str) -> str:

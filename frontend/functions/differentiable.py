@@ -4,10 +4,10 @@ backward, both from one trace."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from gflow.call.plan import Plan
@@ -24,6 +24,7 @@ from gflow.tracing.tracer import flatten_result, trace_graph
 
 from .captured import Captured
 from .joint import Divided, Undivided, divide_gradients
+from .second_order import Again
 
 
 class Pair(Plan):
@@ -100,7 +101,11 @@ class Differentiable(Graph):
             state.plans.add(key, plan)
         assert isinstance(plan, Pair)
         spec, plain, tensors, needs, _ = plan.structure
-        results = _Call.apply(plan, call.leaves, state, needs, *self._takers(call.leaves))
+        takers = self._takers(call.leaves)
+        assert state.table is not None
+        modules = state.table.modules
+        again = partial(Again, self._target, call.args, call.kwargs, takers, modules, plan.buffers)
+        results = _Call.apply(plan, call.leaves, state, needs, again, *takers)
         order = iter(results)
         return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
 
@@ -151,7 +156,13 @@ def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
 class _Call(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: Pair, leaves: Sequence[Any], state: Any, needs: list[bool], *takers: Any
+        ctx: Any,
+        plan: Pair,
+        leaves: Sequence[Any],
+        state: Any,
+        needs: list[bool],
+        again: Callable[[], Again],
+        *takers: Any,
     ) -> tuple[torch.Tensor, ...]:
         divided = plan.divided
         values = plan.run(leaves, state)
@@ -163,14 +174,23 @@ class _Call(torch.autograd.Function):
             given[position] = leaves[leaf]
         wanted = [n for kind, n in divided.inputs if kind == "forward"]
         ctx.save_for_backward(*saved, *(given[n] for n in wanted))
+        ctx.again = again()
+        ctx.again.keep(results)
         ctx.plan, ctx.needs, ctx.places = plan, needs, {n: k for k, n in enumerate(wanted)}
         ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
         return tuple(results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         plan: Pair = ctx.plan
+        if torch.is_grad_enabled():  # create_graph=True
+            if plan.compiled.takes_rng or plan.backward.takes_rng:
+                raise RuntimeError(
+                    "gradients with create_graph=True make a compiled call again, and this one draws random "
+                    "numbers, which would be others. Turn dropout off, or call the function that is not compiled."
+                )
+            with_history = [g for g, need in zip(gradients, ctx.needs) if need]
+            return (*[None] * 5, *ctx.again.gradients(with_history))
         kept = ctx.saved_tensors
         saved = len(kept) - len(ctx.places)
         coming = [g.contiguous() for g, need in zip(gradients, ctx.needs) if need]
@@ -184,9 +204,6 @@ class _Call(torch.autograd.Function):
             arguments.append(Seeds().draw())
         found = plan.backward.run(arguments)
         return (
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
             *(None if n is None else found[n] for n in plan.divided.gradients),
         )

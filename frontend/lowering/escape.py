@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import groupby
+from math import prod
 from typing import Any
 
 import torch
 from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten.calls import encode_call
+from gflow.dialects.opdef import MIXED_GROUPS
 
 from .dtypes import LoweringError, mlir_dtype
 from .emitter import Emitter, Value
@@ -45,6 +49,60 @@ def _draws(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> bool:
     return "dropout_p" not in defaults or named.get("dropout_p", defaults["dropout_p"]) != 0.0
 
 
+def _operands(
+    em: Emitter, func: torch._ops.OpOverload, values: list[Value]
+) -> tuple[list[Value], dict[int, dict[str, Any]]]:
+    """The operands of a call, and how it refers to each value, by its id.
+
+    An op has few groups of operands of one type: where the values have more types, those of an element
+    type lie one after the other in one operand.
+
+    Raises:
+        LoweringError: there are too many element types, or a size isn't known.
+    """
+    # Neighbours of one type.
+    operands = sorted(values, key=lambda v: v.type)
+    if len({v.type for v in operands}) <= MIXED_GROUPS:
+        return operands, {id(v): {"s" if v.number else "t": i} for i, v in enumerate(operands)}
+    joined: list[Value] = []
+    places: dict[int, dict[str, Any]] = {}
+    numbers = [v for v in operands if v.number]
+    tensors = sorted((v for v in operands if not v.number), key=lambda v: v.dtype)
+    for _, group in groupby(tensors, key=lambda v: v.dtype):
+        parts, offset = [], 0
+        for value in group:
+            sizes = list(value.shape)
+            if not all(type(size) is int for size in sizes):
+                raise LoweringError(f"{func} takes too many types of tensors of varying sizes")
+            places[id(value)] = {"part": [len(joined), offset, sizes]}
+            parts.append(em.reshape(value, (prod(sizes),)))
+            offset += prod(sizes)
+        joined.append(_joined(em, parts))
+    for value in numbers:
+        places[id(value)] = {"s": len(joined)}
+        joined.append(value)
+    if len(list(groupby(v.type for v in joined))) > MIXED_GROUPS:
+        raise LoweringError(f"{func} takes tensors of more than {MIXED_GROUPS} element types")
+    return joined, places
+
+
+def _joined(em: Emitter, parts: list[Value]) -> Value:
+    """Values of one dimension, one after the other; complex ones by PyTorch, since no kernels take them."""
+    if not parts[0].dtype.startswith("complex"):
+        return em.concatenate(parts, 0)
+    while len(parts) > 1:
+        some, parts = parts[:MIXED_GROUPS], parts[MIXED_GROUPS:]
+        shape = (sum(int(p.shape[0]) for p in some),)
+        text = encode_call([some, 0], {}, partial(_place, {id(p): i for i, p in enumerate(some)}))
+        attrs = {"overload": "aten.cat.default", "args": text}
+        parts.insert(0, em.create("aten", some, attrs, [(shape, some[0].dtype)])[0])
+    return parts[0]
+
+
+def _place(places: dict[int, int], leaf: Any) -> dict[str, Any] | None:
+    return {"t": places[id(leaf)]} if isinstance(leaf, Value) else None
+
+
 def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
@@ -55,19 +113,17 @@ def emit_aten(
     elif str(func).startswith(_DENSE):
         args = [_dense(em, a) for a in args]
     leaves = {id(v): v for v in arg_tree_leaves(*args, **kwargs) if isinstance(v, Value)}
-    # Neighbours of one type: an op has few groups of operands of one type.
-    operands = sorted(leaves.values(), key=lambda v: v.type)
-    positions = {id(v): i for i, v in enumerate(operands)}
+    operands, places = _operands(em, func, list(leaves.values()))
 
-    def operand(leaf: Any) -> dict[str, int] | None:
-        if not isinstance(leaf, Value):
-            return None
-        return {"s" if leaf.number else "t": positions[id(leaf)]}
+    def operand(leaf: Any) -> dict[str, Any] | None:
+        return places[id(leaf)] if isinstance(leaf, Value) else None
 
     text = encode_call(args, kwargs, operand)
     if any(r is not None and r.shape and not r.strides for r in results):
         raise LoweringError(f"{func} gives a sparse tensor; a graph has dense tensors only")
     types = [(r.shape, mlir_dtype(r.dtype)) for r in results if r is not None]
+    if len(list(groupby(types))) > MIXED_GROUPS:
+        raise LoweringError(f"{func} gives tensors of more than {MIXED_GROUPS} types in turn")
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
     if _draws(func, args, kwargs):
         attrs["unique"] = em.uniques

@@ -49,7 +49,10 @@ def check_call(step: AtenStep, device: str, size: int) -> None:
         ValueError: it doesn't.
     """
     func = overload(step.overload)
-    args, kwargs = decode_call(step.args, [_OPERAND] * len(step.inputs), lambda _: 0, size)
+    operands = [_OPERAND] * len(step.inputs)
+    args, kwargs = decode_call(
+        step.args, operands, lambda _: 0, size, part=lambda operand, *_: operand
+    )
     declared = list(func._schema.arguments)
     positional = [a for a in declared if not a.kwarg_only]
     if len(args) > len(positional):

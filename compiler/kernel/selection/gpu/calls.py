@@ -31,7 +31,7 @@ class Given:
         """
         self.overload = overload
         operands = [(v,) for v in o.operands]  # apart from integers
-        args, self.values = decode_call(text, operands, lambda _: 0)
+        args, self.values = decode_call(text, operands, lambda _: 0, part=lambda *_: None)
         positional, _, keyword = names.partition("*")
         order = positional.split()
         self.wanted(len(args) <= len(order), f"{len(args)} arguments by position")

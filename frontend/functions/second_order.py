@@ -1,0 +1,108 @@
+"""Gradients that have gradients themselves: of a call of a compiled function, with `create_graph=True`.
+
+A backward program gives numbers without a history. So the call is made again in eager mode, as
+`torch.utils.checkpoint` does, and its gradients are taken from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+
+class Again:
+    """A call that can be made once more, as it was made.
+
+    Args:
+        takers: the tensors that take gradients. modules: all that the call may reach. buffers: the tensors that
+            the call updates.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        takers: Sequence[torch.Tensor],
+        modules: Iterable[torch.nn.Module],
+        buffers: Sequence[torch.Tensor],
+    ) -> None:
+        self._target, self._args, self._kwargs = target, args, kwargs
+        self._takers = takers
+        updated = {id(b) for b in buffers}
+        self._slots = [
+            (m._buffers, name)
+            for m in (modules if updated else ())
+            for name, b in m._buffers.items()
+            if id(b) in updated
+        ]
+        self._all_in_slots = updated == {id(slots[name]) for slots, name in self._slots}
+        self._results: list[torch.Tensor] = []
+        self._versions = [t._version for t in self._read()]
+        devices = sorted({"cpu", *(t.device.type for t in takers)})
+        self._autocast = [
+            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices
+        ]
+
+    def _read(self) -> list[torch.Tensor]:
+        given = tree_leaves((self._args, self._kwargs))
+        return [*self._takers, *(x for x in given if isinstance(x, torch.Tensor))]
+
+    def keep(self, results: Sequence[torch.Tensor]) -> None:
+        """What the call gave, to compare with where it reads what it updates."""
+        if self._slots:
+            self._results = [r.detach() for r in results]
+
+    def _check(self, results: Any) -> None:
+        tensors = [x for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        for kept, found in zip(self._results, tensors):
+            if not torch.allclose(kept, found.detach(), rtol=1e-2, atol=1e-3, equal_nan=True):
+                raise RuntimeError(
+                    "gradients with create_graph=True make a compiled call again, and this one depends on buffers "
+                    "that it updates, so the results were others. Call the function that is not compiled."
+                )
+
+    @contextmanager
+    def _copied_buffers(self) -> Iterator[None]:
+        """The buffers that the call updates are copies, so that they are not updated twice."""
+        if not self._all_in_slots:
+            raise RuntimeError(
+                "gradients with create_graph=True make a compiled call again, and this one updates a tensor that is "
+                "no buffer of a module. Call the function that is not compiled."
+            )
+        before = [slots[name] for slots, name in self._slots]
+        try:
+            for (slots, name), buffer in zip(self._slots, before):
+                slots[name] = buffer.clone() if buffer is not None else None
+            yield
+        finally:
+            for (slots, name), buffer in zip(self._slots, before):
+                slots[name] = buffer
+
+    def gradients(self, coming: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The gradients of the takers, with their history. coming: those of the results that require them.
+
+        Raises:
+            RuntimeError: a tensor that the call has read was updated since.
+        """
+        if [t._version for t in self._read()] != self._versions:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                "gradients with create_graph=True make a compiled call again, with the tensors that it has read"
+            )
+        with torch.enable_grad(), ExitStack() as stack:
+            for device, enabled, dtype in self._autocast:
+                stack.enter_context(torch.autocast(device, dtype, enabled))
+            stack.enter_context(self._copied_buffers())
+            results = self._target(*self._args, **self._kwargs)
+        self._check(results)
+        through = [
+            x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad
+        ]
+        return list(
+            torch.autograd.grad(through, self._takers, coming, create_graph=True, allow_unused=True)
+        )
