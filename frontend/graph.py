@@ -23,6 +23,7 @@ from .call.plan import Plan
 from .call.plans import PlanCache
 from .call.sharing import Sharing
 from .call.signature import Parameters, bind_call
+from .call.tracebacks import without_internals
 from .call.transaction import Call
 from .call.watchers import building, is_building, one_at_a_time
 from .call.zero_state import traceable
@@ -286,7 +287,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             return result
         except BaseException as error:
             self._settle(error)
-            raise
+            raise without_internals(error)  # noqa: B904
 
     def _checked_run(self, check: Any, plan: Plan, call: BoundCall, hooked: bool) -> Any:
         """A run beside eager."""
@@ -374,7 +375,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             call.setup, call.called = None, True
         except BaseException as error:
             self._settle(error)
-            raise
+            raise without_internals(error)  # noqa: B904
         return result
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:

@@ -217,7 +217,16 @@ def test_debug_by_level(built: Callable[..., list[str]]) -> None:
     quiet = built(lambda g: (g.debug(3), g.debug(-1)))
     assert quiet == []
     level = [built(lambda g, n=n: g.debug(n)) for n in range(4)]
-    for lines in level:
+    for lines in level:  # the tutorial's lines
+        said = [
+            line for line in lines if re.fullmatch(r"\(GRAPH:Small_0:Small\) (start|end) .*", line)
+        ]
+        assert [line.partition(") ")[2] for line in said] == [
+            "start building graph.",
+            "end building graph.",
+            "start compiling plan and init graph runtime.",
+            "end compiling plan and init graph rumtime.",
+        ]
         assert lines[0] == "(GRAPH:Small_0:Small) start building graph."
         assert re.fullmatch(
             r".*compiling plan and init graph runtime Done! Cost time: .*s\.", lines[-1]
@@ -239,9 +248,23 @@ def test_debug_by_level(built: Callable[..., list[str]]) -> None:
     assert any(line.startswith("(OPERATOR: backward:model.1.1-mm-") for line in ops)
     assert any(line.startswith("(OPERATOR: optimizer-") for line in ops)
     assert not any("location" in line for line in ops)
+    assert all(line.endswith(", device=cpu)") for line in ops)
     deep = [line for line in level[3] if "OPERATOR" in line]
     assert len(deep) == len(ops)
     assert all(re.search(r"location=\(.*test_printing\.py': line \d+", line) for line in deep)
+
+
+def test_debug_shows_where_a_build_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    graph = Small()
+    graph.debug(1)
+    with pytest.raises(RuntimeError):
+        graph(torch.ones(3, 5))
+    lines = re.sub(r"Small_\d+", "Small_0", capsys.readouterr().out).splitlines()
+    assert lines[-1] == "[ERROR](GRAPH:Small_0:Small) building graph got error."
+    assert [line.strip() for line in lines if "MODULE" in line][-1].startswith(
+        "(MODULE:model.0:Linear("
+    )
+    assert not any("end building" in line for line in lines)
 
 
 def test_debug_stack_depth(built: Callable[..., list[str]]) -> None:
@@ -344,14 +367,6 @@ def test_debug_of_a_first_step(capsys: pytest.CaptureFixture[str]) -> None:
     graph(torch.ones(3, 2))
     out = capsys.readouterr().out
     assert out.count("start building graph") == out.count("building graph Done") == 1
-
-
-def test_debug_shows_where_a_build_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    graph = Small()
-    graph.debug(1)
-    with pytest.raises(RuntimeError):
-        graph(torch.ones(3, 5))
-    assert "MODULE:model.0:Linear" in capsys.readouterr().out.splitlines()[-4]
 
 
 class Slow(flow.nn.Graph):

@@ -17,6 +17,7 @@ plans          the plans of one graph, by signature: a cache that drops what was
 python_state   what a plan depends on in the Python of its optimizers, and the checks of it before each call
 sharing        programs and graphs that share memory
 signature      from a call as it is spelled to a `BoundCall`: what a compiled program is chosen by
+tracebacks     tracebacks of errors that a call raises: the author's frames, and one of gflow's
 transaction    one call of a graph: all of it takes place, or nothing
 watchers       who watches a build: the record of module calls, debug output, the progress bar
 zero_state    what lies in pieces on the ranks (ZeRO): whole for who saves or reads it, with memory while it is traced

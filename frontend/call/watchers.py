@@ -52,6 +52,10 @@ def building(
             yield recorder.calls
         if printer is not None:
             printer.done()
+    except BaseException:
+        if printer is not None:
+            printer.failed()
+        raise
     finally:
         if bar is not None:
             bar.close()

@@ -1,9 +1,9 @@
 """`graph.debug(…)` and `module.to(GraphModule).debug(…)`: lines on standard output while a graph is
 built, by level.
 
-    0  the phases of the build with their times
-    1  + modules with their tensors, as they are called
-    2  + every op with its operands and results
+    0  the phases of the build with their times; where it fails, a line that begins with [ERROR]
+    1  + modules with their tensors, as they are called: the last one is where a build has failed
+    2  + every op with its operands, results, device, and the shardings of the arguments that it reads
     3  + the lines of Python that an op comes from
 """
 
@@ -62,6 +62,7 @@ class DebugPrinter(Watcher):
         elif self._phase not in _BUILDING:
             self._say(f"  {self._phase}: {self._seconds():.2f}s")
         if name not in _BUILDING and (self._phase in _BUILDING):
+            self._say("end building graph.")
             self._say(f"building graph Done! Cost time: {self._total():.2f}s.")
             self._say("start compiling plan and init graph runtime.")
             self._start = time.perf_counter()
@@ -71,9 +72,16 @@ class DebugPrinter(Watcher):
         """The graph is ready to run."""
         self.phase("")
         if self.settings is not None:
+            self._say("end compiling plan and init graph rumtime.")  # OneFlow's spelling
             self._say(
                 f"compiling plan and init graph runtime Done! Cost time: {self._total():.2f}s."
             )
+
+    def failed(self) -> None:
+        """The build has ended with an error; the line before says how far it came."""
+        if self.settings is not None:
+            what = "building graph" if self._phase in ("", *_BUILDING) else "building plan"
+            print(f"[ERROR]{self.head} {what} got error.", flush=True)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._begin
@@ -127,13 +135,14 @@ class DebugPrinter(Watcher):
         if settings.stack:
             depth, only_user = settings.max_py_stack_depth, settings.only_user_py_stack
             where = place(op, depth, only_user) or "unknown"
-        self._show(self._depth + 1, self._names.line(name, op, where))
+        self._show(self._depth + 1, self._names.line(name, op, where, devices=True))
 
     def argument(self, given: TraceInput) -> None:
         """Print an input of the graph."""
         v, name = given.value, self._names.argument(given)
         if given.role == "input" and self._level("") >= 1:
-            self._show(1, f"(INPUT:{name}:{TensorInfo(v.shape, v.dtype, v.device)})")
+            sharding = self._names.sharding(v)
+            self._show(1, f"(INPUT:{name}:{TensorInfo(v.shape, v.dtype, v.device)}{sharding})")
 
     def traced(self, trace: Trace) -> None:
         """Print what the graph returns."""

@@ -24,6 +24,7 @@ class OperatorNames:
         self._values: dict[TraceValue, str] = {}
         self._counts: dict[str, int] = {}
         self._inputs = 0
+        self._shardings: dict[TraceValue, str] = {}
 
     def argument(self, given: TraceInput) -> str:
         """Name an argument of the program."""
@@ -32,7 +33,13 @@ class OperatorNames:
             name = f"_{self.graph}-input_{self._inputs}"
             self._inputs += 1
         self._values[given.value] = name
+        if given.layout is not None:
+            self._shardings[given.value] = f", sharding=({', '.join(given.layout.placements)})"
         return name
+
+    def sharding(self, value: TraceValue) -> str:
+        """How an argument lies over ranks, as a part of a line; nothing for one that each rank has whole."""
+        return self._shardings.get(value, "")
 
     def op(self, op: TraceOp) -> str:
         """Name an op, and its results after it."""
@@ -47,18 +54,21 @@ class OperatorNames:
                 self._values.setdefault(result, f"{name}/out_{i}")
         return name
 
-    def line(self, name: str, op: TraceOp, location: str = "") -> str:
-        """The line of an op that has its name."""
+    def line(self, name: str, op: TraceOp, location: str = "", devices: bool = False) -> str:
+        """The line of an op that has its name. devices: with the devices of its results."""
         operands = [*map(self._operand, op.args)]
         operands += [f"{k}={self._operand(v)}" for k, v in op.kwargs.items()]
         results = ", ".join(self._operand(r) for r in op.results if r is not None)
         where = f", location=({location})" if location else ""
+        if devices:
+            found = dict.fromkeys(f"{r.device}" for r in op.results if r is not None)
+            where = f", device={'/'.join(found)}{where}"
         return f"(OPERATOR: {name}({', '.join(operands)}) -> ({results}){where})"
 
     def _operand(self, value: Any) -> str:
         if isinstance(value, TraceValue):
             name = self._values.get(value) or f"%{value.id}"
-            return f"{name}:(size={value.shape}, dtype={value.dtype})"
+            return f"{name}:(size={value.shape}, dtype={value.dtype}{self.sharding(value)})"
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(map(self._operand, value))}]"
         return repr(value)

@@ -21,6 +21,7 @@ from gflow.errors import GraphError, GraphTraceError
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
 from .context.threads import here_only
+from .context.user_warnings import warnings_at_user_lines
 from .data.global_tensors import common_mesh
 from .data.places import OptimizerTrace
 from .data.pytrees import learn, opened
@@ -92,16 +93,20 @@ def _machinery() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _located() -> Iterator[None]:
+def _located(locator: Locator) -> Iterator[None]:
     """Errors of PyTorch and of the user's code keep their type and text; a note at the end of
-    the traceback, below PyTorch's own frames, names the user's line."""
+    the traceback names the user's line and the module."""
     try:
         yield
     except GraphError:
         raise
     except Exception as error:
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"{user_line(error)}raised in build() while the graph was traced")
+        where = locator.module_of(error)
+        note = f"{user_line(error)}raised in build() while the graph was traced{where}"
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+        elif error.args and isinstance(error.args[0], str):  # Python 3.10
+            error.args = (f"{error.args[0]}\n{note}", *error.args[1:])
         raise
 
 
@@ -178,7 +183,7 @@ class Tracing:
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)
-                with _located():
+                with warnings_at_user_lines(), _located(self.locator):
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()

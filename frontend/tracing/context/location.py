@@ -4,6 +4,7 @@ backward op comes from (by the autograd node's sequence number)."""
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,10 +20,18 @@ from .threads import here_only, replaced
 from .watch import current, infos
 from .wrappers import check_module
 
-_LIBRARY_DIRS = tuple(
-    str(folder.resolve()) + os.sep
-    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
-)
+
+def _folder(package: str) -> Path:
+    """Where a package lies; it is not imported."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+#: in a checkout, gflow's folders lie beside each other
+_OWN = ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
+_LIBRARY_DIRS = tuple(str(_folder(package).resolve()) + os.sep for package in ("torch", *_OWN))
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
 _is_user_code: dict[CodeType, bool] = {}
 
@@ -89,6 +98,7 @@ class Locator:
         self.module_names, self.outside = module_names, outside
         self.home = ("<unknown>", 0)
         self.stack: list[str] = [""]
+        self._failed: tuple[BaseException | None, str] = (None, "")
         self.scopes = ScopeStack()
         self.optimizer = False
         self.backward_loc: SourceLoc | None = None
@@ -120,6 +130,12 @@ class Locator:
                 return frame.f_code.co_filename, frame.f_lineno
             frame = frame.f_back
         return self.home
+
+    def module_of(self, error: BaseException) -> str:
+        """`, in module 'model.1' (Linear)`: the innermost module that an error came through; nothing without one."""
+        failed, name = self._failed
+        self._failed = (None, "")
+        return f", in module {name}" if failed is error else ""
 
     def here(self) -> SourceLoc:
         """The location of the op being dispatched now."""
@@ -170,7 +186,9 @@ class Locator:
                         result = original(module, *args, **kwargs)
                 else:
                     result = original(module, *args, **kwargs)
-            except BaseException:
+            except BaseException as error:
+                if self._failed[0] is not error:
+                    self._failed = (error, f"{stack[-1]!r} ({type(module).__name__})")
                 if path is not None:
                     watcher.module_ends(path, module, ())
                 raise

@@ -1,0 +1,57 @@
+"""Tracebacks of errors that a call of a graph raises: the author's frames, and one of gflow's.
+
+An error keeps its type, its text and its causes. Left out are frames inside of gflow and PyTorch, where the error came
+through the author's code, is gflow's own (a `GraphError`), or was found in values by a program that names the line.
+Other errors, of gflow's inside, keep all frames, and so does every error with `GFLOW_TRACEBACKS=full`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from gflow.errors import GraphError
+from gflow.tracing.context.location import is_user_code
+
+#: how a line begins with which a program says where in the author's code an error comes from
+_PLACE = "\n  at "
+
+
+def without_internals(error: BaseException) -> BaseException:
+    """The error, to be raised by the one frame of gflow's that stays."""
+    if not isinstance(error, Exception) or os.environ.get("GFLOW_TRACEBACKS") == "full":
+        return error
+    if not _is_explained(error):
+        return error
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        frames = _frames(one.__traceback__)
+        kept = [f for f in frames if is_user_code(f.tb_frame.f_code)]
+        if one is error or kept:
+            one.__traceback__ = _chained(kept)
+        one = one.__cause__ or one.__context__
+    return error
+
+
+def _is_explained(error: Exception) -> bool:
+    """Whether the author needs nothing of gflow's inside to understand an error."""
+    frames = _frames(error.__traceback__)[1:]
+    through_user = any(is_user_code(f.tb_frame.f_code) for f in frames)
+    return through_user or isinstance(error, GraphError) or _PLACE in str(error)
+
+
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
+    found = []
+    while trace is not None:
+        found.append(trace)
+        trace = trace.tb_next
+    return found
+
+
+def _chained(frames: list[TracebackType]) -> TracebackType | None:
+    trace: TracebackType | None = None
+    for f in reversed(frames):
+        trace = TracebackType(trace, f.tb_frame, f.tb_lasti, f.tb_lineno)
+    return trace

@@ -1,0 +1,42 @@
+"""Warnings of PyTorch's Python code, while a graph is traced, at the line of the author's that they are about."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from .location import is_user_code
+from .threads import here_only, replaced
+
+
+@contextlib.contextmanager
+def warnings_at_user_lines() -> Iterator[None]:
+    """While active, `warnings.warn` that library code calls points at the innermost line of the author's."""
+    original = warnings.warn
+
+    def warn(
+        message: Any, category: Any = None, stacklevel: int = 1, *rest: Any, **more: Any
+    ) -> None:
+        caller: FrameType | None = sys._getframe(2)  # behind the wrapper that asks for the thread
+        frame = caller
+        while frame is not None and not is_user_code(frame.f_code):
+            frame = frame.f_back
+        if frame is None or frame is caller:
+            original(message, category, stacklevel + 2, *rest, **more)
+            return
+        kind = type(message) if isinstance(message, Warning) else category or UserWarning
+        warnings.warn_explicit(
+            message,
+            kind,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+            module=frame.f_globals.get("__name__"),
+            registry=frame.f_globals.setdefault("__warningregistry__", {}),
+        )
+
+    with replaced((warnings, "warn", here_only(original, warn))):
+        yield
