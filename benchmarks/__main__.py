@@ -20,6 +20,7 @@ COMMANDS = {
     "passes": "each pass against the number of ops",
     "fusion": "what fusion saves",
     "dynamic": "one program for a range of batches, beside one for each",
+    "shapes": "shapes that change at each call, and caches that grow",
     "memory": "planned memory against eager's",
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",

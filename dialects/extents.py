@@ -82,7 +82,8 @@ class Extent:
 
     def at(self, n: int) -> int:
         """The number for a size of `n`."""
-        value = evaluate(self.coefficients, n)
+        c = self.coefficients
+        value = c[0] + c[1] * n if len(c) == 2 else evaluate(c, n)
         return value if self.limit is None else max(0, min(value - self.first, self.limit))
 
     def __str__(self) -> str:

@@ -44,7 +44,7 @@ from .engines.step import EngineCall
 from .host_step import HostStep
 from .interrupts import HalfDone, held
 from .results import ResultPool
-from .sizes import check, fixed, fixed_ref
+from .sizes import check, fixed
 from .tensors import DTYPES, extent, view_bytes, view_tensor
 
 #: sizes whose result buffers are kept
@@ -230,15 +230,19 @@ class Executable:
         return self._memory
 
     def _locate(self, ref: TensorRef) -> torch.Tensor:
+        space, index, offset = ref.place
+        shape, strides = ref.type.shape, ref.strides
         if self.program.size is not None:
-            ref = fixed_ref(ref, self._n)
-        space, index, _ = ref.place
+            n = self._n
+            shape, strides, offset = fixed(shape, n), fixed(strides, n), fixed(offset, n)
+        dtype = DTYPES[ref.type.dtype]
         if space == "arena":
             assert self._memory is not None
-            return view_bytes(self._memory, ref)
+            return view_bytes(self._memory, dtype, shape, strides, offset)
         if space == "constant":
-            return view_bytes(self.constants[index], ref)
-        return view_tensor(self._args[index] if space == "arg" else self._results[index], ref)
+            return view_bytes(self.constants[index], dtype, shape, strides, offset)
+        tensor = self._args[index] if space == "arg" else self._results[index]
+        return view_tensor(tensor, dtype, shape, strides, offset)
 
     # -- calls
 

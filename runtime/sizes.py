@@ -14,8 +14,10 @@ from gflow.dialects.types import TensorType
 
 def fixed(value: Any, n: int) -> Any:
     """A number, or a tuple of numbers, for a size of `n`."""
-    if isinstance(value, tuple):
-        return tuple([x.at(n) if isinstance(x, Extent) else x for x in value])
+    if type(value) is int:
+        return value
+    if type(value) is tuple:
+        return tuple([x if type(x) is int else x.at(n) for x in value])
     return value.at(n) if isinstance(value, Extent) else value
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from gflow.dialects.program import TensorRef
 from gflow.dialects.types import TensorType, share_memory
 
 DTYPES: dict[str, torch.dtype] = {
@@ -64,18 +63,30 @@ def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return memory.as_strided(shape, strides)
 
 
-def view_bytes(memory: torch.Tensor, ref: TensorRef) -> torch.Tensor:
-    """`ref` as a tensor over a flat uint8 tensor."""
-    size = extent(ref.type, ref.strides) * ref.type.itemsize
-    raw = memory[ref.place.offset : ref.place.offset + size].view(DTYPES[ref.type.dtype])
-    return raw.as_strided(ref.type.shape, ref.strides)
+def view_bytes(
+    memory: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+) -> torch.Tensor:
+    """A tensor in a flat uint8 tensor, from byte `offset` on."""
+    if offset % dtype.itemsize:
+        raise ValueError(f"a {dtype} at byte {offset}")
+    count = memory.numel() // dtype.itemsize
+    raw = memory.narrow(0, 0, count * dtype.itemsize).view(dtype)
+    return raw.as_strided(shape, strides, offset // dtype.itemsize)
 
 
-def view_tensor(tensor: torch.Tensor, ref: TensorRef) -> torch.Tensor:
-    """`ref` as a tensor over the storage of `tensor`, reinterpreted if of another element type."""
-    dtype = DTYPES[ref.type.dtype]
+def view_tensor(
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+) -> torch.Tensor:
+    """A tensor over the storage of `tensor`, from its byte `offset` on, reinterpreted if of another element type."""
     base = tensor.detach()
     if base.dtype != dtype:
         base = base.view(dtype)
-    offset = base.storage_offset() + ref.place.offset // ref.type.itemsize
-    return base.as_strided(ref.type.shape, ref.strides, offset)
+    return base.as_strided(shape, strides, base.storage_offset() + offset // dtype.itemsize)

@@ -23,6 +23,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..extents import evaluate
@@ -76,6 +77,12 @@ def encode_call(
     return json.dumps([[encode(a) for a in args], {k: encode(v) for k, v in kwargs.items()}])
 
 
+@lru_cache(maxsize=1 << 12)
+def _parsed(text: str) -> Any:
+    """The JSON of a call, which nobody changes: a program whose arguments move decodes it again and again."""
+    return json.loads(text)
+
+
 def decode_call(
     text: str,
     operands: Sequence[Any],
@@ -94,7 +101,7 @@ def decode_call(
         AtenError: malformed text, or an operand that does not exist.
     """
     try:
-        call = json.loads(text)
+        call = _parsed(text)
     except (ValueError, RecursionError) as error:  # also numbers of too many digits
         raise AtenError(f"'args' is not JSON: {error}") from None
     if (

@@ -15,14 +15,15 @@ from gflow.call.plans import use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
+from gflow.tracing.dispatch.size_expressions import Fixed
 
 from .overlaps import written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
 from .scalar_updates import scalar_updates_kept
-from .specialize import is_symbolic, specialized
-from .trace_fx import Untraceable, trace_fx
+from .sizes import SizedProgram, hints_of, is_symbolic
+from .trace_fx import FxTrace, Untraceable, trace_fx
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
@@ -39,8 +40,8 @@ def gflow(
 ) -> Callable[..., Any]:
     """Compile a graph that TorchDynamo found, for inference or with its backward.
 
-    Sizes are static: where TorchDynamo marked some as dynamic, one program is compiled for each set of
-    sizes that comes.
+    Where TorchDynamo marked sizes as dynamic, a program follows one of them over a range, and there is one for each
+    value of the others; 16 of a graph at most, what they don't serve runs op by op.
 
     Args:
         options: a `gflow.compiler.CompileOptions`, or a dict of its fields.
@@ -52,9 +53,20 @@ def gflow(
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
     chosen = _options(options)
-    if any(map(is_symbolic, example_inputs)):
-        return specialized(module, partial(_compile_static, options=chosen))
-    return _compile_static(module, example_inputs, options=chosen)
+    direct = written_in_memory(module)
+    arena = Arena()  # a graph's forward and backward never run at the same time
+    forward, backward = (
+        partial(_compile, options=chosen, arena=arena, phase=p) for p in ("forward", "backward")
+    )
+    compiler = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=partial(forward, views=True),
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+    with scalar_updates_kept(module):
+        return compiler(direct, example_inputs)  # type: ignore[no-any-return]
 
 
 def _options(given: Any) -> CompileOptions:
@@ -73,25 +85,6 @@ def _options(given: Any) -> CompileOptions:
     )
 
 
-def _compile_static(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions
-) -> Callable[..., Any]:
-    direct = written_in_memory(module)
-    arena = Arena()  # a graph's forward and backward never run at the same time
-    forward, backward = (
-        partial(_compile, options=options, arena=arena, phase=p) for p in ("forward", "backward")
-    )
-    compiler = aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=partial(forward, views=True),
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
-    with scalar_updates_kept(module):
-        return compiler(direct, example_inputs)  # type: ignore[no-any-return]
-
-
 def _compile(
     module: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -105,19 +98,26 @@ def _compile(
     """AOTAutograd's compiler: one graph of functional ATen ops. views: for inference, where it leaves it
     to the compiler that outputs share memory. part_of: the graph that the module is a piece of; gives None
     for a piece that cannot be compiled."""
-    name = f"compiled_{phase}"
-    try:
-        _check_devices(example_inputs)
-        found = trace_fx(module, name, phase, views)
-        with torch.utils._python_dispatch._disable_current_modes():
-            compiled = compile_trace(found.trace, replace(options, timing={}))
-            use_arena(compiled.run, arena)
-            program = FxProgram(found, compiled)
-    except (Untraceable, LoweringError, Unsupported) as error:
-        if part_of is not None:
-            return None
-        again = partial(_compile, options=options, arena=arena, phase=phase, part_of=module)
-        return boxed(_divided(module, again, phase, views, error))
+    trace = partial(trace_fx, module, f"compiled_{phase}", phase, views)
+    load = partial(_load, options=options, arena=arena)
+    with torch.utils._python_dispatch._disable_current_modes():
+        try:
+            _check_devices(example_inputs)
+            if not any(map(is_symbolic, example_inputs)):
+                return boxed(load(trace()))
+            program = SizedProgram(
+                module,
+                phase,
+                lambda formulas: trace(formulas=formulas),
+                load,
+                partial(_interpret, module),
+            )
+            program.prepare(hints_of(module))
+        except (Fixed, Untraceable, LoweringError, Unsupported) as error:
+            if part_of is not None:
+                return None
+            again = partial(_compile, options=options, arena=arena, phase=phase, part_of=module)
+            return boxed(_divided(module, again, phase, views, error))
     return boxed(program)
 
 
@@ -142,6 +142,12 @@ def _divided(
         error,
     )
     return partial(_interpret, divided)
+
+
+def _load(found: FxTrace, options: CompileOptions, arena: Arena) -> FxProgram:
+    compiled = compile_trace(found.trace, replace(options, timing={}))
+    use_arena(compiled.run, arena)
+    return FxProgram(found, compiled)
 
 
 def _check_devices(example_inputs: Sequence[Any]) -> None:

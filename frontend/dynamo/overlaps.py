@@ -17,7 +17,7 @@ from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.overlaps import Unwritable, call
 
-from .specialize import is_symbolic
+from .sizes import is_symbolic
 
 #: parts of the names of functions that may give a tensor whose elements are one in memory
 _OVERLAPPING = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")

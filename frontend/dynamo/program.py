@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +11,25 @@ import torch
 from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
+from gflow.tracing.data.sizes import at_size
 
-from .trace_fx import FxTrace, Given, Lying, Taken
+from .trace_fx import Computed, FxTrace, Given, Lying, Taken
+
+#: sizes whose numbers are kept
+_SIZES = 64
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What calls of one size have in common.
+
+    places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
+    strides. outputs: as `FxTrace.results`, with the numbers of this size.
+    """
+
+    arguments: list[Any]
+    places: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]
+    outputs: list[Any]
 
 
 class FxProgram:
@@ -19,24 +37,44 @@ class FxProgram:
     the graph's outputs as a list."""
 
     def __init__(self, found: FxTrace, compiled: Compiled) -> None:
-        trace = found.trace
-        self.compiled, self.outputs = compiled, found.results
-        self.arguments: list[Any] = [i.tensor for i in trace.inputs]
-        self.places = [
-            (at, index, i.value.shape, i.value.strides)
-            for at, index in enumerate(found.arguments)
-            if index is not None
-            for i in (trace.inputs[index],)
-        ]
-        self.mutated = [o.alias for o in trace.outputs if o.alias is not None]
+        self.found, self.compiled = found, compiled
+        self.calls: dict[int, _Call] = {}
+        self.mutated = [o.alias for o in found.trace.outputs if o.alias is not None]
         self.seeds = Seeds() if compiled.takes_rng else None
 
-    def __call__(self, args: list[Any]) -> list[Any]:
+    def _call(self, k: int) -> _Call:
+        """What calls with the size `k` have in common."""
+        trace = self.found.trace
+        arguments: list[Any] = [i.tensor for i in trace.inputs]
+        if self.found.size is not None:
+            arguments[self.found.size] = torch.tensor(k)
+        places = [
+            (at, index, at_size(value.shape, k), at_size(value.strides, k))
+            for at, index in enumerate(self.found.arguments)
+            if index is not None
+            for value in (trace.inputs[index].value,)
+        ]
+        outputs = [
+            Lying(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
+            if isinstance(o, Lying)
+            else o.formula(k)
+            if isinstance(o, Computed)
+            else at_size(o, k)
+            for o in self.found.results
+        ]
+        if len(self.calls) >= _SIZES:
+            del self.calls[next(iter(self.calls))]
+        self.calls[k] = made = _Call(arguments, places, outputs)
+        return made
+
+    def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
+        """k: the program's size, if it has one."""
+        call = self.calls.get(k) or self._call(k)
         given = list(args)
         args.clear()
-        arguments = self.arguments.copy()
+        arguments = call.arguments.copy()
         copied = []
-        for at, index, shape, strides in self.places:
+        for at, index, shape, strides in call.places:
             tensor = given[at]
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
                 tensor = _laid_out(tensor, shape, strides)
@@ -55,7 +93,7 @@ class FxProgram:
             elif self.seeds is not None:
                 self.seeds.undo()
             raise
-        return [self._output(out, given, results) for out in self.outputs]
+        return [self._output(out, given, results) for out in call.outputs]
 
     def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:
         """What follows a run. Given up in the middle, it can be done again."""

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gflow.dialects.extents import Symbol
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.dispatch.numbers import Number, number_of, wrap
+from gflow.tracing.dispatch.size_expressions import Fixed, Formulas
 
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 _COPY = (aten.lift_fresh_copy.default,)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: what no dimension of the IR can be, not even where a stand-in stands for a size
+_LARGE = 1 << 62
+#: ops that take sizes as numbers
+_RANGES = ("aten::arange", "prims::iota")
+_NUMBERS = ("NumberType", "FloatType")
 
 
 class Untraceable(Exception):
@@ -30,12 +41,15 @@ class FxTrace:
     """A trace, and what the graph's results are made of.
 
     arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
-    results: for each output of the graph, what it is (`Taken`, `Given`, `Lying` or a plain value).
+    results: for each output of the graph, what it is (`Taken`, `Given`, `Lying`, `Computed` or a plain value; integers
+    may vary with the trace's size).
+    size: the index of the input that brings the trace's size along, if it has one.
     """
 
     trace: Trace
     arguments: list[int | None]
     results: list[Any] = field(default_factory=list)
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,19 +77,39 @@ class Lying:
     offset: int
 
 
-def trace_fx(module: torch.fx.GraphModule, name: str, phase: str, views: bool = False) -> FxTrace:
+@dataclass(frozen=True)
+class Computed:
+    """An output that is a number computed from the size of a call."""
+
+    formula: Callable[[int], Any]
+
+
+def trace_fx(
+    module: torch.fx.GraphModule,
+    name: str,
+    phase: str,
+    views: bool = False,
+    formulas: Formulas | None = None,
+) -> FxTrace:
     """
     views: whether outputs in one memory stay so, for updates in place of one to be seen by others.
+    formulas: what symbolic sizes are.
 
     Raises:
-        Untraceable: symbolic sizes, nested graphs, tensors that no program takes.
+        Untraceable: nested graphs, tensors that no program takes.
+        Fixed, Narrower: sizes that no program follows, or one for a part of them alone.
     """
-    return _Converter(module, name, phase, views).run()
+    return _Converter(module, name, phase, views, formulas or Formulas(None, None, {})).run()
 
 
 class _Converter:
-    def __init__(self, module: torch.fx.GraphModule, name: str, phase: str, views: bool) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, name: str, phase: str, views: bool, formulas: Formulas
+    ) -> None:
         self.module, self.phase, self.views = module, phase, views
+        self.formulas, self.guards = formulas, list[Any]()
+        self.size: Any = None
+        self.now: torch.fx.Node | None = None
         self.bases: dict[torch.fx.Node, torch.fx.Node] = {}
         self.trace = Trace(name)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -86,12 +120,41 @@ class _Converter:
         self.count = 0
 
     def run(self) -> FxTrace:
+        if self.formulas.domain is not None:
+            self._add_size(self.formulas.domain.symbol)
         for node in self.module.graph.nodes:
+            self.now = node
             getattr(self, f"_{node.op}")(node)
         for index, value in self.updates.items():
             entry = self.trace.inputs[index]
             self.trace.outputs.append(TraceOutput(value, index, entry.name))
         return self.found
+
+    def _add_size(self, symbol: Symbol) -> None:
+        self.trace.size, self.found.size = symbol, len(self.trace.inputs)
+        tensor = torch.tensor(symbol.most)
+        self.count += 1
+        value = TraceValue(self.count, (), torch.int64, (), tensor.device, is_number=True)
+        self.trace.inputs.append(TraceInput(value, "size", symbol.name, tensor))
+        self.size = wrap(Number(self, value, symbol.most, None))
+
+    def record_number(
+        self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
+    ) -> TraceValue:
+        """A 0-d op of numbers that are made of sizes."""
+        assert self.now is not None
+        self.count += 1
+        value = TraceValue(self.count, (), dtype, (), torch.device("cpu"), is_number=True)
+        loc = _location(self.now, self.phase)
+        self.trace.ops.append(TraceOp(func, args, words or {}, [value], loc))
+        return value
+
+    def _sizes(self, sizes: Sequence[Any]) -> tuple[int, ...]:
+        found = tuple([s if type(s) is int else self.formulas.concrete(s) for s in sizes])
+        for size in found:
+            if abs(size) >= _LARGE:
+                raise Fixed(str(size))
+        return found
 
     def _value(self, like: torch.Tensor, strides: Sequence[int] | None = None) -> TraceValue:
         if (
@@ -102,13 +165,14 @@ class _Converter:
             raise Untraceable(f"a tensor of type {type(like).__name__}")
         if like.layout != torch.strided:
             raise Untraceable(f"a {like.layout} tensor")
-        shape = _numbers(like.shape)
+        shape = self._sizes(like.shape)
         self.count += 1
-        strides = _numbers(like.stride() if strides is None else strides)
+        strides = self._sizes(like.stride() if strides is None else strides)
         return TraceValue(self.count, shape, like.dtype, strides, like.device)
 
     def _input(self, like: torch.Tensor, role: str, name: str, tensor: Any) -> int:
-        strides = None if tensor is not None or _is_dense(like) else _row_major(like.shape)
+        shape, own = self._sizes(like.shape), self._sizes(like.stride())
+        strides = None if tensor is not None or _is_dense(shape, own) else _row_major(shape)
         entry = TraceInput(self._value(like, strides), role, name, tensor)
         self.trace.inputs.append(entry)
         return len(self.trace.inputs) - 1
@@ -119,7 +183,7 @@ class _Converter:
         like = node.meta.get("val")
         self.placeholders[node] = len(self.found.arguments)
         if not isinstance(like, torch.Tensor):
-            if not isinstance(like, (int, float, bool, str, type(None))):
+            if not isinstance(like, (int, float, bool, str, type(None), *_SYMBOLIC)):
                 raise Untraceable(f"an argument of type {type(like).__name__}")
             self.values[node] = like
             self.found.arguments.append(None)
@@ -145,9 +209,18 @@ class _Converter:
             source, index = node.args
             self.values[node] = self.values[source][index]  # type: ignore[index]
             return
+        result = node.meta.get("val")
+        if isinstance(result, _SYMBOLIC):
+            self.values[node] = result
+            return
         if not isinstance(target, torch._ops.OpOverload):
             raise Untraceable(f"a call of {getattr(target, '__name__', target)}")
-        args = self._resolve(node.args)
+        schema = target._schema
+        kinds = {a.name: a.type.kind() for a in schema.arguments}
+        if schema.name in _RANGES:
+            kinds = dict.fromkeys(kinds, "")
+        given = zip(node.args, schema.arguments)
+        args = tuple([self._resolve(a, kinds[s.name]) for a, s in given])
         if target in _SAME_VALUE or target in _COPY:
             self.values[node] = args[0]
             return
@@ -156,8 +229,7 @@ class _Converter:
             return
         if target._schema.is_mutable:
             raise Untraceable(f"{target}, which writes into its argument")
-        kwargs = {k: self._resolve(v) for k, v in node.kwargs.items()}
-        result = node.meta.get("val")
+        kwargs = {k: self._resolve(v, kinds[k]) for k, v in node.kwargs.items()}
         parts = self._parts(result)
         self.values[node] = parts
         op = TraceOp(target, args, kwargs, list(_flat(parts)), _location(node, self.phase))
@@ -193,7 +265,7 @@ class _Converter:
             return
         for node in self.values:
             group = shared.get(_storage(node)) if "val" in node.meta else None
-            if group and _fills_its_storage(node) and node not in self.placeholders:
+            if group and self._fills_its_storage(node) and node not in self.placeholders:
                 del shared[_storage(node)]
                 dtype = node.meta["val"].dtype
                 self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
@@ -202,6 +274,10 @@ class _Converter:
         if not isinstance(out, torch.fx.Node):
             return out
         value = self.values[out]
+        if isinstance(value, torch.SymInt):
+            return self.formulas.concrete(value)
+        if isinstance(value, _SYMBOLIC):
+            return Computed(partial(self.formulas.value, value.node.expr))
         if not isinstance(value, TraceValue):
             return value
         if out in self.placeholders:
@@ -213,12 +289,27 @@ class _Converter:
         if base is out:
             return known
         like = out.meta["val"]
-        return Lying(known.index, value.shape, _strides_of(out), like.storage_offset())
+        (offset,) = self._sizes([like.storage_offset()])
+        return Lying(known.index, value.shape, self._strides_of(out), offset)
+
+    def _strides_of(self, node: torch.fx.Node) -> tuple[int, ...]:
+        return self._sizes(node.meta["val"].stride())
+
+    def _fills_its_storage(self, node: torch.fx.Node) -> bool:
+        """Whether a node's tensor is row-major and has all of its memory."""
+        like = node.meta["val"]
+        shape = self._sizes(like.shape)
+        offset, nbytes = self._sizes([like.storage_offset(), like.untyped_storage().nbytes()])
+        return (
+            offset == 0
+            and list(self._strides_of(node)) == _row_major(shape)
+            and nbytes == math.prod(shape) * like.element_size()
+        )
 
     def _give(self, value: TraceValue, node: torch.fx.Node) -> Given:
         """A result. Results are row-major; for one of another dense layout, its dimensions in the
         order of memory are returned, and permuted back by the caller."""
-        order = _memory_order(value.shape, _strides_of(node))
+        order = _memory_order(value.shape, self._strides_of(node))
         outputs = self.trace.outputs
         if order is not None:
             like = node.meta["val"].permute(order)
@@ -242,16 +333,21 @@ class _Converter:
             return None
         raise Untraceable(f"an op that gives a {type(result).__name__}")
 
-    def _resolve(self, arg: Any) -> Any:
+    def _resolve(self, arg: Any, kind: str = "") -> Any:
+        """kind: what the call takes, by its schema."""
         if isinstance(arg, torch.fx.Node):
-            return self.values[arg]
-        if isinstance(arg, tuple):
+            arg = self.values[arg]
+        elif isinstance(arg, tuple):
             return tuple(self._resolve(a) for a in arg)
-        if isinstance(arg, (list, torch.fx.immutable_collections.immutable_list)):
+        elif isinstance(arg, (list, torch.fx.immutable_collections.immutable_list)):
             return [self._resolve(a) for a in arg]
-        if isinstance(arg, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise Untraceable("a symbolic size")
-        return arg
+        if isinstance(arg, torch.SymBool):
+            raise Fixed(str(arg.node.expr))
+        if isinstance(arg, torch.SymFloat) or (isinstance(arg, torch.SymInt) and kind in _NUMBERS):
+            number = self.formulas.number(arg.node.expr, self.size)
+            found = number_of(number)
+            return number if found is None else found.value
+        return self.formulas.concrete(arg)
 
 
 def _flat(parts: Any) -> Iterator[TraceValue | None]:
@@ -260,12 +356,6 @@ def _flat(parts: Any) -> Iterator[TraceValue | None]:
             yield from _flat(part)
     else:
         yield parts
-
-
-def _numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
-    if any(not isinstance(s, int) for s in sizes):
-        raise Untraceable("a symbolic size")
-    return tuple(sizes)
 
 
 def _row_major(shape: Sequence[int]) -> list[int]:
@@ -279,20 +369,6 @@ def _row_major(shape: Sequence[int]) -> list[int]:
 def _storage(node: torch.fx.Node) -> int:
     like = node.meta["val"]
     return like.untyped_storage()._cdata if isinstance(like, torch.Tensor) else 0
-
-
-def _fills_its_storage(node: torch.fx.Node) -> bool:
-    """Whether a node's tensor is row-major and has all of its memory."""
-    like = node.meta["val"]
-    return (
-        like.storage_offset() == 0
-        and list(like.stride()) == _row_major(like.shape)
-        and like.untyped_storage().nbytes() == like.numel() * like.element_size()
-    )
-
-
-def _strides_of(node: torch.fx.Node) -> tuple[int, ...]:
-    return _numbers(node.meta["val"].stride())
 
 
 def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
@@ -310,8 +386,7 @@ def _memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ..
     return None
 
 
-def _is_dense(like: torch.Tensor) -> bool:
-    shape, strides = _numbers(like.shape), _numbers(like.stride())
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     own = _row_major(shape)
     return (
         all(s == o or n == 1 for s, o, n in zip(strides, own, shape))

@@ -193,12 +193,14 @@ class KernelTable:
             )
             for key, found in self._spots.items()
         }
-        self._offsets: list[tuple[tuple[str, int], int, Extent]] = [
-            (key, i, offset)
+        offsets = [
+            (self._patches[key][1], i, offset)
             for key, found in self._spots.items()
             for i, (_, offset) in enumerate(found)
             if isinstance(offset, Extent)
         ]
+        self._offsets = [(array, i) for array, i, _ in offsets]
+        self._offset_numbers = Numbers([offset for _, _, offset in offsets])
         self._at = np.array([at for at, _ in self._varying], dtype=np.int64)
         self._numbers = Numbers([extent for _, extent in self._varying])
 
@@ -243,8 +245,9 @@ class KernelTable:
     def resize(self, n: int) -> None:
         """Write the words that a size of `n` makes. All addresses must be set again after."""
         self._words[self._at] = self._numbers.at(n)
-        for key, i, offset in self._offsets:
-            self._patches[key][1][i] = offset.at(n)
+        if self._offsets:
+            for (array, i), offset in zip(self._offsets, self._offset_numbers.at(n).tolist()):
+                array[i] = offset
 
     def addresses(self, begin: int, end: int) -> tuple[int, ...]:
         """The runner's words for rows `begin`…`end`, the end left out."""

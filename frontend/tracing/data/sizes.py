@@ -64,6 +64,13 @@ class Size(int):
         return format(repr(self), spec)
 
 
+def at_size(value: Any, k: int) -> Any:
+    """A number of a trace, or a tuple of numbers, for a size of `k`; anything else is what it is."""
+    if isinstance(value, tuple):
+        return tuple([evaluate(x.coefficients, k) if isinstance(x, Size) else x for x in value])
+    return evaluate(value.coefficients, k) if isinstance(value, Size) else value
+
+
 # -- a trace for one value
 
 

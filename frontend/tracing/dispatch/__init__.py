@@ -22,4 +22,5 @@ rewrites     what happens above autograd while tracing: a function mode that
 shape_rules  result metadata of the commonest ops, where PyTorch's own inference is slow (it takes batch norm
              apart into dozens of reference ops)
 size_env     symbolic sizes while tracing: PyTorch's own, with one symbol and no guards
+size_expressions  formulas of sizes as polynomials in one size, and the part of its range where they are
 """

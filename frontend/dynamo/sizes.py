@@ -1,0 +1,325 @@
+"""Symbolic sizes of TorchDynamo's graphs: one program for a range of one of them.
+
+A graph's symbols have other values at each call. A program follows one of them, n, over a domain
+(`gflow.tracing.dispatch.size_expressions`), and is made for what the others are: numbers, or a n + b (the length of
+each layer's cache beside that of the mask). Which it is, two calls tell; before there are two, lengths that differ by
+one at most are taken to grow together. A call for which it is not so gets another program.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gflow.compiler.ir.errors import CompileError
+from gflow.dialects.extents import evaluate, formula
+from gflow.lowering.dtypes import LoweringError, Unsupported
+from gflow.tracing.data.sizes import Size
+from gflow.tracing.data.trace import Trace
+from gflow.tracing.dispatch.size_expressions import Domain, Fixed, Formulas, Narrower
+
+from .trace_fx import FxTrace, Untraceable
+
+_log = logging.getLogger("gflow")
+
+#: programs of one graph; what they don't serve runs op by op
+MOST_PROGRAMS = 16
+
+#: sizes up to which a program is made for, if memory allows it
+_REACH = 1024
+
+#: bytes that the largest value of a program may have at the end of its range, where it needs less at the size that it
+#: is made for: memory is reserved for the greatest size, and used as far as a call needs it
+_ROOM = 1 << 28
+
+#: sizes of calls whose programs are remembered
+_SEEN = 1 << 12
+
+#: sizes from here on that are alike are taken to grow together
+_LENGTH = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call has a symbol's value: argument `index`, or its dimension `dim`."""
+
+    index: int
+    dim: int | None
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a size is symbolic: the value is one, or a tensor that has one."""
+    if isinstance(value, torch.Tensor):
+        sizes = (*value.shape, *value.stride())
+        return any(isinstance(s, torch.SymInt) for s in sizes)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def places_of(module: torch.fx.GraphModule) -> dict[Any, Place]:
+    """The symbols of a graph's arguments, and where a call has their values.
+
+    Raises:
+        Untraceable: it has some in formulas alone.
+    """
+    found: dict[Any, Place] = {}
+    free: set[Any] = set()
+    for index, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        value = node.meta.get("val")
+        sizes: list[tuple[int | None, Any]] = [(None, value)]
+        if isinstance(value, torch.Tensor):
+            sizes = [*enumerate(value.shape)]
+        for dim, size in sizes:
+            if isinstance(size, torch.SymInt):
+                expr = size.node.expr
+                free |= expr.free_symbols
+                if expr.is_Symbol:
+                    found.setdefault(expr, Place(index, dim))
+    if free - found.keys():
+        raise Untraceable(
+            f"sizes that no argument has alone ({', '.join(map(str, free - found.keys()))})"
+        )
+    return found
+
+
+class SizedProgram:
+    """A graph with symbolic sizes: takes its arguments as a list, which it empties, and returns its outputs as a list.
+
+    compile: a program of a trace. trace: the graph's for what sizes are. otherwise: the graph op by op.
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        phase: str,
+        trace: Callable[[Formulas], FxTrace],
+        compile: Callable[[FxTrace], Callable[..., Any]],
+        otherwise: Callable[[list[Any]], Any],
+    ) -> None:
+        self.phase, self._trace, self._compile, self._otherwise = phase, trace, compile, otherwise
+        self._places = places_of(module)
+        self._symbols = list(self._places)
+        self._ranges = {s: _range(module, s) for s in self._symbols}
+        self._values: dict[Any, set[int]] = {s: set() for s in self._symbols}
+        self._seen: dict[tuple[int, ...], tuple[Callable[..., Any], int]] = {}
+        self._last: dict[Any, int] = {}
+        self.programs: list[_Sized] = []
+        self._full = False
+
+    def __call__(self, args: list[Any]) -> Any:
+        values = tuple(
+            [
+                int(args[p.index] if p.dim is None else args[p.index].shape[p.dim])
+                for p in self._places.values()
+            ]
+        )
+        known = self._seen.get(values)
+        if known is None:
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            known = self._seen[values] = self._find(dict(zip(self._symbols, values)))
+        program, k = known
+        return program(args, k)
+
+    def prepare(self, hints: dict[Any, int] | None) -> None:
+        """Have a program for what sizes are expected to be, if they are known.
+
+        Raises:
+            Fixed, Untraceable, LoweringError, Unsupported: there cannot be one, not for these sizes alone either.
+        """
+        if hints is None:
+            return
+        found = self._new(hints, {})
+        self._seen[tuple(hints[s] for s in self._symbols)] = found
+        for symbol, n in hints.items():
+            self._values[symbol].add(n)
+        self._last = hints
+
+    def _find(self, values: dict[Any, int]) -> tuple[Callable[..., Any], int]:
+        """The program for these sizes, and what varies in it."""
+        for symbol, n in values.items():
+            self._values[symbol].add(n)
+        last, self._last = self._last, values
+        for held in self.programs:
+            k = held.k(values)
+            if k is not None:
+                return held.run, k
+        if len(self.programs) >= MOST_PROGRAMS:
+            if not self._full:
+                self._full = True
+                return self._op_by_op(f"it has {MOST_PROGRAMS} programs for other sizes already"), 0
+            return self._without_program, 0
+        try:
+            return self._new(values, last)
+        except (Fixed, Untraceable, LoweringError, Unsupported) as error:
+            run = self._op_by_op(f"gflow cannot compile {error}")
+            fixed = {symbol: (n, 0) for symbol, n in values.items()}
+            return self._keep(_Sized(None, fixed, None, run)), 0
+
+    def _op_by_op(self, reason: str) -> Callable[..., Any]:
+        _log.warning(
+            "torch.compile: the %s graph runs through PyTorch op by op for some sizes; %s",
+            self.phase,
+            reason,
+        )
+        return self._without_program
+
+    def _without_program(self, args: list[Any], k: int) -> Any:
+        return self._otherwise(args)
+
+    def _new(self, values: dict[Any, int], last: dict[Any, int]) -> tuple[Callable[..., Any], int]:
+        """A program for these sizes. last: those of the call before.
+
+        Raises:
+            Fixed, Untraceable, LoweringError, Unsupported: there can be none.
+        """
+        problems: list[str] = []
+        for variable in self._by_variety(values, last):
+            try:
+                return self._follow(variable, values, last)
+            except (Fixed, LoweringError, Unsupported, CompileError) as error:
+                problems.append(f"{variable}: {error}")
+        if problems:
+            _log.info(
+                "torch.compile: the %s graph follows no size: %s", self.phase, "; ".join(problems)
+            )
+        fixed = {symbol: (n, 0) for symbol, n in values.items()}
+        run = self._compile(self._trace(Formulas(None, None, fixed)))
+        return self._keep(_Sized(None, fixed, None, run)), 0
+
+    def _by_variety(self, values: dict[Any, int], last: dict[Any, int]) -> Iterator[Any]:
+        """Symbols that may vary, those that vary now first, then those that have varied most."""
+
+        def rank(symbol: Any) -> tuple[Any, ...]:
+            change = abs(values[symbol] - last[symbol]) if last else 0
+            return (not change, change, -len(self._values[symbol]), -values[symbol])
+
+        order = sorted(self._symbols, key=rank)
+        return (s for s in order if self._ranges[s][0] < self._ranges[s][1] and values[s] > 0)
+
+    def _follow(
+        self, variable: Any, values: dict[Any, int], last: dict[Any, int]
+    ) -> tuple[Callable[..., Any], int]:
+        """A program in which one symbol varies.
+
+        Raises:
+            Fixed, LoweringError, Unsupported, CompileError: it cannot.
+        """
+        n = values[variable]
+        others = {s: _related(s, variable, values, last) for s in self._symbols if s != variable}
+        least, most = self._ranges[variable]
+        domain = Domain(str(variable), max(1, least), min(most, max(_REACH, _above(4 * n))))
+        while True:
+            try:
+                found = self._trace(Formulas(domain, variable, others))
+                break
+            except Narrower as by:
+                domain = domain.narrowed(by, n)
+        k = domain.k(n)
+        if k is None:
+            raise Fixed(f"{variable} = {n}")
+        domain = _affordable(found.trace, domain, k)
+        found.trace.size = domain.symbol
+        return self._keep(_Sized(variable, others, domain, self._compile(found))), k
+
+    def _keep(self, made: _Sized) -> Callable[..., Any]:
+        self.programs.append(made)
+        _log.info("torch.compile: the %s graph is compiled for %s", self.phase, made)
+        return made.run
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A program and the sizes that it is for. others: of symbols that it does not follow, by what they are, b + a n."""
+
+    variable: Any
+    others: dict[Any, tuple[int, int]]
+    domain: Domain | None
+    run: Callable[..., Any]
+
+    def k(self, values: dict[Any, int]) -> int | None:
+        """Of the program's size, None where it is not for these."""
+        n = 0 if self.domain is None else values[self.variable]
+        if any(values[s] != b + a * n for s, (b, a) in self.others.items()):
+            return None
+        return 0 if self.domain is None else self.domain.k(n)
+
+    def __str__(self) -> str:
+        parts = [] if self.domain is None else [str(self.domain.symbol)]
+        for symbol, found in self.others.items():
+            parts.append(f"{symbol} = {formula(found, str(self.variable))}")
+        return ", ".join(parts)
+
+
+def _related(
+    symbol: Any, variable: Any, values: dict[Any, int], last: dict[Any, int]
+) -> tuple[int, int]:
+    """What a symbol is beside the one that varies, (b, a) for b + a n, by two calls; or by a guess."""
+    value, n = values[symbol], values[variable]
+    change = n - last[variable] if last else 0
+    if change:
+        slope, rest = divmod(value - last[symbol], change)
+        regular = not rest and (slope == 1 or (slope > 1 and value == slope * n))
+        return (value - slope * n, slope) if regular else (value, 0)
+    together = not last and abs(value - n) <= 1 and n >= _LENGTH
+    return (value - n, 1) if together else (value, 0)
+
+
+def _range(module: torch.fx.GraphModule, symbol: Any) -> tuple[int, int]:
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols:
+                found = size.node.shape_env.var_to_range[symbol]
+                low, high = found.lower, found.upper
+                return (
+                    int(low) if low.is_Integer else 1,
+                    min(int(high), (1 << 24) - 1) if high.is_Integer else (1 << 24) - 1,
+                )
+    raise AssertionError(f"no argument has {symbol}")
+
+
+def hints_of(module: torch.fx.GraphModule) -> dict[Any, int] | None:
+    """The sizes that a graph's symbols had when it was traced."""
+    found: dict[Any, int] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                if not size.node.has_hint():
+                    return None
+                found[size.node.expr] = int(size.node.hint)
+    return found
+
+
+def _above(n: int) -> int:
+    """The power of two that is not less."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _affordable(trace: Trace, domain: Domain, k: int) -> Domain:
+    """A domain as far up as memory for the greatest size is no waste."""
+    shapes = {v.shape: v.dtype.itemsize for op in trace.ops for v in op.results if v is not None}
+
+    def largest(at: int) -> int:
+        return max(
+            (
+                itemsize
+                * math.prod(
+                    evaluate(s.coefficients, at) if isinstance(s, Size) else s for s in shape
+                )
+                for shape, itemsize in shapes.items()
+            ),
+            default=0,
+        )
+
+    most, allowed = domain.most, max(_ROOM, 4 * largest(k))
+    while most > max(2 * k, domain.least + 1) and largest(most) > allowed:
+        most = max(2 * k, most // 2, domain.least + 1)
+    return Domain(domain.name, domain.least, most, domain.step, domain.rest)
