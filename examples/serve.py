@@ -1,6 +1,6 @@
 """An HTTP server for saved graphs: the Open Inference Protocol (KServe v2), JSON and binary tensors.
 
-    pip install gflow[serve]
+    pip install gflow-compiler[serve]
     python examples/serve.py digits=1/model --port 8000
     curl localhost:8000/v2/models/digits
     curl localhost:8000/v2/models/digits/infer -d '{"inputs": [

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     elif name in _FUNCTIONS:
         value = getattr(importlib.import_module(".oneflow.functions", __name__), name)
     elif name == "__version__":
-        value = importlib.import_module("importlib.metadata").version("gflow")
+        value = importlib.import_module("importlib.metadata").version("gflow-compiler")
     elif name in ("amp", "distributed", "nn", "optim", "compiler", "dialects", "runtime"):
         return importlib.import_module(f".{name}", __name__)
     else:

@@ -322,7 +322,7 @@ class GraphConfig(OneFlowSwitches):
 
     def enable_xla_jit(self, value: bool = True) -> None:
         """Whether XLA compiles and runs what it has a form for, forward, backward and updates (docs/engines.md); the
-        rest keeps gflow's kernels, and `graph.explain()` says what and why. Needs `pip install 'gflow[xla]'`."""
+        rest keeps gflow's kernels, and `graph.explain()` says what and why. Needs the extra `gflow-compiler[xla]`."""
         self._engine("enable_xla_jit", value, "xla")
 
     def _engine(self, name: str, value: bool, engine: str) -> None:
@@ -338,7 +338,7 @@ class GraphConfig(OneFlowSwitches):
 
     def enable_onnxruntime(self, value: bool = True) -> None:
         """Whether ONNX Runtime runs what ONNX has a form for (docs/engines.md); meant for inference. Needs
-        `pip install 'gflow[onnx]'`."""
+        `pip install 'gflow-compiler[onnx]'`."""
         self._engine("enable_onnxruntime", value, "onnxruntime")
 
     def enable_openvino(self, value: bool = True) -> None:

@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
     run([*pip, "-w", str(out), str(source)])
-    (built,) = out.glob("gflow-*.whl")
+    (built,) = out.glob("gflow_compiler-*.whl")
     return built
 
 
@@ -83,7 +83,7 @@ def test_wheel_lists_every_package(wheel: Path) -> None:
             if name not in held:
                 missing.append(name)
     assert not missing, f"not in the wheel: {missing}"
-    extra = [n for n in held if not n.startswith(("gflow/", "gflow-"))]
+    extra = [n for n in held if not n.startswith(("gflow/", "gflow_compiler-"))]
     assert not extra, f"the wheel also installs {extra}"
 
 

@@ -265,7 +265,7 @@ def onnx(module: ir.Operation, options: EmitOptions) -> str:
     from ..engines.onnx.write import write_function
 
     if importlib.util.find_spec("onnx") is None:
-        raise EmitError("ONNX is not installed (onnx): pip install 'gflow[onnx]'")
+        raise EmitError("ONNX is not installed (onnx): pip install 'gflow-compiler[onnx]'")
     # start-up: few modules are printed as ONNX
     from onnx import printer
 

@@ -118,7 +118,7 @@ def _fail(message: str) -> int:
 
 def _information(options: Options) -> str:
     if options.version:
-        return f"gflow-opt {metadata.version('gflow')}"
+        return f"gflow-opt {metadata.version('gflow-compiler')}"
     if options.list_passes:
         return list_text()
     if options.show_dialects:

@@ -85,7 +85,7 @@ def _onnx(function: func.FuncOp, plan: Plan, path: Path) -> None:
     from gflow.compiler.engines.onnx.write import write_function
 
     if importlib.util.find_spec("onnx") is None:
-        raise EngineError("ONNX is not installed (onnx): pip install 'gflow[onnx]'")
+        raise EngineError("ONNX is not installed (onnx): pip install 'gflow-compiler[onnx]'")
     trace = plan.trace
     updated = {trace.inputs[out.alias].name for out in trace.outputs if out.alias is not None}
     values = {

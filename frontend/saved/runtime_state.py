@@ -74,7 +74,7 @@ class RuntimeState:
         found: dict[str, Any] = OrderedDict() if destination is None else destination
         target = state.latest.compiled.program.target
         found.update(
-            gflow_version=metadata.version("gflow"),
+            gflow_version=metadata.version("gflow-compiler"),
             graph_name=state.name,
             target=target,
             files=files,

@@ -42,7 +42,7 @@ def require(engine: str) -> Package:
     package = PACKAGES[engine]
     if not available(engine):
         raise EngineUnavailable(
-            f"{package.title} is not installed ({package.module}): pip install 'gflow[{package.extra}]'"
+            f"{package.title} is not installed ({package.module}): pip install 'gflow-compiler[{package.extra}]'"
         )
     return package
 

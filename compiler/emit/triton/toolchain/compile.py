@@ -88,7 +88,7 @@ def compile_kernels(
 
     if todo and not triton_version():
         raise KernelError(
-            "kernels for GPUs are compiled by Triton, which is not installed: install gflow[gpu]"
+            "kernels for GPUs are compiled by Triton, which is not installed: install gflow-compiler[gpu]"
         )
     if todo:
         requests = [_request(*job, arch) for job, _ in todo]
