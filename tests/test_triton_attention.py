@@ -60,6 +60,10 @@ DROPOUT = {"scale": 0.3, "causal": True, "dropout": 0.3, "stream": 5}
 CASES: dict[str, tuple[Any, ...]] = {
     "grouped": ((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 8), PLAIN, None),
     "causal, odd sizes": ((1, 35, 1, 20), (1, 37, 1, 20), (1, 37, 1, 24), CAUSAL, None),
+    "causal, blocks of both kinds": ((1, 160, 2, 16), (1, 160, 1, 16), (1, 160, 1, 16), CAUSAL, None),
+    "causal, many keys": ((1, 36, 1, 16), (1, 150, 1, 16), (1, 150, 1, 16), CAUSAL, None),
+    "negative scale": ((1, 40, 1, 16), (1, 40, 1, 16), (1, 40, 1, 16), {"scale": -0.3, "causal": True}, None),
+    "scale of zero": ((1, 20, 1, 16), (1, 40, 1, 16), (1, 40, 1, 16), {"scale": 0.0, "causal": True}, None),
     "causal, few keys": ((1, 40, 1, 16), (1, 18, 1, 16), (1, 18, 1, 16), CAUSAL, None),
     "dropout": ((1, 20, 1, 16), (1, 36, 1, 16), (1, 36, 1, 16), DROPOUT, None),
     "dropout, odd": ((1, 10, 2, 16), (1, 37, 1, 16), (1, 37, 1, 16), DROPOUT, None),

@@ -22,6 +22,10 @@ from ..program_builder import Builder, Source
 from . import library_attention
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
 
+#: scales from here on can go into exp2's multiply-add: they leave the order of scores, and -inf, as they are
+_LEAST = 2.0**-100
+#: with more channels, registers are too few for a second loop, without masks, in the gradient of keys
+_SPLIT = 128
 #: sizes that are multiples of this have no ragged last block
 _BLOCK = 128
 
@@ -158,6 +162,8 @@ class _Call:
         self.constants |= {
             "D": channels, "DV": self.v.shape[3], "BLOCK_D": self.sizes["BLOCK_D"], "BLOCK_DV": self.sizes["BLOCK_DV"],
             "GROUP": heads // max(self.k.shape[2], 1), "CAUSAL": int(attrs["causal"]), "BIAS": self.sizes["BIAS"],
+            "SPLIT": int(max(self.sizes["BLOCK_D"], self.sizes["BLOCK_DV"]) <= _SPLIT),
+            "FOLD": int(attrs["scale"] > _LEAST and not self.sizes["BIAS"]),
             "DROPOUT": self.sizes["DROPOUT"], "WHOLE": int(self.k.shape[1] % 4 == 0),
             "EDGE_M": int(rows % _BLOCK != 0), "EDGE_N": int(self.k.shape[1] % _BLOCK != 0),
         }  # fmt: skip

@@ -42,10 +42,13 @@ def put_rows(x, rows, stride, size, block, CHANNELS: tl.constexpr, BLOCK: tl.con
 
 @triton.jit
 def scores(
-    s, i, j, bias, bias_i, bias_j, rows, columns, scale, CAUSAL: tl.constexpr, BIAS: tl.constexpr, CHECK: tl.constexpr
+    s, i, j, bias, bias_i, bias_j, rows, columns, scale, FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr,
+    CHECK: tl.constexpr,
 ):
-    """Scores from products of q and k at positions i and j; -inf where a pair takes no part."""
-    s = s * (scale * 1.4426950408889634)
+    """Scores from products of q and k at positions i and j; -inf where a pair takes no part. With FOLD they are not
+    scaled yet: the scale is positive, so that the largest one stays the largest, and goes into exp2's multiply-add."""
+    if not FOLD:
+        s = s * (scale * 1.4426950408889634)
     if BIAS != 0:
         inside = (i < rows) & (j < columns)
         b = tl.load(bias + i * bias_i + j * bias_j, mask=inside, other=0)
@@ -58,6 +61,14 @@ def scores(
     if CAUSAL:
         s = tl.where(j <= i, s, float("-inf"))
     return s
+
+
+@triton.jit
+def weights_of(s, total, scale, FOLD: tl.constexpr):
+    """exp2 of scores less `total`; FOLD as in `scores`."""
+    if FOLD:
+        s = s * (scale * 1.4426950408889634)
+    return tl.exp2(s - total)
 '''
 
 #: which weights dropout keeps; four neighbours along k's positions share a block of random words
@@ -87,18 +98,21 @@ FORWARD = '''
 def attend(
     y, m, l, q, k, v, i, lo, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, K_STEP: tl.constexpr,
-    V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
-    WHOLE: tl.constexpr, CHECK: tl.constexpr,
+    V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
 ):
     """Positions lo … hi of k and v added to the result, to the largest score and to the sum of weights."""
     for start in tl.range(lo, hi, BLOCK_N):
         j = start + tl.arange(0, BLOCK_N)
         keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
         s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
-        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, CHECK)
-        largest = tl.maximum(m, tl.max(s, 1))
+        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, CHECK)
+        highest = tl.max(s, 1)
+        if FOLD:
+            highest = highest * (scale * 1.4426950408889634)
+        largest = tl.maximum(m, highest)
         known = tl.where(largest == float("-inf"), 0.0, largest)
-        p = tl.exp2(s - known[:, None])
+        p = weights_of(s, known[:, None], scale, FOLD)
         shrink = tl.exp2(m - known)
         l = l * shrink + tl.sum(p, 1)
         m = largest
@@ -137,12 +151,12 @@ def KERNEL(
     whole = whole // BLOCK_N * BLOCK_N  # up to here every pair takes part
     y, m, l = attend(
         y, m, l, queries, k, v, i, 0, whole, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns, scale,
-        keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, False, BIAS, DROPOUT, WHOLE, False,
+        keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE, False,
     )
     if CAUSAL or EDGE_N:
         y, m, l = attend(
             y, m, l, queries, k, v, i, whole, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows, columns,
-            scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, CAUSAL, BIAS, DROPOUT, WHOLE, EDGE_N,
+            scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, CAUSAL, BIAS, DROPOUT, WHOLE, EDGE_N,
         )
     y = y / tl.where(l == 0.0, 1.0, l * keep)[:, None]
     total = tl.where(l == 0.0, 0.0, m * 0.6931471805599453 + tl.log(l))
@@ -154,6 +168,29 @@ def KERNEL(
 
 #: dq, and for the other kernels delta, the sums of dy times y
 QUERY_GRAD = """
+
+@triton.jit
+def add_queries(
+    result, queries, grads, total, own, k, v, i, lo, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows,
+    columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+    K_STEP: tl.constexpr, V_STEP: tl.constexpr, BLOCK_N: tl.constexpr, FOLD: tl.constexpr, CAUSAL: tl.constexpr,
+    BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, CHECK: tl.constexpr,
+):
+    '''What positions lo … hi of k and v add to dq.'''
+    for start in tl.range(lo, hi, BLOCK_N):
+        j = start + tl.arange(0, BLOCK_N)
+        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, CHECK)
+        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, CHECK)
+        s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, CHECK)
+        p = weights_of(s, total[:, None], scale, FOLD)
+        dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+        if DROPOUT:
+            dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
+        ds = p * (dp - own[:, None])
+        result = tl.dot(ds.to(keys.dtype), keys, result, input_precision=PRECISION)
+    return result
+
 
 @triton.jit
 def KERNEL(
@@ -183,25 +220,62 @@ def KERNEL(
     queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
     result = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     hi = columns
+    whole = columns
     if CAUSAL:
         hi = min(columns, block * BLOCK_M + BLOCK_M)
-    for start in tl.range(0, hi, BLOCK_N):
-        j = start + tl.arange(0, BLOCK_N)
-        keys = rows_of(k, j, k_t, columns, D, BLOCK_D, K_STEP, EDGE_N)
-        values = rows_of(v, j, v_t, columns, DV, BLOCK_DV, V_STEP, EDGE_N)
-        s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-        s = scores(s, i[:, None], j[None, :], bias, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, EDGE_N)
-        p = tl.exp2(s - total[:, None])
-        dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
-        if DROPOUT:
-            dp = tl.where(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE), dp / keep, 0.0)
-        ds = p * (dp - own[:, None])
-        result = tl.dot(ds.to(keys.dtype), keys, result, input_precision=PRECISION)
+        whole = min(columns, block * BLOCK_M + 1)
+    whole = whole // BLOCK_N * BLOCK_N  # up to here every pair takes part
+    result = add_queries(
+        result, queries, grads, total, own, k, v, i, 0, whole, k_t, v_t, bias, bias_i, bias_j, rng, stream, head, rows,
+        columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE,
+        False,
+    )
+    if CAUSAL or EDGE_N:
+        result = add_queries(
+            result, queries, grads, total, own, k, v, i, whole, hi, k_t, v_t, bias, bias_i, bias_j, rng, stream, head,
+            rows, columns, scale, keep, D, DV, BLOCK_D, BLOCK_DV, K_STEP, V_STEP, BLOCK_N, FOLD, CAUSAL, BIAS, DROPOUT,
+            WHOLE, EDGE_N,
+        )
     dq += batch * dq_b + h * dq_h
     put_rows(dq, i, dq_s, rows, result * scale, D, BLOCK_D, EDGE_M)
 """
 
 KEY_GRAD = """
+
+@triton.jit
+def add_keys(
+    dk_sum, dv_sum, keys, values, q, dy, j, start, lo, hi, q_s, dy_s, sums, delta, bias, bias_i, bias_j, rng, stream,
+    head, rows, columns, scale, keep, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr, Q_STEP: tl.constexpr, DY_STEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    FOLD: tl.constexpr, CAUSAL: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
+    CHECK: tl.constexpr,
+):
+    '''What positions lo … hi of q add to dk and dv.'''
+    for top in tl.range(lo, hi, BLOCK_M):
+        i = top + tl.arange(0, BLOCK_M)
+        queries = rows_of(q, i, q_s, rows, D, BLOCK_D, Q_STEP, CHECK)
+        grads = rows_of(dy, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, CHECK)
+        if CHECK:
+            total = tl.load(sums + i, mask=i < rows, other=float("inf"))
+            own = tl.load(delta + i, mask=i < rows, other=0.0)
+        else:
+            total = tl.load(sums + i)
+            own = tl.load(delta + i)
+        s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
+        s = scores(s, i[None, :], j[:, None], bias, bias_i, bias_j, rows, columns, scale, FOLD, CAUSAL, BIAS, False)
+        p = weights_of(s, total[None, :] * 1.4426950408889634, scale, FOLD)
+        dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+        if DROPOUT:
+            keeps = tl.trans(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE))
+            dp = tl.where(keeps, dp / keep, 0.0)
+            weights = tl.where(keeps, p / keep, 0.0)
+        else:
+            weights = p
+        dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+        ds = p * (dp - own[None, :])
+        dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
+    return dk_sum, dv_sum
+
 
 @triton.jit
 def KERNEL(
@@ -221,8 +295,12 @@ def KERNEL(
     dk_sum = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv_sum = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     first = 0
+    whole = 0
     if CAUSAL:
-        first = start // BLOCK_M * BLOCK_M
+        first = min(start // BLOCK_M * BLOCK_M, rows)
+        whole = rows
+        if SPLIT:
+            whole = min(tl.cdiv(start + BLOCK_N - 1, BLOCK_M) * BLOCK_M, rows)  # from here on every pair takes part
     for member in range(GROUP):
         h = of_group * GROUP + member
         head = batch * heads + h
@@ -232,29 +310,18 @@ def KERNEL(
             bias_head = bias + batch * bias_b + h * bias_h
         else:
             bias_head = 0
-        for top in tl.range(first, rows, BLOCK_M):
-            i = top + tl.arange(0, BLOCK_M)
-            queries = rows_of(q_head, i, q_s, rows, D, BLOCK_D, Q_STEP, EDGE_M)
-            grads = rows_of(dy_head, i, dy_s, rows, DV, BLOCK_DV, DY_STEP, EDGE_M)
-            if EDGE_M:
-                total = tl.load(sums + head * rows + i, mask=i < rows, other=float("inf"))
-                own = tl.load(delta + head * rows + i, mask=i < rows, other=0.0)
-            else:
-                total = tl.load(sums + head * rows + i)
-                own = tl.load(delta + head * rows + i)
-            s = tl.dot(keys, tl.trans(queries), input_precision=PRECISION)
-            s = scores(s, i[None, :], j[:, None], bias_head, bias_i, bias_j, rows, columns, scale, CAUSAL, BIAS, False)
-            p = tl.exp2(s - total[None, :] * 1.4426950408889634)
-            dp = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
-            if DROPOUT:
-                keeps = tl.trans(kept(rng, stream, head, i, start, rows, columns, keep, BLOCK_N, WHOLE))
-                dp = tl.where(keeps, dp / keep, 0.0)
-                weights = tl.where(keeps, p / keep, 0.0)
-            else:
-                weights = p
-            dv_sum = tl.dot(weights.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
-            ds = p * (dp - own[None, :])
-            dk_sum = tl.dot(ds.to(queries.dtype), queries, dk_sum, input_precision=PRECISION)
+        if CAUSAL:
+            dk_sum, dv_sum = add_keys(
+                dk_sum, dv_sum, keys, values, q_head, dy_head, j, start, first, whole, q_s, dy_s, sums + head * rows,
+                delta + head * rows, bias_head, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
+                BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, True, BIAS, DROPOUT, WHOLE, EDGE_M,
+            )
+        if SPLIT or not CAUSAL:
+            dk_sum, dv_sum = add_keys(
+                dk_sum, dv_sum, keys, values, q_head, dy_head, j, start, whole, rows, q_s, dy_s, sums + head * rows,
+                delta + head * rows, bias_head, bias_i, bias_j, rng, stream, head, rows, columns, scale, keep, D, DV,
+                BLOCK_D, BLOCK_DV, Q_STEP, DY_STEP, BLOCK_M, BLOCK_N, FOLD, False, BIAS, DROPOUT, WHOLE, EDGE_M,
+            )
     dk += batch * dk_b + of_group * dk_h
     put_rows(dk, j, dk_s, columns, dk_sum * scale, D, BLOCK_D, EDGE_N)
     dv += batch * dv_b + of_group * dv_h
@@ -298,7 +365,9 @@ def KERNEL(
                 keys = rows_of(k_head, j, k_t, columns, D, BLOCK_D, K_STEP, True)
                 values = rows_of(v_head, j, v_t, columns, DV, BLOCK_DV, V_STEP, True)
                 s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-                s = scores(s, i[:, None], j[None, :], bias_head, bias_i, bias_j, rows, columns, scale, CAUSAL, 1, True)
+                s = scores(
+                    s, i[:, None], j[None, :], bias_head, bias_i, bias_j, rows, columns, scale, False, CAUSAL, 1, True
+                )
                 p = tl.exp2(s - total[:, None])
                 dp = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
                 if DROPOUT:
