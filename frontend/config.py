@@ -275,6 +275,26 @@ class GraphConfig(OneFlowSwitches):
         size = count("set_outputs_buffer_size", value, least=0)
         self._update(self._own, {"outputs_buffer_size": size})
 
+    def set_pipeline_schedule(self, name: str) -> None:
+        """The order in which ranks run forwards and backwards of micro-batches, where modules are in pipeline stages
+        (`set_stage`): "gpipe", "1f1b" (without this, with one stage a rank) or "interleaved" (with several).
+
+        Raises:
+            GraphError: `name` is none of these.
+        """
+        names = ("gpipe", "1f1b", "interleaved")
+        if name not in names:
+            known = ", ".join(map(repr, names))
+            raise GraphError(
+                f"{here()}: set_pipeline_schedule() takes one of {known}; got {name!r}"
+            )
+        self._update(self._own, {"pipeline_schedule": name})
+
+    @property
+    def pipeline_schedule(self) -> str:
+        """What `set_pipeline_schedule` has set; "" without it."""
+        return str(self._own.get("pipeline_schedule", ""))
+
     def enable_zero(
         self,
         mode: bool = True,

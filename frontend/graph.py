@@ -49,7 +49,7 @@ from .tracing.data.bound_call import BoundCall
 from .tracing.dispatch.clipping import clip_problem
 from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
 from .tracing.optimizers.unread_keys import unread_problem
-from .tracing.program.module_config import changes, check_settings, is_checkpointed
+from .tracing.program.module_config import changes, check_settings, is_checkpointed, stage_setting
 from .tracing.program.modules import ModuleTable, collect_modules
 from .tracing.program.sharded_modules import take_apart
 from .tracing.request import TraceRequest
@@ -477,15 +477,17 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             kept,
             self.config.gradient_accumulation_steps if state.optimizers else 1,
             self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
+            self.config.pipeline_schedule,
             state.sparse,
             reading.reached,
         )
         kind = type(self).__name__
         state.building = True
         options = self.config.resolved()
+        divided = options.passes.zero > 2 or any(map(stage_setting, table.modules))
         try:
             with (
-                traceable(state.optimizers, table.modules, options.passes.zero > 2),
+                traceable(state.optimizers, table.modules, divided),
                 building(state.name, kind, state.debug, table, reading.frames) as calls,
             ):
                 traced = trace_call(request, state.call.setup)

@@ -418,7 +418,8 @@ def refused(rank: int, world: int) -> None:
         assert not all(map(torch.equal, before, model.parameters()))
 
 
-def main() -> None:
+def run_checks(checks: dict[str, Callable[[int, int], None]]) -> None:
+    """Run what the command line names, and print what went wrong."""
     rank, world, path, *names = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -427,7 +428,7 @@ def main() -> None:
     found: dict[str, str | None] = {}
     for name in names:
         try:
-            CHECKS[name](int(rank), int(world))
+            checks[name](int(rank), int(world))
             found[name] = None
         except BaseException:
             found[name] = traceback.format_exc()
@@ -437,4 +438,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_checks(CHECKS)

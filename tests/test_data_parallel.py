@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import data_parallel_ranks
 import pytest
@@ -14,20 +15,23 @@ import torch
 
 import gflow as flow
 
-pytestmark = pytest.mark.skipif(
+needs_gloo = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
     reason="needs Gloo",
 )
+pytestmark = needs_gloo
 
 
-def run(tmp_path: Path, world: int, checks: list[str]) -> None:
-    """Run checks on so many ranks; all must be good on all of them."""
+def run(
+    tmp_path: Path, world: int, checks: list[str], program: ModuleType = data_parallel_ranks
+) -> None:
+    """Run checks of a program on so many ranks; all must be good on all of them."""
     root = Path(flow.__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    program = str(Path(data_parallel_ranks.__file__))
+    path = str(program.__file__)
     ranks = [
         subprocess.Popen(
-            [sys.executable, program, str(rank), str(world), str(tmp_path / "store"), *checks],
+            [sys.executable, path, str(rank), str(world), str(tmp_path / "store"), *checks],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -12,6 +12,7 @@ layout_guard   whether tensors still have the shapes, strides, dtypes and device
 memory_check   inputs of a call that lie in the memory of what the program updates
 micro_batches  gradient accumulation: one call of a training graph in several micro-batches
 new_plan       from a call to its plan: trace it, make a first step where one is needed, compile
+pipeline       a step in pipeline stages: the parts of this rank, and the actions that it makes of them
 plan           a plan: one compiled trace with the real tensors and numbers it reads and updates
 plans          the plans of one graph, by signature: a cache that drops what was not used for longest
 python_state   what a plan depends on in the Python of its optimizers, and the checks of it before each call
@@ -20,5 +21,5 @@ signature      from a call as it is spelled to a `BoundCall`: what a compiled pr
 tracebacks     tracebacks of errors that a call raises: the author's frames, and one of gflow's
 transaction    one call of a graph: all of it takes place, or nothing
 watchers       who watches a build: the record of module calls, debug output, the progress bar
-zero_state    what lies in pieces on the ranks (ZeRO): whole for who saves or reads it, with memory while it is traced
+zero_state     what lies in pieces on the ranks (ZeRO): whole for who saves or reads it, with memory while it is traced
 """

@@ -54,7 +54,7 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
     if trace.parts is None:
         return executor.compile_trace(trace, options)
     if not trace.stacked:
-        _check_results(trace)
+        check_results(trace)
     compiled = [executor.compile_trace(part, options) for part in trace.parts]
     buffers = {id(buffer) for _, buffer in trace.kept}
     kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
@@ -83,7 +83,11 @@ def split_of(trace: Trace) -> Split:
     )
 
 
-def _check_results(trace: Trace) -> None:
+def check_results(trace: Trace) -> None:
+    """
+    Raises:
+        GraphTraceError: a result is one of which there would be one for each micro-batch.
+    """
     for leaf in trace.out_leaves:
         if isinstance(leaf, OutputRef):
             value = trace.outputs[leaf.index].value

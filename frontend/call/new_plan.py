@@ -17,6 +17,7 @@ from gflow.tracing.tracer import FirstStepNeeded, begin_trace
 
 from .first_step import FirstStep, Setup, make_first_step
 from .micro_batches import compile_step, split_call
+from .pipeline import compile_pipeline
 from .plan import Plan
 from .signature import check_call, check_tensors
 from .zero_state import whole
@@ -105,7 +106,12 @@ def compile_plan(
     Raises:
         GraphTraceError: state is to be split among ranks that share no parameters.
     """
-    if options is not None and options.passes.zero and trace.steps and not trace.groups:
+    if (
+        options is not None
+        and options.passes.zero
+        and trace.steps
+        and not (trace.groups or trace.stages)
+    ):
         raise GraphTraceError(
             f"{trace.name}: enable_zero() splits the state of data-parallel training, and build() calls no "
             "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model), or leave "
@@ -115,6 +121,13 @@ def compile_plan(
         level = 2 if trace.kept_whole else 1
         passes = replace(options.passes, zero=3, zero_min_size=1, zero_restore_level=level)
         options = replace(options, passes=passes)
-    compiled = compile_step(trace, options)
+    if trace.stages is not None and options is not None and options.passes.zero:
+        raise GraphTraceError(
+            f"{trace.name}: modules are in pipeline stages (set_stage), which do not go with enable_zero() yet: each "
+            "rank keeps its own stages alone. Leave one of the two out."
+        )
+    compiled = (
+        compile_step(trace, options) if trace.stages is None else compile_pipeline(trace, options)
+    )
     compiled = replace(compiled, timings={**(timings or {}), **compiled.timings})
     return Plan(trace, compiled, call.dynamic)

@@ -24,7 +24,7 @@ def traceable(
 ) -> Iterator[None]:
     """While active, what lies in pieces has memory. From now on `state_dict()` gathers it, on all ranks.
 
-    divided: whether parameters of the modules are to be divided.
+    divided: whether parameters of the modules are to be divided, or to be kept by one rank each.
     """
     if world_size() == 1:
         yield
@@ -35,7 +35,7 @@ def traceable(
             _hooked.add(optimizer)
             hook(_whole_state)
     for module in modules if divided else ():
-        if module not in _hooked and any(p.requires_grad for p in module.parameters()):
+        if module not in _hooked and any(True for _ in kept_by(module)):
             _hooked.add(module)
             module.register_state_dict_pre_hook(_before_saving)
             module.register_load_state_dict_pre_hook(_before_loading)
@@ -57,18 +57,24 @@ def _whole_state(optimizer: Any) -> None:
 
 
 def _before_saving(module: torch.nn.Module, prefix: str, keep_vars: bool) -> None:
-    pieces.gather(module.parameters(recurse=False))
+    pieces.gather(kept_by(module, recurse=False))
 
 
 def _before_loading(module: torch.nn.Module, *_: Any) -> None:
     # a dict may lack some, which stay as they are
-    pieces.gather(module.parameters(recurse=False))
+    pieces.gather(kept_by(module, recurse=False))
 
 
 def _before_call(module: torch.nn.Module, args: Any) -> None:
     """An eager call reads parameters; one in `build()` has those of the trace."""
     if pieces.any_held() and not is_building():
-        pieces.gather(module.parameters())
+        pieces.gather(kept_by(module))
+
+
+def kept_by(module: torch.nn.Module, recurse: bool = True) -> Iterator[torch.Tensor]:
+    """A module's parameters and buffers, in an order that all ranks have."""
+    yield from module.parameters(recurse)
+    yield from module.buffers(recurse)
 
 
 def tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:

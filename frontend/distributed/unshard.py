@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gflow.call.zero_state import tensors_of
+from gflow.call.zero_state import kept_by, tensors_of
 from gflow.errors import GraphError
 from gflow.runtime.distributed import pieces
 from gflow.tracing.context.location import here
@@ -14,8 +14,9 @@ from gflow.tracing.context.location import here
 
 def unshard(*parts: Any) -> None:
     """Make the parameters of modules, and the state of optimizers, whole on every rank, where they lie in pieces
-    (`config.enable_zero`). All ranks call it together, with the same parts. The next step of a graph that works on
-    pieces takes them apart again. `state_dict()`, and eager calls of modules, do this by themselves.
+    (`config.enable_zero`) or on one rank (pipeline stages). All ranks call it together, with the same parts. The next
+    step of a graph that works so takes them apart again. `state_dict()`, and eager calls of modules, do this by
+    themselves.
 
     Args:
         parts: modules, optimizers and tensors.
@@ -26,7 +27,7 @@ def unshard(*parts: Any) -> None:
     """
     for part in parts:
         if isinstance(part, torch.nn.Module):
-            pieces.gather(part.parameters())
+            pieces.gather(kept_by(part))
         elif isinstance(part, torch.Tensor):
             pieces.gather([part])
         elif hasattr(part, "param_groups"):

@@ -19,8 +19,9 @@ class TraceRequest:
     call: the call; with `micro_batches`, that of the first of them. table: the graph's modules. optimizers: those
     that update their parameters after `build()`. scaler: a gradient scaler. kept: whether a parameter's gradient
     can be read after the step. micro_batches: how many calls of `build` make one step. stacked: single numbers
-    come as one for each of them. sparse: the optimizers, by number, that update only the rows that were looked
-    up. reached: modules and other objects that `build()` reaches in other ways than by `table`.
+    come as one for each of them. schedule: in which order pipeline stages run these; "" by their number. sparse: the
+    optimizers, by number, that update only the rows that were looked up. reached: modules and other objects that
+    `build()` reaches in other ways than by `table`.
     """
 
     name: str
@@ -31,6 +32,7 @@ class TraceRequest:
     kept: Callable[[torch.Tensor], bool] = lambda parameter: False
     micro_batches: int = 1
     stacked: bool = False
+    schedule: str = ""
     sparse: Collection[int] = ()
     reached: Reached = field(default_factory=Reached)
 

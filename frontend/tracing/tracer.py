@@ -20,6 +20,7 @@ from gflow.errors import GraphError, GraphTraceError
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
+from .context.ranks import world_size
 from .context.threads import here_only
 from .context.user_warnings import warnings_at_user_lines
 from .data.global_tensors import common_mesh
@@ -35,11 +36,13 @@ from .dispatch.recorder import Recorder, describe
 from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
 from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
+from .optimizers.pipeline_stages import divide_stages, stage_problem
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import DataParallel, is_data_parallel
 from .program.module_config import is_checkpointed
+from .program.module_stages import stages_of
 from .program.modules import Slot, is_traced, kept_real
 from .program.parallel_modules import reshardings
 from .program.sharded_modules import check as check_sharded
@@ -265,7 +268,38 @@ class Tracing:
                 part.divided, part.kept_whole = trace.divided, trace.kept_whole
         self.parallel.use()
         prune(trace)
+        self._divide_stages(trace)
         return trace
+
+    def _divide_stages(self, trace: Trace) -> None:
+        """Of modules in pipeline stages: what each rank does.
+
+        Raises:
+            GraphTraceError: the step is of a kind that stages cannot share.
+        """
+        stages = stages_of(self.table, world_size())
+        if stages is None:
+            return
+        problem = (
+            stage_problem(trace)
+            or ("fully_shard() and a data-parallel module" if trace.copied else "")
+            or ("global tensors (DTensor)" if trace.mesh is not None else "")
+            or ("keep_gradients()" if trace.kept else "")
+            or ("parameters or buffers that share memory" if trace.views else "")
+        )
+        if problem:
+            raise GraphTraceError(
+                f"{self.name}: modules are in pipeline stages (set_stage), which do not go with {problem}. Leave one "
+                "of the two out."
+            )
+        if trace.parts is None:
+            raise GraphTraceError(
+                f"{self.name}: modules are in pipeline stages (set_stage), and the graph has no micro-batches that the "
+                "stages could work on at the same time: train it, with an optimizer and "
+                "config.set_gradient_accumulation_steps(n) for n of 2 or more."
+            )
+        trace.schedule = self.request.schedule
+        trace.stages = divide_stages(trace, stages.of, stages.ranks)
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:

@@ -40,13 +40,20 @@ def agree(program: Program) -> None:
     for ranks, mine in steps.items():
         group = group_of(program.mesh, ranks)
         if dist.get_backend(group) != "fake":
-            _compare(program, ranks, mine, group)
+            compare(program.name, [_line(step) for step in mine], group, told(ranks))
 
 
-def _compare(program: Program, ranks: Ranks, steps: list[CollectiveStep], group: Any) -> None:
+def compare(name: str, lines: list[str], group: Any, where: str) -> None:
+    """Compare what ranks of a group are about to do, line by line, with each other.
+
+    Args:
+        name: of the program. where: along what, for messages: "along dp".
+
+    Raises:
+        DisagreementError: as in `agree`.
+    """
     store = dist.distributed_c10d._get_default_store()
     world = dist.get_process_group_ranks(group)
-    lines = [_line(step) for step in steps]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     key = (id(store), group.group_name)
     number = _compared[key]
@@ -54,57 +61,55 @@ def _compare(program: Program, ranks: Ranks, steps: list[CollectiveStep], group:
     prefix = f"gflow/plan/{group.group_name}/{number}"
     me = dist.get_rank()
     try:
-        store.set(f"{prefix}/{me}", json.dumps([program.name, digest, lines]))
+        store.set(f"{prefix}/{me}", json.dumps([name, digest, lines]))
     except RuntimeError as error:
-        raise DisagreementError(_no_store(program, me)) from error
+        raise DisagreementError(_no_store(name, me)) from error
     keys = [f"{prefix}/{rank}" for rank in world]
     timeout = _timeout(group)
     try:
         store.wait(keys, timeout)
     except (RuntimeError, ValueError) as error:
         raise DisagreementError(
-            _missing(program, me, store, dict(zip(world, keys)), timeout)
+            _missing(name, me, store, dict(zip(world, keys)), timeout)
         ) from error
     for rank, k in zip(world, keys):
         try:
             plan = store.get(k)
         except RuntimeError as error:
-            raise DisagreementError(_no_store(program, me)) from error
-        name, other, theirs = json.loads(plan)
+            raise DisagreementError(_no_store(name, me)) from error
+        their_name, other, theirs = json.loads(plan)
         if other != digest:
-            raise DisagreementError(_difference(program, me, lines, rank, name, theirs, ranks))
+            raise DisagreementError(_difference(name, me, lines, rank, their_name, theirs, where))
 
 
-def _missing(
-    program: Program, me: int, store: Any, keys: dict[int, str], timeout: timedelta
-) -> str:
+def _missing(program: str, me: int, store: Any, keys: dict[int, str], timeout: timedelta) -> str:
     """What to say of ranks that have not told their plan. keys: by rank."""
     try:
         late = [str(r) for r, k in keys.items() if not store.check([k])]
     except RuntimeError:
         return _no_store(program, me)
     return (
-        f"rank {me} is ready to run {program.name}, and rank {', '.join(late)} has not come to it within "
+        f"rank {me} is ready to run {program}, and rank {', '.join(late)} has not come to it within "
         f"{timeout.total_seconds():g} s (the group's timeout). All ranks of a group must run the same programs: "
         "look for a rank that has ended, gets inputs of other shapes, or takes another branch"
     )
 
 
-def _no_store(program: Program, me: int) -> str:
+def _no_store(program: str, me: int) -> str:
     return (
-        f"rank {me} is ready to run {program.name}, and the store of torch.distributed, in which ranks compare their "
+        f"rank {me} is ready to run {program}, and the store of torch.distributed, in which ranks compare their "
         "plans, does not answer: the process that holds it has ended (rank 0, unless torchrun does)"
     )
 
 
 def _difference(
-    program: Program,
+    program: str,
     me: int,
     mine: list[str],
     rank: int,
     name: str,
     theirs: list[str],
-    ranks: Ranks,
+    along: str,
 ) -> str:
     where = next(
         (n for n, (a, b) in enumerate(zip(mine, theirs)) if a != b), min(len(mine), len(theirs))
@@ -113,7 +118,7 @@ def _difference(
     other = theirs[where] if where < len(theirs) else "none"
     return (
         f"rank {me} and rank {rank} would make different collectives "
-        f"{told(ranks)}: number {where} is {ours} in {program.name} on rank {me}, and {other} "
+        f"{along}: number {where} is {ours} in {program} on rank {me}, and {other} "
         f"in {name} on rank {rank}. All ranks of a group must run the same program, on inputs of the same shapes"
     )
 

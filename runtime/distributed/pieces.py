@@ -24,12 +24,14 @@ Tensor = torch.Tensor
 @dataclass
 class _Held:
     """piece: this rank's. strides: of the whole. shown: what stands in the place of the whole's memory while the piece
-    has the latest values; None while the whole has them."""
+    has the latest values; None while the whole has them. owner: the rank of the group that keeps the tensor, where it
+    lies on one and not in pieces; there, `shown` is the tensor's own memory."""
 
     piece: Tensor
     group: Any
     strides: tuple[int, ...]
     shown: Tensor | None = None
+    owner: int | None = None
 
 
 #: whole tensor → its piece
@@ -57,7 +59,7 @@ def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
     """
     held = _divided(whole)
     if held is not None:
-        if held.piece.numel() == size:
+        if held.piece.numel() == size and held.owner is None:
             return held.piece
         raise RuntimeError(
             f"a tensor of shape {list(whole.shape)} lies in pieces of {held.piece.numel()} elements, and a program "
@@ -71,6 +73,28 @@ def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
         held.strides = whole.stride()
         _give_up(whole, held)
     return held.piece  # type: ignore[no-any-return]
+
+
+def keep_on(whole: Tensor, group: Any, owner: int) -> None:
+    """From now on one rank of a group has the latest values of a tensor, and keeps it; others give their memory up.
+
+    Raises:
+        RuntimeError: another one keeps it, or it lies in pieces.
+    """
+    held = _divided(whole)
+    if held is not None:
+        if held.owner == owner:
+            return
+        raise RuntimeError(
+            f"a tensor of shape {list(whole.shape)} lies on other ranks than a pipeline keeps it on: gather it first "
+            "(gflow.distributed.unshard)"
+        )
+    held = _held[whole] = _Held(whole.new_empty(0), group, whole.stride(), None, owner)
+    with torch.no_grad():
+        if owner == dist.get_rank(group):
+            held.shown = whole.detach()
+        else:
+            _give_up(whole, held)
 
 
 def whole_strides(tensor: Tensor) -> tuple[int, ...]:
@@ -93,6 +117,9 @@ def gather(tensors: Iterable[Tensor]) -> None:
     """
     for whole, held in _those_divided(tensors):
         ranks = dist.get_world_size(held.group)
+        if held.owner is not None:
+            _from_owner(whole, held)
+            continue
         flat = held.piece.new_empty(held.piece.numel() * ranks)
         try:
             all_gather_single(flat, held.piece, held.group)
@@ -109,10 +136,26 @@ def gather(tensors: Iterable[Tensor]) -> None:
         held.shown = None
 
 
+def _from_owner(whole: Tensor, held: _Held) -> None:
+    """Give all ranks what one keeps."""
+    mine = held.owner == dist.get_rank(held.group)
+    with torch.no_grad():
+        flat = whole.detach().reshape(-1) if mine else whole.new_empty(whole.numel())
+        dist.broadcast(flat, group=held.group, group_src=held.owner)
+        if not mine:
+            whole.set_(*_memory(whole, held))
+            whole.copy_(flat.view(whole.shape))
+    held.shown = None
+
+
 @contextlib.contextmanager
 def lent() -> Iterator[None]:
     """Give what lies in pieces memory of its own for as long as a program is traced; what it holds means nothing."""
-    found = _those_divided(_held.keys())
+    found = [
+        (whole, held)
+        for whole, held in _those_divided(_held.keys())
+        if held.owner is None or held.owner != dist.get_rank(held.group)
+    ]
     with torch.no_grad():
         for whole, held in found:
             memory = whole.new_empty(0).set_(*_memory(whole, held))

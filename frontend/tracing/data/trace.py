@@ -43,6 +43,8 @@ class Trace:
     sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
     `divided`: those of them of which a rank has a part in truth (`fully_shard`), and `kept_whole`: whether they are
     gathered once for forward and backward.
+    `stages`: of a step in micro-batches, what each rank of a pipeline runs (`pipeline_stages.Stages`), in the order
+    that `schedule` names.
     `histories`: inputs that need no gradient and are updated with values that do.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
@@ -71,6 +73,8 @@ class Trace:
     copied: dict[TraceValue, str] = field(default_factory=dict)
     divided: set[TraceValue] = field(default_factory=set)
     kept_whole: bool = False
+    stages: Any = None
+    schedule: str = ""
     mesh: Any = None
 
     @property

@@ -5,6 +5,7 @@ data_parallel  data-parallel modules in `build()`: what `DistributedDataParallel
 graph_blocks   what OneFlow's `GraphModule` and `GraphTensor` say of themselves: names in a graph, and kind
 interpreter    run a trace op by op with PyTorch
 module_config  what graphs do with one module of a model: `BlockConfig`, and how authors reach it
+module_stages  which pipeline stages the modules of a graph are in, and on which ranks
 modules        the modules of a graph: their dotted names, parameters and buffers
 parallel_modules  hooks of `parallelize_module` in a trace
 resharding     where `build()` says how ranks are to hold a value

@@ -25,7 +25,6 @@ from gflow.tracing.context.debug_settings import DebugSettings, debug_settings
 from gflow.tracing.context.deprecated_spellings import warn_older
 
 from ..context.location import here, is_user_code
-from ..context.ranks import world_size
 from .graph_blocks import GraphBlock
 
 
@@ -37,7 +36,8 @@ class BlockConfig:
         backward computes it again.
     stage_id: the pipeline stage that the module belongs to, from 0. Stages run in processes of
         their own; in one process there is nothing to place, and a graph runs as without.
-    placement: the devices of the stage.
+    placement: the rank of the stage, `gflow.placement(kind, ranks=[rank])`; without it, stage n runs on rank
+        n modulo the number of ranks.
     """
 
     activation_checkpointing: bool = False
@@ -57,8 +57,6 @@ class BlockConfig:
         problem = _problem(name, value)
         if problem:
             raise GraphError(f"{here()}: {name} is {problem}; got {value!r}")
-        if name == "stage_id" and value is not None:
-            _check_stage(here())
         if getattr(self, name, None) != value:
             _changes[0] += 1
         object.__setattr__(self, name, value)
@@ -75,19 +73,6 @@ def _problem(name: str, value: Any) -> str | None:
 
 
 _MODULE_TO = torch.nn.Module.to.__code__
-
-
-def _check_stage(where: str) -> None:
-    """
-    Raises:
-        GraphError: there are several ranks, on which stages would be placed.
-    """
-    if (ranks := world_size()) > 1:
-        raise GraphError(
-            f"{where}: a module has a pipeline stage in a group of {ranks} ranks, and graphs do not place "
-            "stages on processes yet: each rank would run the whole model. Leave stage_id and set_stage() "
-            "out."
-        )
 
 
 class GraphModule(BlockConfig, GraphBlock):
@@ -201,6 +186,14 @@ def is_checkpointed(module: torch.nn.Module) -> bool:
     return found is not None and found[0]() is module and found[1].activation_checkpointing
 
 
+def stage_setting(module: torch.nn.Module) -> tuple[int, Any] | None:
+    """The pipeline stage that a module was put into, and its placement; None without one."""
+    found = _settings.get(id(module))
+    if found is None or found[0]() is not module or found[1].stage_id is None:
+        return None
+    return found[1].stage_id, found[1].placement
+
+
 def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) -> None:
     """A module with a `config` of its own cannot be marked through it: say so.
 
@@ -208,9 +201,6 @@ def check_settings(names: dict[int, str], modules: Iterable[torch.nn.Module]) ->
         GraphError: someone has tried.
     """
     for module in modules:
-        known = _settings.get(id(module))
-        if known is not None and known[0]() is module and known[1].stage_id is not None:
-            _check_stage(here())
         own = vars(module).get("config")
         if own is None or isinstance(own, (BlockConfig, OlderSpelling)) or id(module) in _settings:
             continue

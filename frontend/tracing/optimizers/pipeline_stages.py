@@ -1,0 +1,238 @@
+"""A training step in pipeline stages: the trace of a micro-batch as a forward and a backward for each stage, and the
+updates of each rank.
+
+A stage has the ops of the modules that were put into it (`set_stage`). Other ops of the forward follow what they read;
+what reads inputs of the graph alone is done again wherever it is needed. Ops of the backward belong where the forward's
+op does, those that add up gradients where the last term is made. What one part makes and another reads is a message
+between their ranks, or kept by the rank that has both: skip connections work as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gflow.errors import GraphTraceError
+
+from ..data.trace import Trace
+from ..data.values import (
+    TraceInput,
+    TraceOp,
+    TraceOutput,
+    TraceValue,
+    renamed_op,
+    values_in,
+)
+from ..dispatch.pruning import has_effect, needed_ops, prune
+
+#: what a rank keeps
+_OWNED = ("parameter", "buffer", "gradient")
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """What one stage does with a micro-batch.
+
+    kind: "F" forward or "B" backward. given: by number, values that other parts make, and its arguments for them. made:
+    by number, values that other parts read. results: results of `build()` that it makes, by their place.
+    """
+
+    kind: str
+    stage: int
+    trace: Trace
+    given: dict[int, TraceInput] = field(default_factory=dict)
+    made: dict[int, TraceValue] = field(default_factory=dict)
+    results: dict[int, TraceValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The parts of a step. ranks: of each stage. updates: by rank. owners: the rank that keeps an input, of those that
+    one rank alone keeps."""
+
+    ranks: tuple[int, ...]
+    parts: tuple[StagePart, ...]
+    updates: tuple[Trace, ...]
+    owners: Mapping[TraceValue, int]
+
+
+def stage_problem(trace: Trace) -> str:
+    """What of a step pipelines do not go with; "" if nothing."""
+    if trace.size is not None:
+        return "dynamic_dim()"
+    if any(op.scope for op in trace.ops):
+        return "activation_checkpointing"
+    return ""
+
+
+def divide_stages(
+    trace: Trace, stage_of: Callable[[str], int | None], ranks: Sequence[int]
+) -> Stages:
+    """Divide a step in micro-batches.
+
+    Args:
+        stage_of: the stage of a module, by its dotted name.
+        ranks: the rank of each stage.
+
+    Raises:
+        GraphTraceError: a stage reads what a later one makes; two ranks would keep one tensor, or update from
+            gradients of both.
+    """
+    assert trace.parts is not None
+    first, rest = trace.parts
+    place = _places(first, stage_of, len(ranks))
+    parts = _parts(first, place, len(ranks))
+    owners = _owners(trace.name, parts, ranks)
+    return Stages(tuple(ranks), tuple(parts), tuple(_updates(rest, owners, max(ranks) + 1)), owners)
+
+
+def _places(first: Trace, stage_of: Callable[[str], int | None], count: int) -> dict[TraceOp, int]:
+    """The part of each op, by its place in F0, …, Fn, Bn, …, B0; of those that belong to one."""
+    found: dict[TraceOp, int] = {}
+    of: dict[TraceValue, int] = {}
+    for op in first.ops:
+        read = [of[v] for v in values_in((op.args, op.kwargs)) if v in of]
+        named = stage_of(op.loc.module)
+        if named is None and not read and not has_effect(op) and "aten::rand" not in str(op.func):
+            continue  # reads the graph's own inputs, at most
+        after = max(read, default=0)
+        if op.loc.phase == "forward":
+            at = after if named is None else named
+            if after > at:
+                raise GraphTraceError(
+                    f"{op.loc}: stage {at} of the pipeline reads what stage {after} makes, which comes after it. Put "
+                    "modules into stages in the order in which they run."
+                )
+        elif named is not None:
+            at = max(2 * count - 1 - named, after)
+        else:
+            at = after if after >= count else 2 * count - 1 - after
+        found[op] = at
+        of.update((r, at) for r in op.results if r is not None)
+    return found
+
+
+def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[StagePart]:
+    of = {r: at for op, at in place.items() for r in op.results if r is not None}
+    outputs: list[list[tuple[int, TraceOutput]]] = [[] for _ in range(2 * count)]
+    number = 0
+    for out in first.outputs:
+        at = of.get(out.value, count - 1 if out.alias is None else 0)
+        outputs[at].append((number if out.alias is None else -1, out))
+        number += out.alias is None
+    ops: list[list[TraceOp]] = []
+    for at in range(2 * count):
+        mine = [op for op in first.ops if place.get(op) == at]
+        wanted = [v for op in mine for v in values_in((op.args, op.kwargs))]
+        wanted += [out.value for _, out in outputs[at]]
+        free = [op for op in first.ops if op not in place]
+        shared = needed_ops(free, wanted, kept=lambda op: False)
+        ops.append([op for op in first.ops if place.get(op) == at or op in shared])
+    read = [
+        {v: None for op in each for v in values_in((op.args, op.kwargs)) if of.get(v, at) != at}
+        for at, each in enumerate(ops)
+    ]
+    parts = []
+    for at in range(2 * count):
+        kind, stage = ("F", at) if at < count else ("B", 2 * count - 1 - at)
+        crossing = {v.id: v for each in read for v in each if of[v] == at}
+        parts.append(_part(first, kind, stage, ops[at], outputs[at], crossing, read[at]))
+    _check_kept(first, parts)
+    return parts
+
+
+def _part(
+    first: Trace,
+    kind: str,
+    stage: int,
+    ops: Sequence[TraceOp],
+    outputs: Sequence[tuple[int, TraceOutput]],
+    crossing: Mapping[int, TraceValue],
+    read: Mapping[TraceValue, None],
+) -> StagePart:
+    given = {
+        v.id: TraceInput(replace(v, strides=_row_major(v.shape)), "input", f"value.{v.id}", None)
+        for v in read
+    }
+    names = {v: given[v.id].value for v in read}
+    results = {n: out.value for n, out in outputs if n >= 0}
+    made = [TraceOutput(v, None, f"value.{k}") for k, v in crossing.items()]
+    trace = Trace(
+        f"{first.name}_{kind}{stage}",
+        [*first.inputs, *given.values()],
+        [renamed_op(op, names) for op in ops],
+        [*made, *(replace(out) for _, out in outputs)],
+    )
+    trace.proven = first.proven
+    prune(trace, keep_inputs=False)
+    return StagePart(kind, stage, trace, given, dict(crossing), results)
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _check_kept(first: Trace, parts: Sequence[StagePart]) -> None:
+    """
+    Raises:
+        GraphTraceError: a backward reads what the forward has written over, perhaps of another micro-batch.
+    """
+    written: dict[TraceValue, StagePart] = {}
+    for part in parts:
+        for entry in part.trace.inputs:
+            if entry.value in written and entry.role != "gradient":
+                raise GraphTraceError(
+                    f"{first.name}: {entry.role} {entry.name!r} is updated in the forward of stage "
+                    f"{written[entry.value].stage}, and read in another part of the pipeline, which would see the "
+                    "value of another micro-batch. Read it before it is updated, in the same stage."
+                )
+        aliases = [o.alias for o in part.trace.outputs if o.alias is not None]
+        written |= {part.trace.inputs[a].value: part for a in aliases}
+
+
+def _owners(name: str, parts: Sequence[StagePart], ranks: Sequence[int]) -> dict[TraceValue, int]:
+    stages: dict[TraceValue, tuple[TraceInput, set[int]]] = {}
+    for part in parts:
+        for entry in part.trace.inputs:
+            if entry.role in _OWNED:
+                stages.setdefault(entry.value, (entry, set()))[1].add(part.stage)
+    for entry, found in stages.values():
+        if len({ranks[s] for s in found}) > 1:
+            listed = " and ".join(map(str, sorted(found)))
+            raise GraphTraceError(
+                f"{name}: {entry.role} {entry.name!r} is used in stages {listed} of the pipeline, on several ranks, "
+                "which would each have a copy. Put the modules that share it into one stage, or give each its own."
+            )
+    return {value: ranks[min(found)] for value, (_, found) in stages.items()}
+
+
+def _updates(rest: Trace, owners: dict[TraceValue, int], count: int) -> list[Trace]:
+    """The updates of each rank; adds the owners of what is updated with them."""
+    of = {i.value: {owners[i.value]} for i in rest.inputs if i.value in owners}
+    for op in rest.ops:
+        read: set[int] = set().union(*(of.get(v, ()) for v in values_in((op.args, op.kwargs))))
+        of |= {r: read for r in op.results if r is not None}
+    outputs: list[list[TraceOutput]] = [[] for _ in range(count)]
+    for out in rest.outputs:
+        found = of.get(out.value, set())
+        if len(found) > 1:
+            listed = ", ".join(map(str, sorted(found)))
+            raise GraphTraceError(
+                f"{rest.name}: the update of {out.name!r} reads gradients of stages on ranks {listed}, as clipping by "
+                "the norm of all gradients and gradient scalers do, which pipelines do not exchange yet. Clip with a "
+                "parameter group for each stage (clip_grad_max_norm), or by value; use bfloat16, which needs no scaler."
+            )
+        for rank in found or range(count):
+            outputs[rank].append(replace(out))
+        if out.alias is not None and found:
+            owners[rest.inputs[out.alias].value] = min(found)
+    made = []
+    for rank in range(count):
+        trace = Trace(f"{rest.name}_{rank}", list(rest.inputs), list(rest.ops), outputs[rank])
+        prune(trace, keep_inputs=False)
+        made.append(trace)
+    return made

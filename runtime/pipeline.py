@@ -1,0 +1,263 @@
+"""Runs a training step in pipeline stages: the actions of this rank in order, with messages to and from others.
+
+An action is the forward or backward of one stage for one micro-batch: a program of its own. What it makes for other
+ranks is sent at once, and what it needs of them is received just before it runs. After the last action each rank
+updates what it keeps, and the results of `build()` go from the ranks that have them to all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .distributed.agreement import compare
+from .distributed.pieces import keep_on
+from .failures import explain
+from .interrupts import held
+from .micro_batches import Joined, split
+
+Tensor = torch.Tensor
+#: an action: "F" or "B", stage, micro-batch
+Action = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What goes from one part to others. maker: kind and stage. takers: kinds and stages, in the order in which a
+    micro-batch comes to them."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    maker: tuple[str, int]
+    takers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """A part that this rank runs.
+
+    arguments: of the program: ("step", n) argument n of the step, ("value", k) value k. results: of the program, in
+    order: ("value", k), ("result", n) the nth of `build()`, or ("update", n) the new value of argument n of the step.
+    """
+
+    run: Callable[[list[Tensor]], Sequence[Tensor]]
+    takes_rng: bool
+    arguments: tuple[tuple[str, int], ...]
+    results: tuple[tuple[str, int], ...]
+
+    @property
+    def writes(self) -> list[int]:
+        """The arguments of the step that it updates."""
+        return [n for what, n in self.results if what == "update"]
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """What all ranks know of a pipeline.
+
+    ranks: of each stage. actions: by rank. values: by number. inputs: arguments that are split into micro-batches;
+    sums: those that gradients are added up in; owners: by argument the rank that keeps it. results: shape and dtype of
+    each result of a micro-batch, and the rank that makes it. stacked: as of `Split`.
+    """
+
+    name: str
+    count: int
+    ranks: tuple[int, ...]
+    actions: tuple[tuple[Action, ...], ...]
+    values: Mapping[int, Value]
+    inputs: tuple[int, ...]
+    sums: tuple[int, ...]
+    owners: Mapping[int, int]
+    results: tuple[tuple[tuple[int, ...], torch.dtype, int], ...]
+    stacked: bool = False
+
+
+class Pipeline:
+    """Runs one step, as an `Executable`, on the arguments and for the results of the whole batch. done: whether the
+    latest call has taken place."""
+
+    def __init__(
+        self,
+        plan: PipelinePlan,
+        programs: Mapping[tuple[str, int], StageProgram],
+        update: StageProgram,
+        group: Any,
+    ) -> None:
+        self.plan, self.programs, self.update, self.group = plan, programs, update, group
+        self.executables = [p.run for p in (*programs.values(), update)]
+        self.rank = dist.get_rank(group)
+        self.done = self._agreed = False
+        # by number of a value here: the last part of this rank that reads it
+        self._last = {
+            k: mine[-1]
+            for k, v in plan.values.items()
+            if (mine := [t for t in v.takers if plan.ranks[t[1]] == self.rank])
+        }
+        self._order = {k: n for n, k in enumerate(plan.values)}
+
+    def __call__(self, arguments: list[Any]) -> list[Tensor]:
+        self.done = False
+        if not self._agreed:
+            plan = self.plan
+            lines = [" ".join(f"{s}{k}{m}" for k, s, m in a) for a in plan.actions]
+            lines += [
+                f"{v.maker} to {v.takers}: {v.dtype} {list(v.shape)}" for v in plan.values.values()
+            ]
+            compare(plan.name, lines, self.group, "in the pipeline")
+            self._agreed = True
+        with held(), torch.no_grad():  # the other ranks do not wait for a second run
+            return self._step(list(arguments))
+
+    def _step(self, arguments: list[Any]) -> list[Tensor]:
+        plan = self.plan
+        takes = any(p.takes_rng for p in (*self.programs.values(), self.update))
+        rng = arguments.pop() if takes else None
+        for n, owner in plan.owners.items():
+            keep_on(arguments[n], self.group, owner)
+            if owner == self.rank:
+                arguments[n] = arguments[
+                    n
+                ].detach()  # an alias, which is in no list of what others ask for
+        writes = {n for p in self.programs.values() for n in p.writes if n not in plan.sums}
+        saved = [(arguments[n], arguments[n].clone()) for n in sorted(writes)]
+        for n in plan.sums:
+            if plan.owners.get(n) == self.rank:
+                arguments[n].zero_()
+        run = _Run(self, arguments, rng)
+        try:
+            for action in plan.actions[self.rank]:
+                run.act(action)
+            run.settle()
+        except BaseException:
+            run.abandon()
+            for (
+                target,
+                value,
+            ) in saved:  # what the micro-batches have updated; the optimizers have not run
+                target.copy_(value)
+            raise
+        self._one(self.update, arguments, {}, rng, plan.count, len(plan.ranks) * 2)
+        self.done = True
+        return run.gathered()
+
+    def _one(
+        self,
+        program: StageProgram,
+        arguments: Sequence[Any],
+        values: Mapping[int, Tensor],
+        rng: Any,
+        k: int,
+        part: int,
+    ) -> Sequence[Tensor]:
+        mine = [arguments[n] if kind == "step" else values[n] for kind, n in program.arguments]
+        if program.takes_rng:
+            seed, offset = rng.tolist()
+            parts = 2 * len(self.plan.ranks) + 1
+            number = (offset * (self.plan.count + 1) + k) * parts + part
+            mine.append(torch.tensor([seed, number]))
+        return program.run(mine)
+
+
+class _Run:
+    """One step under way."""
+
+    def __init__(self, pipeline: Pipeline, arguments: list[Any], rng: Any) -> None:
+        self.of, self.plan, self.rng = pipeline, pipeline.plan, rng
+        self.arguments = arguments
+        self.pieces = {n: split(arguments[n], self.plan.count) for n in self.plan.inputs}
+        self.values: dict[tuple[int, int], Tensor] = {}
+        self.sent: deque[tuple[int, Any, Tensor]] = deque()  # by action
+        self.actions = 0
+        self.joined: dict[int, Joined] = {}
+
+    def act(self, action: Action) -> None:
+        """Run one action."""
+        kind, stage, k = action
+        program = self.of.programs[kind, stage]
+        self.actions += 1
+        # what was sent so long ago has arrived, or does without this rank: its memory is free
+        self.settle(self.actions - 2 * len(self.plan.ranks))
+        try:
+            here = {n: self._value(n, k) for what, n in program.arguments if what == "value"}
+            for n, parts in self.pieces.items():
+                self.arguments[n] = parts[k]
+            number = stage * 2 + (kind == "B")
+            results = self.of._one(program, self.arguments, here, self.rng, k, number)
+            for (what, n), value in zip(program.results, results):
+                if what == "value":
+                    self._give(n, k, value)
+                elif what == "result":
+                    whole = self.joined.setdefault(n, Joined(value, self.plan.count, self.plan.stacked))
+                    whole.add(value, k)
+        except RuntimeError as error:
+            told = (
+                f"rank {self.of.rank}: {'forward' if kind == 'F' else 'backward'} of stage {stage} of the pipeline, "
+                f"micro-batch {k}, failed in {self.plan.name}"
+            )
+            explain(error, told)
+            raise
+        for n in here:
+            if self.of._last.get(n) == (kind, stage):
+                del self.values[n, k]
+
+    def _tag(self, n: int, k: int) -> int:
+        return k * len(self.plan.values) + self.of._order[n]
+
+    def _value(self, n: int, k: int) -> Tensor:
+        if (n, k) not in self.values:
+            value = self.plan.values[n]
+            target = torch.empty(value.shape, dtype=value.dtype)
+            source = self.plan.ranks[value.maker[1]]
+            dist.recv(_bytes(target), group=self.of.group, group_src=source, tag=self._tag(n, k))
+            self.values[n, k] = target
+        return self.values[n, k]
+
+    def _give(self, n: int, k: int, tensor: Tensor) -> None:
+        value = self.plan.values[n]
+        ranks = dict.fromkeys(self.plan.ranks[stage] for _, stage in value.takers)
+        tensor = tensor.contiguous()
+        if self.of.rank in ranks:
+            self.values[n, k] = tensor
+        for rank in ranks:
+            if rank != self.of.rank:
+                tag = self._tag(n, k)
+                work = dist.isend(_bytes(tensor), group=self.of.group, group_dst=rank, tag=tag)
+                self.sent.append((self.actions, work, tensor))
+
+    def settle(self, until: float = math.inf) -> None:
+        """Wait for what was sent, up to an action."""
+        while self.sent and self.sent[0][0] <= until:
+            self.sent[0][1].wait()
+            self.sent.popleft()
+
+    def abandon(self) -> None:
+        """Let go of messages, whatever becomes of them."""
+        for _, work, _ in self.sent:
+            try:
+                work.wait()
+            except RuntimeError:
+                continue  # the step has failed, and has told why
+        self.sent.clear()
+
+    def gathered(self) -> list[Tensor]:
+        """The results of the step, on all ranks."""
+        found = []
+        for n, (shape, dtype, rank) in enumerate(self.plan.results):
+            if n in self.joined:
+                value = self.joined[n].result().contiguous()
+            else:
+                rows = shape and (shape[0] * self.plan.count, *shape[1:])
+                value = torch.empty(rows or (), dtype=dtype)
+            dist.broadcast(_bytes(value), group=self.of.group, group_src=rank)
+            found.append(value)
+        return found
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.view(torch.uint8) if x.dtype == torch.bool else x

@@ -1,0 +1,149 @@
+"""Pipeline stages, one rank of `test_pipeline.py`: `pipeline_ranks.py RANK WORLD STORE CHECK…`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from data_parallel_ranks import run_checks
+from torch import Tensor, nn
+
+import gflow as flow
+
+CHECKS: dict[str, Callable[[int, int], None]] = {}
+
+
+def check(function: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+class Net(nn.Module):
+    """Blocks in a row, and a value of the first that the last reads."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Linear(6, 12, bias=False), nn.BatchNorm1d(12))
+        self.blocks = nn.ModuleList(nn.Linear(12, 12) for _ in range(blocks - 2))
+        self.last = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = kept = torch.tanh(self.first(x))
+        for block in self.blocks:
+            h = torch.tanh(block(h)) + h
+        return self.last(h + kept)
+
+
+class Train(flow.nn.Graph):
+    def __init__(self, model: Net, optimizer: Any, micro: int, schedule: str = "") -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optimizer)
+        self.config.set_gradient_accumulation_steps(micro)
+        if schedule:
+            self.config.set_pipeline_schedule(schedule)
+
+    def build(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.model(x)
+        loss = (y - t).square().mean()
+        loss.backward()
+        return loss, y
+
+
+def stage(model: Net, stages: int) -> None:
+    parts = [model.first, *model.blocks, model.last]
+    for n, part in enumerate(parts):
+        part.to(flow.nn.graph.GraphModule).set_stage(n * stages // len(parts))
+
+
+def eager_step(
+    model: Net, optimizer: Any, x: Tensor, t: Tensor, micro: int
+) -> tuple[Tensor, Tensor]:
+    optimizer.zero_grad()
+    losses, results = [], []
+    for a, b in zip(x.chunk(micro), t.chunk(micro)):
+        y = model(a)
+        loss = (y - b).square().mean()
+        (loss / micro).backward()
+        losses.append(loss.detach())
+        results.append(y.detach())
+    optimizer.step()
+    return torch.stack(losses).mean(), torch.cat(results)
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 6, generator=generator), torch.randn(16, 3, generator=generator)
+
+
+def like_one_process(world: int, schedule: str, stages: int, make: Callable[[Any], Any]) -> None:
+    model = Net(max(stages, 3))
+    eager = copy.deepcopy(model)
+    stage(model, stages)
+    theirs = make(eager.parameters())
+    mine = make(model.parameters())
+    train = Train(model, mine, 4, schedule)
+    for step in range(3):
+        found, wanted = train(*batch(step)), eager_step(eager, theirs, *batch(step), 4)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert len(list(train._state.plans)) == 1
+    rank = torch.distributed.get_rank()
+    kept = [p.untyped_storage().nbytes() > p.element_size() for p in model.last.parameters()]
+    assert all(kept) == any(kept) == (rank == (stages - 1) % world), "one rank keeps a stage"
+    for (name, a), b in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    states = [o.state_dict()["state"] for o in (mine, theirs)]
+    for key, entry in states[1].items():
+        for name, value in entry.items():
+            if isinstance(value, Tensor):
+                torch.testing.assert_close(states[0][key][name], value, rtol=1e-5, atol=1e-5)
+    found, wanted = train(*batch(9)), eager_step(eager, theirs, *batch(9), 4)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@check
+def schedules(rank: int, world: int) -> None:
+    """GPipe, 1F1B and interleaved make the steps of one process, skip connection and batch norm included."""
+
+    def sgd(p: Any) -> Any:
+        return torch.optim.SGD(p, 0.1, momentum=0.9)
+
+    like_one_process(world, "gpipe", world, sgd)
+    like_one_process(world, "1f1b", world, lambda p: torch.optim.AdamW(p, 0.01))
+    if world == 2:
+        like_one_process(world, "interleaved", 4, sgd)
+
+
+@check
+def refused(rank: int, world: int) -> None:
+    """What stages cannot share is an error that says so."""
+
+    def fails(run: Callable[[], Any], *words: str) -> None:
+        with pytest.raises(flow.GraphError) as error:
+            run()
+        assert not [w for w in words if w not in str(error.value)], error.value
+
+    model = Net(3)
+    stage(model, 2)
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    fails(lambda: Train(model, sgd, 1)(*batch(0)), "set_gradient_accumulation_steps")
+    train = Train(model, sgd, 4)
+    train.config.enable_zero()
+    fails(lambda: train(*batch(0)), "enable_zero")
+    clipped = torch.optim.SGD(
+        [{"params": model.parameters(), "clip_grad_max_norm": 1.0, "clip_grad_norm_type": 2.0}], 0.1
+    )
+    fails(lambda: Train(model, clipped, 4)(*batch(0)), "norm of all gradients")
+    model.last.to(flow.nn.graph.GraphModule).set_stage(0)
+    model.first.to(flow.nn.graph.GraphModule).set_stage(1)
+    fails(lambda: Train(model, sgd, 4)(*batch(0)), "comes after it")
+    model.last.to(flow.nn.graph.GraphModule).set_stage(5)
+    fails(lambda: Train(model, sgd, 4)(*batch(0)), "numbered")
+
+
+if __name__ == "__main__":
+    run_checks(CHECKS)

@@ -1,0 +1,20 @@
+"""Pipeline stages in graphs, in Gloo processes, beside one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pipeline_ranks
+import pytest
+from test_data_parallel import needs_gloo, run
+
+pytestmark = needs_gloo
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    run(tmp_path, 2, list(pipeline_ranks.CHECKS), pipeline_ranks)
+
+
+@pytest.mark.sweep
+def test_four_ranks(tmp_path: Path) -> None:
+    run(tmp_path, 4, ["schedules"], pipeline_ranks)
