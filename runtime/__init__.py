@@ -16,6 +16,7 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
     loading        a program ready to run, on the device that it is for
     lr_scheduler   OneFlow's learning rate schedulers that PyTorch does not have, as schedulers of PyTorch
+    pipeline       runs a training step in pipeline stages: this rank's actions, with messages to and from others
     micro_batches  runs a training step in several micro-batches
     numbers        conditions on host numbers under which a program holds, as data
     results        output tensors that are used again once the caller has dropped them

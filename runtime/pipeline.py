@@ -193,7 +193,9 @@ class _Run:
                 if what == "value":
                     self._give(n, k, value)
                 elif what == "result":
-                    whole = self.joined.setdefault(n, Joined(value, self.plan.count, self.plan.stacked))
+                    whole = self.joined.setdefault(
+                        n, Joined(value, self.plan.count, self.plan.stacked)
+                    )
                     whole.add(value, k)
         except RuntimeError as error:
             told = (
