@@ -46,6 +46,7 @@ ACTS_ELSEWHERE = {
     "set_cache_size": "tests of the cache of programs",
     "keep_gradients": "tests/test_gradient_accumulation.py",
     "check_against_eager": "tests/test_against_eager.py",
+    "set_pipeline_schedule": "tests/test_pipeline.py",
     "set_outputs_buffer_size": "test_outputs_buffer_size",
     "enable_autotune": "tests/test_cuda_tuning.py",
     "enable_xla_jit": "test_engine_needs_its_package",
