@@ -52,6 +52,10 @@ _SIZES = 8
 _address = torch.Tensor.data_ptr
 
 
+#: a part of a call: its name, and when it began and ended, in seconds of `time.perf_counter`
+HostSpan = tuple[str, float, float]
+
+
 class Executable:
     """A program that is ready to run on a device. Calls are serialized by the arena's lock.
 
@@ -284,26 +288,32 @@ class Executable:
 
     def timed(
         self, args: Sequence[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
-        """Run once, step by step; returns the results, and when each step began and ended, by the device's
-        clock: in seconds of `time.perf_counter`, as if the first step had begun when the host began it."""
-        device = self.device
+    ) -> tuple[list[torch.Tensor], list[tuple[float, float]], list[HostSpan]]:
+        """Run once, step by step; returns the results, when each step began and ended, by the device's clock (in
+        seconds of `time.perf_counter`, as if the first step had begun when the host began it), and spans of the
+        host's time: arguments, clock (what only this function does), steps, results."""
+        device, entered = self.device, time.perf_counter()
         with device.section(), self._arena.lock, torch.no_grad():
             self._enter(args)
             args = self._pieces(args)
             results = self._bind(args)
+            bound = time.perf_counter()
             runs = [run for _, run in self.steps()]
             start, marks = time.perf_counter(), [device.mark()]
             for run in runs:
                 run()
                 marks.append(device.mark())
             at = [start + device.seconds(marks[0], mark) for mark in marks]
+            ran = max(at[-1], start)
             self._checks.look()
-            return self._finished(args, results), list(pairwise(at))
+            results = self._finished(args, results)
+        done = max(time.perf_counter(), ran)
+        spans = [("arguments", entered, bound), ("clock", bound, start), ("steps", start, ran)]
+        return results, list(pairwise(at)), [*spans, ("results", ran, done)]
 
     def profile(self, args: Sequence[torch.Tensor]) -> list[tuple[Step, float]]:
         """Run once, step by step; returns each step and its seconds."""
-        _, times = self.timed(args)
+        _, times, _ = self.timed(args)
         return [(step, end - start) for step, (start, end) in zip(self.program.steps, times)]
 
     def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:

@@ -7,6 +7,7 @@ mean, single integers (counts) as their sum, or all of them in a tensor of one f
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -124,16 +125,23 @@ class MicroBatches:
         self._run(self.update, mine.update, arguments, rng, mine.count)
         return joined
 
-    def timed(self, arguments: list[Any]) -> tuple[list[torch.Tensor], list[tuple[float, float]]]:
-        """Run once; returns the results, and the times of the last micro-batch's steps."""
-        forward, times = self.forward, []
+    def timed(
+        self, arguments: list[Any]
+    ) -> tuple[list[torch.Tensor], list[tuple[float, float]], list[tuple[str, float, float]]]:
+        """Run once; returns the results, the times of the last micro-batch's steps, and spans of the host's time: as
+        `Executable.timed` of that micro-batch, and those before it and the optimizers behind it."""
+        forward, times, spans = self.forward, [], []
 
         def run(mine: list[Any]) -> list[torch.Tensor]:
-            nonlocal times
-            results, times = forward.run.timed(mine)  # type: ignore[attr-defined]
+            nonlocal times, spans
+            results, times, spans = forward.run.timed(mine)  # type: ignore[attr-defined]
             return results  # type: ignore[no-any-return]
 
-        return self._step(arguments, Ready(run, forward.takes_rng)), times
+        start = time.perf_counter()
+        results = self._step(arguments, Ready(run, forward.takes_rng))
+        begin, end = spans[0][1], spans[-1][2]
+        update = ("optimizers, joining", end, time.perf_counter())
+        return results, times, [("earlier micro-batches", start, begin), *spans, update]
 
     def _run(self, part: Part, positions: list[int], arguments: list[Any], rng: Any, k: int) -> Any:
         mine = [arguments[i] for i in positions]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import xml.dom.minidom
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -157,13 +159,52 @@ def test_profile(graph: Step, tmp_path: Path) -> None:
     assert "a call (median of 3)" in text
     assert "model.norm" in text
     trace = json.loads(profile.chrome_trace(tmp_path / "trace.json").read_text())
-    events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    host = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["tid"] == 1]
+    assert {e["name"] for e in host} >= {
+        "signature, guards, state",
+        "arguments",
+        "steps",
+        "results",
+    }
+    for n in range(3):  # the host's parts of a call follow each other without gaps
+        parts = [e for e in host if e["args"]["round"] == n]
+        for before, after in pairwise(parts):
+            assert before["ts"] + before["dur"] == pytest.approx(after["ts"])
+    assert "clock" not in profile.parts
+    assert profile.parts["steps"] >= 0.5 * inside
+    assert "signature, guards, state" in text
+    events = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["tid"] == 0]
     assert len(events) == 3 * len(profile.steps)
     starts = [e["ts"] for e in events]
     assert starts == sorted(starts)
     assert starts[0] == 0
     assert all(e["dur"] >= 0 and isinstance(e["pid"], int) and "name" in e for e in events)
     assert any(e["args"]["module"] == "model.norm" and e["cat"] == "forward" for e in events)
+
+
+def test_profile_of_micro_batches() -> None:
+    """Parts of a call are there for all micro-batches and the optimizers, and make up the call."""
+    graph = Step(True)
+    graph.config.set_gradient_accumulation_steps(2)
+    profile = graph.profile(torch.ones(4, 6), rounds=2)
+    assert {"earlier micro-batches", "optimizers, joining"} <= set(profile.parts)
+    for spans in profile.calls:
+        assert sum(b - a for _, a, b in spans) == pytest.approx(spans[-1][2] - spans[0][1])
+
+
+def test_notebooks(graph: Step) -> None:
+    """What a notebook shows is escaped and loads nothing."""
+    x = torch.ones(4, 6)
+    shown = [graph._repr_html_(), graph.explain()._repr_html_(), graph.memory()._repr_html_()]
+    shown.append(graph.profile(x, rounds=1)._repr_html_())
+    for page in shown:
+        document = xml.dom.minidom.parseString(f"<body>{page.replace(' open>', '>')}</body>")
+        assert not document.getElementsByTagName("script")
+        assert "http" not in page
+    assert "(MODULE:model" in shown[0]
+    assert "arena" in shown[2]
+    assert "ms a call" in shown[3]
+    assert "&gt;" in shown[0]
 
 
 def test_profile_counts_as_calls() -> None:

@@ -417,6 +417,22 @@ def test_progress_bar_on_a_terminal() -> None:
     assert "trace" in slow
 
 
-def test_no_progress_bar_in_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
-    Slow(1.3)(torch.zeros(2))
+def test_lines_where_there_is_no_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notebooks and log files get a line now and then, and nothing of a quick build."""
+    monkeypatch.setenv("GFLOW_PROGRESS", "1")
+    Slow(0.1)(torch.zeros(2))
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr("gflow.report.progress.ProgressLines.patience", 0.3)
+    Slow(1.0)(torch.zeros(2))
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) >= 2
+    assert all(
+        re.fullmatch(r"gflow: compiling Slow_\d+: \w+.*, \d s, about \d+%", x) for x in lines
+    )
+    monkeypatch.setenv("GFLOW_PROGRESS", "0")
+    Slow(0.7)(torch.zeros(2))
     assert capfd.readouterr() == ("", "")

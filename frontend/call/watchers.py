@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gflow.report.debug import DebugPrinter
 from gflow.report.printing import CallRecorder, Calls
-from gflow.report.progress import ProgressBar, progress_wanted
+from gflow.report.progress import progress
 from gflow.tracing.context.debug_settings import DebugSettings
 from gflow.tracing.context.watch import Watcher, Watchers, is_watched, watched_by
 from gflow.tracing.program.module_config import debug_of
@@ -42,8 +42,7 @@ def building(
     if settings is not None or any(own.values()):
         printer = DebugPrinter(name, kind, settings, own)
         watchers.append(printer)
-    elif progress_wanted():
-        bar = ProgressBar(name)
+    elif (bar := progress(name)) is not None:
         watchers.append(bar)
     watcher = Watchers(watchers)
     try:

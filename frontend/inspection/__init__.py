@@ -7,6 +7,7 @@ kernels        `graph.kernels()`: the generated functions, and what they are for
 memory         `graph.memory()`: what memory a compiled graph takes
 noise          eager with the rounding errors of every op made anew: how far may results be apart that are both
                right?
+notebook       what notebooks show of graphs and their reports: `_repr_html_`
 profile        `graph.profile()`: where the time of a call goes, by kernel, module and phase
 spills         kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice
                or at all
@@ -49,6 +50,14 @@ class Inspection:
             None if latest is None else latest.trace,
             state.calls,
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what `print` lists, folded away under the graph's name."""
+        # start-up: a part of notebooks only
+        from .notebook import text_html
+
+        text = repr(self)
+        return text_html(text, text.partition("\n")[0].removesuffix(": ("))
 
     def debug(
         self,

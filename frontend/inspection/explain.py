@@ -26,6 +26,7 @@ from gflow.lowering import lower
 from gflow.lowering.global_view import propagated
 
 from .engines import EngineRegion, Stayed, engines_text, partition_of
+from .notebook import text_html
 from .spills import Spill, spills_of, text_of
 from .stage import planned
 
@@ -95,6 +96,10 @@ class Explanation:
     engines: list[EngineRegion] = field(default_factory=list)
     stayed: list[Stayed] = field(default_factory=list)
     moved: list[Resharding] = field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the text."""
+        return text_html(str(self), f"{self.name}: what the compiler did")
 
     def __str__(self) -> str:
         switched = ", ".join(f"{k}={v!r}" for k, v in self.switches.items()) or "none set"

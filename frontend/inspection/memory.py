@@ -12,6 +12,7 @@ from gflow.compiler.reports.visual.memory import memory_page
 from gflow.compiler.reports.visual.page import byte_text
 from gflow.runtime.sizes import fixed_type
 
+from .notebook import memory_html
 from .stage import planned
 
 _SHOWN = 12
@@ -67,6 +68,10 @@ class MemorySummary:
         target = Path(path)
         target.write_text(memory_page(self.plan), encoding="utf-8")
         return target
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what takes how much, as a bar, and the text."""
+        return memory_html(self)
 
     def __str__(self) -> str:
         over = f"{ratio(self.arena, self.lower_bound)} of the least possible" * bool(

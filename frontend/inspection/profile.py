@@ -22,13 +22,17 @@ from gflow.compiler.ir.tables import ratio, table, time_text
 from gflow.compiler.memory.planned import label
 from gflow.dialects.program import AtenStep, CollectiveStep, KernelStep, LaunchStep, Member
 from gflow.errors import GraphError
+from gflow.runtime.executable import HostSpan
 
+from .notebook import profile_html
 from .stage import planned
 
 _SHOWN = 15
 _UNKNOWN = Source("", "", "", 0)
 #: components of a module's path that the table goes by
 _DEPTH = 3
+#: the part of a call that only profiling makes
+_CLOCK = "clock"
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,10 @@ class StepTime:
 class Profile:
     """Times of one compiled graph. `str()` is a table for people.
 
-    seconds: of a whole call, the median. steps: in the order in which they run. timeline: of every
-    round, seconds from the start at which each step began and ended.
+    seconds: of a whole call, the median, without what only profiling does. steps: in the order in which they run.
+    timeline: of every round, seconds from the start at which each step began and ended. parts: medians of the seconds
+    of each part of a call on the host, in order; they make up the call. calls: the same of every round, with when each
+    part began and ended.
     """
 
     name: str
@@ -58,6 +64,8 @@ class Profile:
     seconds: float
     steps: Sequence[StepTime]
     timeline: Sequence[Sequence[tuple[float, float]]] = field(repr=False)
+    parts: dict[str, float] = field(default_factory=dict)
+    calls: Sequence[Sequence[HostSpan]] = field(default=(), repr=False)
 
     def by_kernel(self) -> dict[str, float]:
         """Seconds of a call by kernel function or ATen overload, the longest first."""
@@ -84,7 +92,13 @@ class Profile:
         events: list[dict[str, Any]] = [
             {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": self.name}},
             {"ph": "M", "pid": pid, "tid": 0, "name": "thread_name", "args": {"name": "steps"}},
+            {"ph": "M", "pid": pid, "tid": 1, "name": "thread_name", "args": {"name": "host"}},
         ]
+        for number, spans in enumerate(self.calls):
+            for name, start, end in spans:
+                span = {"ph": "X", "pid": pid, "tid": 1, "name": name, "cat": "host"}
+                place = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+                events.append({**span, **place, "args": {"round": number}})
         for number, times in enumerate(self.timeline):
             for step, (start, end) in zip(self.steps, times):
                 source = step.shares[0][0]
@@ -119,19 +133,26 @@ class Profile:
         kinds: dict[str, list[StepTime]] = {}
         for step in self.steps:
             kinds.setdefault(step.kernel, []).append(step)
+        host = [("part of a call", "time", "share")]
+        for name, seconds in self.parts.items():
+            host.append((name, time_text(seconds), ratio(seconds, self.seconds)))
         rows = [("kernel", "steps", "time", "share", "ops")]
         for name, seconds in list(self.by_kernel().items())[:_SHOWN]:
             ops = "; ".join(list(dict.fromkeys(s.op for s in kinds[name]))[:2])
             rows.append(
                 (name, f"{len(kinds[name])}", time_text(seconds), ratio(seconds, inside), ops)
             )
-        parts = [head, "", table(rows, "<>>><")]
+        parts = [head, "", table(host, "<>>"), "", table(rows, "<>>><")]
         for title, found in (("module", self.by_module(_DEPTH)), ("phase", self.by_phase())):
             lines = [(title, "time", "share")]
             for name, seconds in list(found.items())[:_SHOWN]:
                 lines.append((name or "(none)", time_text(seconds), ratio(seconds, inside)))
             parts += ["", table(lines, "<>>")]
         return "\n".join([*parts, ""])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the text, and the steps of a call as a bar by phase."""
+        return profile_html(self)
 
 
 def _summed(pairs: Iterator[tuple[str, float]]) -> dict[str, float]:
@@ -156,27 +177,54 @@ def profile(
     graph(*args, **kwargs)
     state: Any = graph.__dict__["_state"]
     plans: list[Plan] = [plan for variants in state.plans.values() for plan in variants]
-    calls: list[float] = []
-    found: list[tuple[Plan, list[tuple[float, float]]]] = []
+    found: list[_Run] = []
+    ends: list[tuple[float, float]] = []
     with _clocked(plans, found):
         for _ in range(rounds):
             start = time.perf_counter()
             graph(*args, **kwargs)
-            calls.append(time.perf_counter() - start)
-    if len(found) != rounds or any(plan is not found[0][0] for plan, _ in found):
+            ends.append((start, time.perf_counter()))
+    if len(found) != rounds or any(run.plan is not found[0].plan for run in found):
         raise GraphError(
             f"{state.name} compiled again while it was profiled, so calls are not alike; call it "
             "until it no longer does, then profile."
         )
-    first = found[0][1][0][0] if found[0][1] else 0.0
-    timeline = [[(a - first, b - first) for a, b in times] for _, times in found]
-    return Profile(state.name, rounds, median(calls), list(_steps(found[0][0], timeline)), timeline)
+    first = found[0].times[0][0] if found[0].times else ends[0][0]
+    timeline = [[(a - first, b - first) for a, b in run.times] for run in found]
+    calls = [_whole(run.spans, *end, first) for run, end in zip(found, ends)]
+    parts = {
+        name: median(_lengths(spans).get(name, 0.0) for spans in calls) for name, _, _ in calls[0]
+    }
+    parts.pop(_CLOCK, None)
+    total = median(
+        sum(t for name, t in _lengths(spans).items() if name != _CLOCK) for spans in calls
+    )
+    steps = list(_steps(found[0].plan, timeline))
+    return Profile(state.name, rounds, total, steps, timeline, parts, calls)
+
+
+def _whole(spans: Sequence[HostSpan], start: float, end: float, first: float) -> list[HostSpan]:
+    """The parts of a call that took from `start` to `end`, in seconds from `first`."""
+    every = [("signature, guards, state", start, spans[0][1]), *spans]
+    every.append(("state, schedules, results", every[-1][2], end))
+    return [(name, a - first, b - first) for name, a, b in every]
+
+
+def _lengths(spans: Sequence[HostSpan]) -> dict[str, float]:
+    return _summed((name, b - a) for name, a, b in spans)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A clocked run of a plan: when its steps began and ended, and the parts of the host's time."""
+
+    plan: Plan
+    times: list[tuple[float, float]]
+    spans: list[HostSpan]
 
 
 @contextmanager
-def _clocked(
-    plans: Sequence[Plan], found: list[tuple[Plan, list[tuple[float, float]]]]
-) -> Iterator[None]:
+def _clocked(plans: Sequence[Plan], found: list[_Run]) -> Iterator[None]:
     """Plans run step by step, and their times are added to `found`."""
     before = [plan.compiled for plan in plans]
     for plan in plans:
@@ -189,11 +237,11 @@ def _clocked(
 
 
 def _timed_run(
-    plan: Plan, executable: Any, found: list[tuple[Plan, list[tuple[float, float]]]]
+    plan: Plan, executable: Any, found: list[_Run]
 ) -> Callable[[list[torch.Tensor]], Any]:
     def run(args: list[torch.Tensor]) -> Any:
-        results, times = executable.timed(args)
-        found.append((plan, times))
+        results, times, spans = executable.timed(args)
+        found.append(_Run(plan, times, spans))
         return results
 
     return run

@@ -1,19 +1,22 @@
-"""A progress bar on the terminal while a graph is built, once that takes more than a second.
-
-Nothing is written where standard error is no terminal, nor with `GFLOW_PROGRESS=0`.
+"""Progress on standard error while a graph is built: a bar on a terminal once that takes more than a second; elsewhere
+(notebooks, log files) plain lines, one each ten seconds. `GFLOW_PROGRESS=0` writes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from gflow.tracing.context.watch import Watcher
 
 #: builds that are done sooner show nothing
 _PATIENCE = 1.0
+#: seconds between two lines
+_PATIENCE_OF_LINES = 10.0
 #: share of the bar that is full when a phase begins
 _BEGINS = {
     "trace": 0.0, "first step": 0.2, "lower": 0.25, "passes": 0.3, "codegen": 0.6, "JIT": 0.65,
@@ -22,30 +25,34 @@ _BEGINS = {
 _PASSES = 16
 
 
-def progress_wanted() -> bool:
-    """Whether someone looks on."""
-    off = os.environ.get("GFLOW_PROGRESS", "1").lower() in ("0", "off", "false", "no")
+def progress(name: str) -> Progress | None:
+    """What shows how the build of a graph goes on; None where nobody is to see it."""
+    if os.environ.get("GFLOW_PROGRESS", "1").lower() in ("0", "off", "false", "no"):
+        return None
     try:
-        return not off and sys.stderr.isatty()
+        return ProgressBar(name) if sys.stderr.isatty() else ProgressLines(name)
     except (AttributeError, ValueError):  # no standard error, or a closed one
-        return False
+        return None
 
 
-class ProgressBar(Watcher):
-    """Draws how far the build of a graph has come. A timer's thread draws, so that a long phase is
-    seen to go on."""
+class Progress(Watcher):
+    """How far the build of a graph has come. A timer's thread shows it, so that a long phase is seen to go on."""
+
+    patience = _PATIENCE
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._bar: Any = None
         self._done, self._text, self._passes = 0.0, "", 0
-        self._timer = threading.Timer(_PATIENCE, self._show)
+        self._start_timer(self.patience)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._show)
         self._timer.daemon = True
         self._timer.start()
 
     def phase(self, name: str, detail: str = "") -> None:
-        """The bar moves."""
+        """It goes on."""
         with self._lock:
             done = _BEGINS.get(name, self._done)
             if name == "passes":
@@ -58,19 +65,62 @@ class ProgressBar(Watcher):
             self._update()
 
     def close(self) -> None:
-        """The build is over: the line goes."""
-        self._timer.cancel()
+        """The build is over."""
         with self._lock:
-            bar, self._bar, self.name = self._bar, None, ""
+            self.name = ""
+            self._timer.cancel()
+
+    def _show(self) -> None:
+        raise NotImplementedError
+
+    def _update(self) -> None:
+        """Show that it went on, where that is shown at once."""
+
+
+class ProgressLines(Progress):
+    """A line each ten seconds."""
+
+    patience = _PATIENCE_OF_LINES
+
+    def __init__(self, name: str) -> None:
+        self._began = time.monotonic()
+        super().__init__(name)
+
+    def _show(self) -> None:
+        with self._lock:
+            if not self.name:
+                return
+            seconds = time.monotonic() - self._began
+            text = f"gflow: compiling {self.name}: {self._text}, {seconds:.0f} s, about {self._done:.0%}"
+            self._start_timer(self.patience)
+        with contextlib.suppress(
+            AttributeError, ValueError, OSError
+        ):  # standard error may be closed
+            print(text, file=sys.stderr, flush=True)
+
+
+class ProgressBar(Progress):
+    """A bar on a terminal."""
+
+    def __init__(self, name: str) -> None:
+        self._bar: Any = None
+        super().__init__(name)
+
+    def close(self) -> None:
+        """The build is over: the line goes."""
+        super().close()
+        with self._lock:
+            bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
 
     def _show(self) -> None:
         # start-up: loaded where a bar is shown
+        import rich.progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        bar = Progress(
+        bar = rich.progress.Progress(
             SpinnerColumn(),
             TextColumn("{task.fields[name]}"),
             BarColumn(bar_width=30),
