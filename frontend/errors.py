@@ -19,5 +19,9 @@ class GraphAttributeError(GraphError, AttributeError):
     """A name that graphs do not have; the message says what to use instead."""
 
 
+class StateChangedError(GraphError):
+    """A function that `gflow.compile` compiles changes Python state, which a program does not change again."""
+
+
 class EagerMismatch(GraphError):
     """A step that `config.check_against_eager()` checked is not what eager makes of it."""

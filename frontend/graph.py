@@ -496,6 +496,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 plan = compile_plan(traced.trace, call, options, traced.timings)
                 plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
+            reading.undo()
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
             raise

@@ -380,3 +380,34 @@ def test_what_gradients_of_gradients_cannot_make_again() -> None:
     drawn = flow.compile(lambda x: nn.functional.dropout(model(x)))(x).sum()
     with pytest.raises(RuntimeError, match="draws random numbers"):
         torch.autograd.grad(drawn, x, create_graph=True)
+
+
+class Counting(nn.Module):
+    """Keeps Python state of each kind."""
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.linear, self.calls, self.breaks = nn.Linear(3, 3), 0, breaks
+        self.seen: list[int] = []
+        self.last: dict[str, int] = {"calls": 0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(len(self.seen))
+        self.last["calls"] = self.last["calls"] + 2
+        if self.breaks and x.sum().item() > 1e6:
+            return x
+        return self.linear(x) * (self.calls + self.last["calls"])
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_python_state_stays_live(breaks: bool, gradients: bool) -> None:
+    """Each call changes it once, the first one too, whose trace is given up."""
+    model = Counting(breaks)
+    other, fast = copy.deepcopy(model), flow.compile(model)
+    x = torch.randn(2, 3)
+    with torch.set_grad_enabled(gradients):
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), other(x))
+            assert (model.calls, model.seen, model.last) == (other.calls, other.seen, other.last)

@@ -38,7 +38,8 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
     Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
     arguments. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
     mask as an index), a warning of the logger "gflow" names the line once, and from then on TorchDynamo
-    splits the target there: the pieces are compiled, Python runs between them.
+    splits the target there: the pieces are compiled, Python runs between them. So it is where a call
+    changes Python state, such as a module's counter, which goes on changing at every call.
 
     Args:
         target: a module or function; without it, a decorator.
@@ -69,12 +70,17 @@ class _Program(Graph):
     """The calls that need no gradients."""
 
     def __init__(
-        self, target: Callable[..., Any], captured: Captured, options: dict[str, Any]
+        self,
+        target: Callable[..., Any],
+        captured: Captured,
+        whole: bool,
+        options: dict[str, Any],
     ) -> None:
         # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.compiler import CompileOptions
 
         super().__init__()
+        self.__dict__["keeps_python_state"] = not whole
         self._target = target
         self.target = dict(_modules(captured))
         size = options.pop("cache_size", None)
@@ -94,7 +100,7 @@ class _Runner:
 
     def __init__(self, target: Callable[..., Any], whole: bool, options: dict[str, Any]) -> None:
         self.target, self.captured, self.whole = target, Captured(target), whole
-        self.program = _Program(target, self.captured, options)
+        self.program = _Program(target, self.captured, whole, options)
         self.parameters = Parameters(target)
         self._pairs: Any = None
         self._split: Split | None = None
@@ -168,7 +174,9 @@ class _Runner:
 
     def _gradients(self) -> Any:
         if self._pairs is None:
-            self._pairs = pairs = Differentiable(self.target, self.captured, self.program.target)
+            self._pairs = pairs = Differentiable(
+                self.target, self.captured, self.program.target, not self.whole
+            )
             state, config = self.program.__dict__["_state"], self.program.config
             pairs.config.set_cache_size(state.plans.size)
             pairs.config.compile_options = config.compile_options

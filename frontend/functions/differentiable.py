@@ -48,8 +48,11 @@ class Differentiable(Graph):
         target: Callable[..., Any],
         captured: Captured,
         modules: dict[str, torch.nn.Module],
+        live: bool,
     ) -> None:
+        """live: whether a change of Python state is an error, and undone, since the call is then split."""
         super().__init__()
+        self.__dict__["keeps_python_state"] = live
         self._target, self._captured = target, captured
         self.target = modules
         self._seen: Any = None  # what the latest `build()` has found
@@ -128,6 +131,9 @@ class Differentiable(Graph):
                 divided = divide_gradients(joint, sum(seen[2]), seen[4])
                 forward = compile_trace(divided.forward, options)
                 backward = compile_trace(divided.backward, options)
+        except Exception:
+            reading.undo()
+            raise
         finally:
             state.building = False
         use_arena(backward.run, state.plans.arena)

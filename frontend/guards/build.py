@@ -11,7 +11,12 @@ from gflow.tracing.context.location import is_user_code, user_frame
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached
-from gflow.tracing.reads.changes import warn_of_changes, warn_of_constants
+from gflow.tracing.reads.changes import (
+    put_back,
+    refuse_changes,
+    warn_of_changes,
+    warn_of_constants,
+)
 from gflow.tracing.reads.reads import Read, Reads, roots_of
 from gflow.tracing.reads.state import StateGuard
 from gflow.tracing.tracer import OUTSIDE
@@ -40,6 +45,7 @@ class Reading:
         self.roots = list(roots_of(build, graph, modules))
         self.frames = FrameRecorder(OUTSIDE)
         self.before = Reads().walk(self.roots)
+        self.live = bool(graph.__dict__.get("keeps_python_state"))
         holders = {
             id(r.holder): (r.path, r.holder) for r in self.before.found if r.kind in _HOLDERS
         }
@@ -61,14 +67,26 @@ class Reading:
             found[path] = module
         return found
 
+    def undo(self) -> None:
+        """After a trace that is given up: put back the Python state that it changed, where the call is then made
+        in another way."""
+        if self.live:
+            put_back(self.before.found)
+
     def guard(self, trace: Trace, arguments: Any) -> StateGuard:
         """The guard of the program that was traced from some arguments; says what `build()` has changed, and
-        what stays constant."""
+        what stays constant.
+
+        Raises:
+            StateChangedError: `build()` has changed what has to change at every call.
+        """
         code = getattr(self.build, "__code__", None)
         home = user_frame(2)
         if code is not None and is_user_code(code):
             home = (code.co_filename, code.co_firstlineno)
         before, codes = self.before.found, self.frames.codes
+        if self.live:
+            refuse_changes(self.name, before, codes, home)
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
         warn_of_constants(self.graph, self.name, after, arguments, home)

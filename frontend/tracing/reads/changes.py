@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from gflow.errors import GraphTraceError
+from gflow.errors import GraphTraceError, StateChangedError
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
 from .reads import OF_TENSORS, Read, Reads
-from .state import now, same
+from .state import MISSING, now, same
 
 #: graphs, and the names that they were told of
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
@@ -39,6 +39,46 @@ def changed(before: Iterable[Read]) -> dict[str, str]:
         elif read.kind in ("item", "attribute", "cell") and not same(value, read.value):
             found.setdefault(read.path, f"{_short(read.value)} to {_short(value)}")
     return found
+
+
+def put_back(before: Iterable[Read]) -> None:
+    """Give what was read before the value that it had."""
+    for read in before:
+        value = now(read)
+        if read.kind in ("list", "dict"):
+            if len(value) == len(read.value) and all(a is b for a, b in zip(value, read.value)):
+                continue
+            read.holder.clear()
+            if read.kind == "list":
+                read.holder.extend(read.value)
+            else:
+                half = len(read.value) // 2
+                read.holder.update(zip(read.value[:half], read.value[half:]))
+        elif read.kind in ("item", "attribute", "cell") and value is not read.value:
+            _assign(read)
+
+
+def _assign(read: Read) -> None:
+    if read.kind == "cell":
+        read.holder.cell_contents = read.value
+    elif read.kind == "attribute":
+        setattr(read.holder, read.key, read.value)
+    elif read.value is MISSING:
+        dict.pop(read.holder, read.key, None)
+    else:
+        dict.__setitem__(read.holder, read.key, read.value)
+
+
+def refuse_changes(
+    name: str, before: Iterable[Read], codes: Iterable[CodeType], home: tuple[str, int]
+) -> None:
+    """
+    Raises:
+        StateChangedError: `build()` has changed what it reads. home: where `build()` stands.
+    """
+    for path, what in changed(before).items():
+        file, line = _place(path, codes, home)
+        raise StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
 
 
 def warn_of_changes(

@@ -11,7 +11,7 @@ import torch
 
 from .reads import Read, is_plain
 
-_MISSING = object()
+MISSING = object()
 _contents = operator.attrgetter("cell_contents")
 _requires_grad = operator.attrgetter("requires_grad")
 
@@ -107,7 +107,7 @@ class StateGuard:
         renewed = []
         for read in self.reads:
             value = self._now(read)
-            if value is _MISSING or not self._is_as(read, value):
+            if value is MISSING or not self._is_as(read, value):
                 return False
             renewed.append(read._replace(value=value))
         self.reads, self._counted = renewed, self._count()
@@ -118,7 +118,7 @@ class StateGuard:
         """What differs, in words; None if nothing does."""
         for read in self.reads:
             value = self._now(read)
-            if value is _MISSING:
+            if value is MISSING:
                 return f"{read.path} is gone"
             if not self._is_as(read, value):
                 if is_plain(value) and is_plain(read.value) and read.kind in ("item", "cell"):
@@ -144,17 +144,17 @@ def now(read: Read) -> Any:
     kind, holder = read.kind, read.holder
     if kind in ("item", "slot"):
         return (
-            holder.get(read.key, _MISSING)
+            holder.get(read.key, MISSING)
             if type(holder) is dict
-            else dict.get(holder, read.key, _MISSING)
+            else dict.get(holder, read.key, MISSING)
         )
     if kind == "attribute":
-        return getattr(holder, read.key, _MISSING)
+        return getattr(holder, read.key, MISSING)
     if kind == "cell":
         try:
             return holder.cell_contents
         except ValueError:
-            return _MISSING
+            return MISSING
     if kind == "class":
         return type(holder)
     if kind == "call":

@@ -1,0 +1,252 @@
+"""Run the architectures of transformers and timm, small and with random weights, in gflow and eagerly.
+
+python scripts/family_report.py run OUT.jsonl [--library transformers|timm] [--only TEXT] [--every N] [--seconds 240]
+python scripts/family_report.py write OUT.jsonl [--out docs/model_families.md]
+
+Each architecture runs in a process of its own: inference and three steps of SGD through `gflow.compile`
+and through `nn.Graph`, compared with eager. OUT.jsonl takes a line for each; what it has is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from zoo.families import Family, families  # noqa: E402
+
+WAYS = ("compile inference", "compile training", "graph inference", "graph training")
+_STEPS, _RATE = 3, 1e-3
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """A loss of whatever a model gives."""
+    found = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
+    return torch.stack([x.float().square().mean() for x in found]).sum()
+
+
+def tensors(output: Any) -> list[torch.Tensor]:
+    """The floating-point tensors of a result."""
+    leaves = tree_leaves(dict(output) if hasattr(output, "keys") else output)
+    return [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+
+def train(model: torch.nn.Module, call: Callable[..., Any], inputs: dict[str, Any]) -> list[float]:
+    """The losses of a few steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
+    losses = []
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(call(**inputs))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def seconds_of(call: Callable[[], Any], times: int = 5) -> float:
+    """Median seconds of a call."""
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return median(found)
+
+
+def _inference_graph(model: torch.nn.Module) -> Callable[..., Any]:
+    import gflow
+
+    class Infer(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def build(self, inputs: dict[str, Any]) -> Any:
+            return tensors(self.model(**inputs))
+
+    graph = Infer()
+    return lambda **inputs: graph(inputs)
+
+
+def _train_graph(model: torch.nn.Module, inputs: dict[str, Any]) -> list[float]:
+    import gflow
+
+    class Train(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.SGD(model.parameters(), lr=_RATE))
+
+        def build(self, inputs: dict[str, Any]) -> torch.Tensor:
+            loss = loss_of(self.model(**inputs))
+            loss.backward()
+            return loss
+
+    graph = Train()
+    return [float(graph(inputs)) for _ in range(_STEPS)]
+
+
+def _apart(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> str:
+    """How two results differ, or nothing."""
+    if len(mine) != len(theirs):
+        return f"{len(mine)} tensors for {len(theirs)}"
+    for a, b in zip(mine, theirs):
+        if a.shape != b.shape:
+            return f"shape {list(a.shape)} for {list(b.shape)}"
+        scale = max(float(b.abs().max()), 1e-3) if b.numel() else 1.0
+        error = float((a.float() - b.float()).abs().max()) / scale if b.numel() else 0.0
+        if not error < 2e-3:
+            return f"relative error {error:.1e}"
+    return ""
+
+
+def measure(family: Family) -> dict[str, Any]:
+    """What becomes of one architecture in each way."""
+    import gflow
+
+    torch.manual_seed(0)
+    try:
+        model, inputs = family.make()
+    except Exception as error:
+        return {"unbuilt": f"{type(error).__name__}: {str(error)[:200]}"}
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    given = tree_map_only(torch.Tensor, torch.clone, inputs)
+
+    def fresh(mode: bool) -> torch.nn.Module:
+        model.load_state_dict(start)
+        return model.train(mode)
+
+    found: dict[str, Any] = {}
+    with torch.no_grad():
+        want = tensors(fresh(False)(**given))
+        eager = seconds_of(lambda: model(**given))
+    losses = torch.tensor(train(fresh(True), model, given))
+    again = torch.tensor(train(fresh(True), model, given))
+    if not torch.allclose(losses, again, rtol=1e-3):
+        return {"unbuilt": "eager differs from itself (random draws)"}
+    for way in WAYS:
+        row: dict[str, Any] = {}
+        begun = time.perf_counter()
+        try:
+            if "inference" in way:
+                fresh(False)
+                run = gflow.compile(model) if "compile" in way else _inference_graph(model)
+                with torch.no_grad():
+                    got = tensors(run(**given))
+                    row["first"] = time.perf_counter() - begun
+                    row["ratio"] = seconds_of(lambda run=run: run(**given)) / eager
+                row["wrong"] = _apart(got, want)
+            else:
+                fresh(True)
+                got_losses = (
+                    train(model, gflow.compile(model), given)
+                    if "compile" in way
+                    else _train_graph(model, given)
+                )
+                row["first"] = time.perf_counter() - begun
+                row["wrong"] = _apart([torch.tensor(got_losses)], [losses])
+        except Exception as error:
+            lines = str(error).splitlines() or [""]
+            row["error"] = f"{type(error).__name__}: {lines[0][:300]}"
+        found[way] = row
+    return found
+
+
+def _child(family: Family, pipe: Any) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    pipe.send(measure(family))
+
+
+def run(out: Path, library: str, only: str, every: int, seconds: float) -> None:
+    """Run what `out` has no line for."""
+    done = {json.loads(x)["name"] for x in out.read_text().splitlines()} if out.exists() else set()
+    context = multiprocessing.get_context("fork")
+    for family in families(library)[::every]:
+        if only not in family.name or family.name in done:
+            continue
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_child, args=(family, theirs))
+        process.start()
+        theirs.close()
+        try:
+            result = mine.recv() if mine.poll(seconds) else {"unbuilt": "", "late": seconds}
+        except EOFError:
+            result = {"died": True}
+        process.kill()
+        process.join()
+        with out.open("a") as file:
+            file.write(json.dumps({"name": family.name, "library": library, **result}) + "\n")
+        print(family.name, json.dumps(result)[:400], flush=True)
+
+
+def write(found: Path, out: Path) -> None:
+    """The table."""
+    rows = [json.loads(x) for x in found.read_text().splitlines()]
+    ran = [r for r in rows if WAYS[0] in r]
+    lines = ["# Model families", "", "Written by `python scripts/family_report.py`.", ""]
+    lines += ["| library | way | right | of | wrong | refused |", "|---|---|---|---|---|---|"]
+    for library in sorted({r["library"] for r in ran}):
+        for way in WAYS:
+            here = [r[way] for r in ran if r["library"] == library]
+            refused = sum("error" in r for r in here)
+            wrong = sum(bool(r.get("wrong")) for r in here)
+            lines.append(
+                f"| {library} | {way} | {len(here) - refused - wrong} | {len(here)} | {wrong} | {refused} |"
+            )
+    lines += ["", "| architecture | " + " | ".join(WAYS) + " | first call (s) | ratio to eager |"]
+    lines += ["|---" * (len(WAYS) + 3) + "|"]
+    for row in ran:
+        cells = [(row[w].get("error") or row[w].get("wrong") or "yes") for w in WAYS]
+        first, ratio = (row[WAYS[0]].get(k) for k in ("first", "ratio"))
+        numbers = [f"{x:.2f}" if x is not None else "" for x in (first, ratio)]
+        text = " | ".join(c.replace("|", "\\|").replace(str(ROOT), ".") for c in [*cells, *numbers])
+        lines.append(f"| {row['name']} | {text} |")
+    left = Counter(
+        str(r.get("unbuilt") or ("died" if "died" in r else "too slow"))
+        for r in rows
+        if r not in ran
+    )
+    lines += [
+        "",
+        "Not run: " + "; ".join(f"{n} × {why}" for why, n in left.most_common()) + ".",
+        "",
+    ]
+    out.write_text("\n".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs, writes = commands.add_parser("run"), commands.add_parser("write")
+    for command in (runs, writes):
+        command.add_argument("found", type=Path)
+    runs.add_argument("--library", default="transformers", choices=("transformers", "timm"))
+    runs.add_argument("--only", default="")
+    runs.add_argument("--every", type=int, default=1)
+    runs.add_argument("--seconds", type=float, default=240)
+    writes.add_argument("--out", type=Path, default=ROOT / "docs" / "model_families.md")
+    args = parser.parse_args()
+    if args.command == "run":
+        run(args.found, args.library, args.only, args.every, args.seconds)
+    else:
+        write(args.found, args.out)
+
+
+if __name__ == "__main__":
+    main()

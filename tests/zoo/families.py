@@ -1,0 +1,175 @@
+"""The architectures of transformers and timm, from small configurations with random weights.
+
+A configuration's sizes are known by their names. What an architecture takes is found by trying: token ids,
+images, sounds, and their combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 32, "d_model": 32, "n_embd": 32, "embed_dim": 32, "dim": 32, "hidden_dim": 32,
+    "embedding_size": 32, "word_embed_proj_dim": 32, "projection_dim": 32, "hidden_act_dim": 32,
+    "intermediate_size": 64, "ffn_dim": 64, "n_inner": 64, "d_ff": 64, "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2,
+    "decoder_layers": 2, "num_decoder_layers": 2, "num_encoder_layers": 2, "depth": 2,
+    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "d_kv": 8,
+    "kv_channels": 8, "rotary_dim": 8, "vocab_size": 99, "max_position_embeddings": 64, "n_positions": 64,
+    "n_ctx": 64, "image_size": 32, "patch_size": 8, "num_experts": 4, "num_local_experts": 4,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "kv_lora_rank": 8, "q_lora_rank": 16,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "state_size": 8, "mamba_d_state": 8,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "type_vocab_size": 2,
+    "hidden_sizes": [16, 32], "embedding_dim": 32, "bottleneck_dim": 16, "num_channels": 3,
+    "conv_dim": [16, 16], "conv_stride": [4, 2], "conv_kernel": [8, 4], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+}  # fmt: skip
+_LARGEST = 40_000_000
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture. make: gives a model, without dropout, and what to call it with."""
+
+    name: str
+    make: Callable[[], tuple[torch.nn.Module, dict[str, Any]]]
+
+
+def families(library: str) -> list[Family]:
+    """All architectures of a library: "transformers" or "timm"."""
+    from benchmarks.third_party import declare_torchvision_ops
+
+    declare_torchvision_ops()
+    return list(_transformers() if library == "transformers" else _timm())
+
+
+def _transformers() -> Iterator[Family]:
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    seen: set[str] = set()
+    for kind, config in sorted(CONFIG_MAPPING_NAMES.items()):
+        names = MODEL_MAPPING_NAMES.get(kind)
+        name = names[0] if isinstance(names, (tuple, list)) else names
+        if name and name not in seen:
+            seen.add(name)
+            yield Family(
+                kind, lambda name=name, config=config: _from_config(transformers, name, config)
+            )
+
+
+def _small(config: Any) -> Any:
+    """A configuration with small sizes and no dropout, its parts too."""
+    for key, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            _small(value)
+        elif "drop" in key and isinstance(value, float):
+            setattr(config, key, 0.0)
+        elif key in _SIZES and value is not None and type(value) is type(_SIZES[key]):
+            wanted = _SIZES[key]
+            if (
+                not isinstance(wanted, int)
+                or isinstance(value, bool)
+                or wanted < value
+                or "token" in key
+            ):
+                setattr(config, key, wanted)
+    kinds = getattr(config, "layer_types", None)
+    if isinstance(kinds, list):
+        config.layer_types = kinds[: getattr(config, "num_hidden_layers", len(kinds))]
+    return config
+
+
+def _from_config(
+    library: Any, name: str, config_name: str
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    kind = getattr(library, name)
+    config = _small(getattr(library, config_name)())
+    with torch.device("meta"):
+        size = sum(p.numel() for p in kind(config).parameters())
+    if size > _LARGEST:
+        raise ValueError(f"no small configuration: {size / 1e6:.0f} million parameters")
+    model = kind(config).eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    problem: Exception | None = None
+    for inputs in _candidates(config):
+        try:
+            with torch.no_grad():
+                model(**inputs)
+        except Exception as error:
+            problem = problem or error
+        else:
+            return model, inputs
+    raise ValueError(f"no inputs found: {problem}")
+
+
+def _candidates(config: Any) -> Iterator[dict[str, Any]]:
+    """What a model may take."""
+    vision = getattr(config, "vision_config", config)
+    channels = getattr(vision, "num_channels", 3)
+    size = getattr(vision, "image_size", 64)
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    ids = torch.randint(3, 90, (2, 12))
+    text: dict[str, Any] = {"input_ids": ids}
+    image = {"pixel_values": torch.randn(2, channels, height, width)}
+    yield text
+    yield {**text, "decoder_input_ids": ids[:, :7]}
+    yield image
+    yield {"pixel_values": torch.randn(2, channels, 64, 64)}
+    yield {"pixel_values": torch.randn(2, channels, 224, 224)}
+    yield {**text, **image}
+    yield {"input_values": torch.randn(2, 2000)}
+    yield {
+        "input_features": torch.randn(2, getattr(config, "num_mel_bins", 80), 3000),
+        "decoder_input_ids": ids[:, :7],
+    }
+    yield {
+        "input_features": torch.randn(2, 100, getattr(config, "feature_projection_input_dim", 160))
+    }
+    yield {"input_values": torch.randn(2, 1024, 128)}
+    yield {
+        "pixel_values": torch.randn(2, getattr(config, "num_frames", 8), channels, height, width)
+    }
+    yield {"inputs": torch.randn(2, 16, getattr(config, "d_model", 32))}
+
+
+def _timm() -> Iterator[Family]:
+    import timm
+
+    seen: set[str] = set()
+    for name in timm.list_models():
+        module = timm.model_entrypoint(name).__module__
+        if module not in seen:
+            seen.add(module)
+            yield Family(module.rpartition(".")[2], lambda module=module: _from_timm(timm, module))
+
+
+def _from_timm(timm: Any, module: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """The smallest of a module's models."""
+    sizes = {}
+    for name in timm.list_models(module=module.rpartition(".")[2])[:12]:
+        with torch.device("meta"):
+            try:
+                sizes[name] = sum(p.numel() for p in timm.create_model(name).parameters())
+            except (RuntimeError, NotImplementedError):
+                continue
+    name = min(sizes, key=sizes.__getitem__)
+    if sizes[name] > _LARGEST:
+        raise ValueError(f"no small configuration: {sizes[name] / 1e6:.0f} million parameters")
+    model = timm.create_model(name, num_classes=10).eval()
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if hasattr(part, "drop_prob"):
+            part.drop_prob = 0.0
+    size = model.default_cfg["input_size"]
+    return model, {"x": torch.randn(2, *size)}
