@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -364,6 +365,34 @@ def like_fsdp(rank: int, world: int) -> None:
     x, _ = some(9)
     with torch.no_grad():
         torch.testing.assert_close(evaluate(x), theirs(x))
+
+
+@check
+def checkpoint(rank: int, world: int) -> None:
+    """Each rank writes its pieces; a graph goes on from them, with the same bits."""
+    folder = Path(sys.argv[3]).parent
+    models = [net(), net()]
+    for p in models[1].parameters():
+        nn.init.zeros_(p)
+    made = [DDP(m) for m in models]
+    trains = [
+        graph_of(m, OPTIMIZERS["adamw"](m.parameters()), configure=zero(3 - 2 * n))
+        for n, m in enumerate(made)
+    ]
+    for step in range(2):
+        trains[0](*batch(rank, step))
+    flow.distributed.save_checkpoint(trains[0], folder / "sharded")
+    assert all(p.untyped_storage().nbytes() == 4 for p in models[0].parameters()), "gathered"
+    flow.distributed.load_checkpoint(trains[1], folder / "sharded")
+    for train in trains:
+        train(*batch(rank, 2))
+    same(models[1], models[0], "gone on", 0.0)
+    flow.distributed.save_checkpoint(trains[0], folder / "sharded")
+    whole = trains[0].state_dict()
+    if rank == 0:
+        flow.save(whole, folder / "whole.safetensors")
+        assert len([*(folder / "sharded").iterdir()]) == 2, "the old one is gone"
+    dist.barrier()
 
 
 @check

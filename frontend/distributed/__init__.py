@@ -1,5 +1,6 @@
 """`torch.distributed`, and OneFlow's words for global tensors over its `DeviceMesh` and `DTensor`.
 
+checkpoints     `save_checkpoint`, `load_checkpoint`: each rank writes what it has, any number of ranks reads it
 env             which rank this process is, of how many
 global_tensors  `to_global` and `to_local`: tensors and modules over a placement
 placement       `placement`: the ranks that a global tensor is spread over
@@ -14,6 +15,8 @@ from typing import Any
 
 _OWN = {
     "env": ("env", None),
+    "load_checkpoint": ("checkpoints", "load_checkpoint"),
+    "save_checkpoint": ("checkpoints", "save_checkpoint"),
     "placement": ("placement", "Placement"),
     "sbp": ("sbp", None),
     "to_global": ("global_tensors", "to_global"),

@@ -36,6 +36,8 @@ class _Held:
 
 #: whole tensor → its piece
 _held: Any = WeakIdKeyDictionary()
+#: whether `gather` acts
+_gathering = [True]
 
 
 def any_held() -> bool:
@@ -115,7 +117,7 @@ def gather(tensors: Iterable[Tensor]) -> None:
     Raises:
         RuntimeError: another rank does not take part within the group's timeout.
     """
-    for whole, held in _those_divided(tensors):
+    for whole, held in _those_divided(tensors) if _gathering[0] else ():
         ranks = dist.get_world_size(held.group)
         if held.owner is not None:
             _from_owner(whole, held)
@@ -134,6 +136,32 @@ def gather(tensors: Iterable[Tensor]) -> None:
             whole.set_(*_memory(whole, held))
             whole.copy_(flat[: whole.numel()].view(whole.shape))
         held.shown = None
+
+
+def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
+    """What this rank has of tensors that lie in pieces, by the address that these, and views of all of them, have now.
+
+    Returns:
+        The piece and its group; or the whole and None where this rank keeps it, None and None where another one does.
+    """
+    found: dict[int, tuple[Tensor | None, Any]] = {}
+    for whole, held in _those_divided(_held.keys()):
+        mine = held.owner is not None and held.owner == dist.get_rank(held.group)
+        if held.owner is None:
+            found[whole.data_ptr()] = held.piece, held.group
+        else:
+            found[whole.data_ptr()] = (whole.detach() if mine else None), None
+    return found
+
+
+@contextlib.contextmanager
+def ungathered() -> Iterator[None]:
+    """While active, nothing is gathered."""
+    _gathering[0] = False
+    try:
+        yield
+    finally:
+        _gathering[0] = True
 
 
 def _from_owner(whole: Tensor, held: _Held) -> None:

@@ -6,6 +6,7 @@ atomic         files and directories that appear whole: written under a temporar
                renamed
 bundle         an artifact on disk: a directory with a manifest that lists every file, its size and checksum
 cache          the on-disk cache of compiled programs and machine code
+sharded        state dicts of many ranks as a directory: each writes what it has, any number of ranks reads it
 checkpoint     state dicts as one file: nested dicts of tensors and plain data, without pickle
 device_files   what a program for a GPU adds to an artifact: the source of each Triton kernel, and machine code
 manifest       checks the manifest of a saved graph: every entry is there, of its kind, and refers to what there

@@ -2,7 +2,7 @@
 
 The file is a safetensors file, so other tools can read its tensors. Its metadata has one entry,
 `gflow`: JSON with the nesting, all that is no tensor, and a checksum of each tensor. Reading builds
-only what is listed in `_decode`, and runs no code.
+only what is listed in `decode`, and runs no code.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def write(tree: Any, path: Path) -> None:
         known[key] = name
         return name
 
-    manifest = {"format": FORMAT, "version": VERSION, "tree": _encode(tree, "", add)}
+    manifest = {"format": FORMAT, "version": VERSION, "tree": encode(tree, "", add)}
     manifest["tensors"] = listed
     manifest["sha256"] = _checksum(manifest)
     try:
@@ -111,7 +111,7 @@ def load(data: bytes, what: str) -> Any:
     try:
         found = load_tensors(data)
         tensors = {n: _restored(found[n], s, n, what) for n, s in manifest["tensors"].items()}
-        return _decode(manifest["tree"], tensors)
+        return decode(manifest["tree"], tensors)
     except CheckpointError:
         raise
     except (
@@ -180,11 +180,11 @@ def _digest(tensor: torch.Tensor) -> str:
 # plain data
 
 
-def _encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> Any:
+def encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> Any:
     """A value as JSON; what JSON has no form for is an object with one tag."""
 
     def item(key: Any, entry: Any) -> Any:
-        return _encode(entry, f"{where}.{key}" if where else str(key), add)
+        return encode(entry, f"{where}.{key}" if where else str(key), add)
 
     if isinstance(value, torch.Tensor):
         return {"tensor": add(value, where)}
@@ -205,7 +205,7 @@ def _encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> 
     if isinstance(value, dict):
         kinds = {Counter: "counter", OrderedDict: "ordered"}
         kind = next((name for k, name in kinds.items() if isinstance(value, k)), "dict")
-        items = [[_encode(k, f"a key of {where}", add), item(k, v)] for k, v in value.items()]
+        items = [[encode(k, f"a key of {where}", add), item(k, v)] for k, v in value.items()]
         extra = getattr(value, "_metadata", None)  # versions of modules, in their state dicts
         found: dict[str, Any] = {kind: items}
         return found if extra is None else {**found, "metadata": item("_metadata", extra)}
@@ -216,9 +216,9 @@ def _encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> 
     )
 
 
-def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
-        return [_decode(v, tensors) for v in value]
+        return [decode(v, tensors) for v in value]
     if not isinstance(value, dict):
         return value
     ((tag, content), *more) = value.items()
@@ -228,7 +228,7 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return float(content)
     if tag in ("tuple", "size", "set"):
         kind: Any = {"tuple": tuple, "size": torch.Size, "set": set}[tag]
-        return kind(_decode(v, tensors) for v in content)
+        return kind(decode(v, tensors) for v in content)
     if tag == "bytes":
         return base64.b64decode(content)
     if tag == "device":
@@ -237,7 +237,7 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return dtype_named(content)
     made: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
     for key, entry in content:
-        made[_decode(key, tensors)] = _decode(entry, tensors)
+        made[decode(key, tensors)] = decode(entry, tensors)
     for name, entry in more:
-        setattr(made, f"_{name}" if name == "metadata" else "_", _decode(entry, tensors))
+        setattr(made, f"_{name}" if name == "metadata" else "_", decode(entry, tensors))
     return made
