@@ -21,6 +21,7 @@ from gflow.tracing.program.unwrapped import unwrapped
 from .captured import Captured
 from .differentiable import Differentiable
 from .joint import Undivided
+from .objects import holds_state, stateful_kinds
 from .split import UNTRACED, Split
 
 
@@ -34,6 +35,9 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
 
     A module comes back as a module of the same class over the same parameters, buffers, mode and
     attributes: `state_dict()`, `.train()`, `.to()` on one are those of the other.
+
+    Objects that hold tensors go in and out, and are updated as in eager mode: transformers' caches, classes that are
+    registered with `torch.utils._pytree`. Calls with one go through TorchDynamo, with sizes that vary from the start.
 
     Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
     arguments. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
@@ -104,6 +108,9 @@ class _Runner:
         self.parameters = Parameters(target)
         self._pairs: Any = None
         self._split: Split | None = None
+        self._stateful: Split | None = None
+        self._kinds: set[type] = set()
+        """Types of arguments that hold state, found so far."""
         self._by_dynamo: set[bool] = set()
         """Which calls go through the split from the start: those with gradients, those without."""
 
@@ -112,6 +119,8 @@ class _Runner:
             return self.target(*args, **kwargs)
         args, kwargs = self._bound(args, kwargs)
         gradients = torch.is_grad_enabled() and self._needs_grad(args, kwargs)
+        if holds_state(args, kwargs, self._kinds):
+            return self._with_state(args, kwargs)
         if gradients in self._by_dynamo:
             return self._pieces()(args, kwargs)
         try:
@@ -159,6 +168,10 @@ class _Runner:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool, problem: Exception
     ) -> Any:
         """A call that no program holds, because of `problem`."""
+        if isinstance(problem, GraphInputError):
+            self._kinds |= stateful_kinds(args, kwargs)
+            if holds_state(args, kwargs, self._kinds):
+                return self._with_state(args, kwargs)
         if self.whole and not gradients:
             raise problem
         split = self._pieces()
@@ -181,6 +194,14 @@ class _Runner:
             pairs.config.set_cache_size(state.plans.size)
             pairs.config.compile_options = config.compile_options
         return self._pairs
+
+    def _with_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with an object that holds tensors, such as a model's cache of keys and values, and may be changed by
+        it: TorchDynamo follows what happens to its attributes. What it holds grows, so sizes vary from the start."""
+        if self._stateful is None:
+            options = self.program.config.compile_options
+            self._stateful = Split(self.target, options, self.whole, dynamic=True)
+        return self._stateful(args, kwargs)
 
     def _pieces(self) -> Split:
         if self._split is None:

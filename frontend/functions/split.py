@@ -37,10 +37,15 @@ class Split:
     Args:
         target: a module or a function.
         whole: whether a target that needs a split is an error, with TorchDynamo's reason.
+        dynamic: whether sizes vary from the first call on; else, from the second size on.
     """
 
     def __init__(
-        self, target: Callable[..., Any], options: CompileOptions | None, whole: bool
+        self,
+        target: Callable[..., Any],
+        options: CompileOptions | None,
+        whole: bool,
+        dynamic: bool | None = None,
     ) -> None:
         # start-up: the compiler, and TorchDynamo, are loaded by who needs them
         from gflow.dynamo import gflow
@@ -48,7 +53,7 @@ class Split:
         backend = functools.partial(gflow, options=options)
         self._target, self._whole = target, whole
         self._compiled: Callable[..., Any] | None = torch.compile(
-            target, backend=backend, fullgraph=whole
+            target, backend=backend, fullgraph=whole, dynamic=dynamic
         )
         self._said: set[str] = set()
 
