@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gflow.dialects.extents import at_most
 
 #: bytes of a float32, and how many make a vector; packed panels have a multiple of so many terms
-ITEM, LANES, PADDED = 4, 16, 16
+ITEM, LANES, PADDED = 4, 16, 32
 
 #: bytes at the start of scratch: the number of the next share
 HEAD = 64

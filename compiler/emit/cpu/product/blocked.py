@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gflow.compiler.kernel.blocks import HEAD
+from gflow.compiler.kernel.blocks import HEAD, PADDED
 
 from . import panels, tile
 from .function import ITEM, Function
@@ -79,7 +79,9 @@ class _Blocked(Function):
     def _terms(self, pc: str) -> None:
         w = self.w
         self.pc, self.deep = pc, self.at_most(w["kc"], self.sub(w["k"], pc))
-        lane = self.mul(self.granules(self.deep, 16), 16 * ITEM)  # bytes of a lane of a panel
+        lane = self.mul(
+            self.granules(self.deep, PADDED), PADDED * ITEM
+        )  # bytes of a lane of a panel
         self.a_panel, self.b_panel = self.mul(lane, w["mr"]), self.mul(lane, w["nr"])
         last = self.compare("sge", self.add(pc, self.deep), w["k"])
         before = self.compare("sgt", pc, 0)
@@ -105,6 +107,7 @@ class _Blocked(Function):
         """This thread's panels of the block of B."""
         w = self.w
         source = self.at(self.b, self.add(self.mul(self.jc, w["bn"]), self.mul(self.pc, w["bk"])))
+        ahead = self.mul(self.team, w["nr"], ITEM)
 
         def panel(p: str) -> None:
             j = self.mul(p, w["nr"])
@@ -113,7 +116,7 @@ class _Blocked(Function):
                 self.at(source, self.mul(j, w["bn"])),
                 self.at(self.b_block, self.mul(p, self.b_panel)),
             )
-            arguments = f"{at}, {to}, {w['bn']}, {w['bk']}, {lanes}, {self.deep}"
+            arguments = f"{at}, {to}, {w['bn']}, {w['bk']}, {lanes}, {self.deep}, {ahead}"
             self.call(w["pack_b"], arguments, panels.TYPES)
 
         self.repeat(self.me, self.granules(self.across, w["nr"]), self.team, panel)
@@ -151,6 +154,7 @@ class _Blocked(Function):
     def _pack_rows(self, row: str, rows: str) -> None:
         w = self.w
         source = self.at(self.a, self.add(self.mul(row, w["am"]), self.mul(self.pc, w["ak"])))
+        ahead = self.mul(w["mr"], ITEM)
 
         def panel(p: str) -> None:
             i = self.mul(p, w["mr"])
@@ -159,7 +163,7 @@ class _Blocked(Function):
                 self.at(source, self.mul(i, w["am"])),
                 self.at(self.a_block, self.mul(p, self.a_panel)),
             )
-            arguments = f"{at}, {to}, {w['am']}, {w['ak']}, {lanes}, {self.deep}"
+            arguments = f"{at}, {to}, {w['am']}, {w['ak']}, {lanes}, {self.deep}, {ahead}"
             self.call(w["pack_a"], arguments, panels.TYPES)
 
         self.repeat(0, self.granules(rows, w["mr"]), 1, panel)

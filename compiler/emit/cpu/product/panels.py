@@ -2,7 +2,7 @@
 
 A panel has the rows of A (or the columns of B) that one tile takes side by side, term after term:
 `panel[k][lane]`. Operands may lie either way: "terms" where neighbours in memory are terms of one sum (then blocks
-of 16 × 16 are transposed in registers), "lanes" where they are neighbours of the panel.
+of 16 × 16 are transposed in registers, or two of 8 × 16 at once), "lanes" where they are neighbours of the panel.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from .function import ITEM, LANES, Function
 _WORDS = f"vector<{LANES}xi32>"
 _HALF = f"vector<{LANES // 2}xi32>"
 
-#: of a panel: where the matrix begins, where the panel does, bytes between lanes and between terms, and how many
-ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %term: i64, %lanes: i64, %terms: i64"
-TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
+#: of a panel: where the matrix begins, where the panel does, bytes between lanes and between terms, how many of each,
+#: and bytes to what is packed next
+ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %term: i64, %lanes: i64, %terms: i64, %ahead: i64"
+TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
 
 
 def pack(name: str, width: int, order: str) -> str:
     """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
 
-    Lanes that are not there are zeros or repeat the last one, and terms are filled up to a multiple of 16 with zeros.
+    Lanes that are not there are zeros or repeat the last one, and terms are filled up to a multiple of 32 with zeros.
     It writes up to 15 elements beyond the panel where the width is no multiple of 16.
     """
     e = Function()
@@ -41,6 +42,8 @@ def _copied(e: Function, width: int) -> None:
     def term(k: str) -> None:
         source = e.at("%from", e.mul(k, "%term"))
         target = e.at("%to", e.mul(k, width * ITEM))
+        for first in firsts:  # rows far apart, which the processor would not fetch by itself
+            e.prefetch(e.at(source, e.add("%ahead", first * ITEM)))
         for first, mask in zip(firsts, masks):
             e.store(e.load(e.at(source, first * ITEM), mask), e.at(target, first * ITEM))
 
@@ -52,23 +55,37 @@ def _transposed(e: Function, first: int, count: int, width: int) -> None:
     last = e.sub("%lanes", 1)
     rows = [e.at("%from", e.mul(e.at_most(e.i64(first + i), last), "%lane")) for i in range(count)]
 
-    def block(k: str) -> None:
-        mask = e.first_lanes(e.at_most(e.sub("%terms", k), LANES), LANES)
-        offset = e.mul(k, ITEM)
-        found = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
-        target = e.at("%to", e.mul(k, width * ITEM))
-        for i, column in enumerate(_transpose(e, found + [found[-1]] * (LANES - count))):
-            at = e.at(target, (i * width + first) * ITEM)
-            if count <= LANES // 2:
-                half = e(
-                    f"vector.extract_strided_slice {column} {{offsets = [0], sizes = [{LANES // 2}], strides = [1]}}"
-                    f" : {_WORDS} to {_HALF}"
-                )
-                e.write(half, at, _HALF, ITEM, None)
-            else:
-                e.write(column, at, _WORDS, ITEM, None)
+    halves = 2 if count <= LANES // 2 else 1
 
-    e.repeat(0, "%terms", LANES, block)
+    def block(k: str) -> None:
+        found = []
+        for half in range(halves):
+            begin = e.add(k, half * LANES)
+            left = e.at_least(e.at_most(e.sub("%terms", begin), LANES), 0)
+            mask, offset = e.first_lanes(left, LANES), e.mul(begin, ITEM)
+            part = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
+            found += part + [part[-1]] * (LANES // halves - count)
+        target = e.at("%to", e.mul(k, width * ITEM))
+        columns = _transpose(e, found)
+        for half in range(
+            halves
+        ):  # in order: each writes over the begin of the next, where lanes are few
+            for i, column in enumerate(columns):
+                at = e.at(target, ((half * LANES + i) * width + first) * ITEM)
+                if halves == 2:
+                    e.write(_half(e, column, half), at, _HALF, ITEM, None)
+                else:
+                    e.write(column, at, _WORDS, ITEM, None)
+
+    e.repeat(0, "%terms", halves * LANES, block)
+
+
+def _half(e: Function, vector: str, number: int) -> str:
+    first = number * LANES // 2
+    return e(
+        f"vector.extract_strided_slice {vector} {{offsets = [{first}], sizes = [{LANES // 2}], strides = [1]}}"
+        f" : {_WORDS} to {_HALF}"
+    )
 
 
 def _transpose(e: Function, rows: list[str]) -> list[str]:

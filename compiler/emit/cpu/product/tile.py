@@ -1,6 +1,6 @@
 """The register tile: some rows and columns of a product, summed in registers over a block of terms.
 
-Sums are made of parts of 256 products, which are added up in the first cache: long chains of additions in float32
+Sums are made of parts of 160 products, which are added up in the first cache: long chains of additions in float32
 lose accuracy. What follows a product is applied where the last terms have come in: the tile goes to the stack, and
 from there through the function that `finish` writes. Without one it is stored, or added to what is there.
 """
@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from .function import ITEM, LANES, VECTOR, Function
 
 #: products that are added up in one chain
-CHAIN = 256
+CHAIN = 160
 
 #: panels of A and B, bytes between terms of B, terms; where C is and bytes between its rows; how many rows and
-#: columns of it there are; whether to add to it; what follows (0: nothing), its words, and the tile's first position
+#: columns of it there are; whether to add to it; what follows (0: nothing), its words, and the tile's first position;
+#: bytes between rows of A, where that is read as it lies
 ARGUMENTS = (
     "%a: !llvm.ptr, %b: !llvm.ptr, %term: i64, %terms: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
-    "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64"
+    "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64, %side: i64"
 )
 TYPES = (
     "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr, i64, i64"
@@ -34,23 +35,69 @@ def tile(name: str, rows: int, vectors: int, packed: bool) -> str:
     return _Tile(rows, vectors, packed).function(name, ARGUMENTS)
 
 
-class _Tile(Function):
-    def __init__(self, rows: int, vectors: int, packed: bool) -> None:
+class Tile(Function):
+    """A tile on the stack, and what becomes of it."""
+
+    def __init__(self, rows: int, vectors: int) -> None:
         super().__init__()
-        self.rows, self.vectors, self.packed = rows, vectors, packed
+        self.rows, self.vectors = rows, vectors
         self.zero = self.const(0.0, VECTOR)
         count = self.i64(rows * vectors * LANES)
         self.held = self(f"llvm.alloca {count} x f32 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
-        for i in range(rows):  # the tile of C is on its way while products are summed
-            row = self.at("%c", self.mul("%row", i))
-            for v in range(vectors):
-                self.prefetch(self.at(row, v * LANES * ITEM), write=True)
         self.masks = [
             self.first_lanes(
                 self.at_most(self.at_least(self.sub("%columns", v * LANES), 0), LANES), LANES
             )
             for v in range(vectors)
         ]
+        self.add_to = self.compare("ne", "%more", 0)
+        null = self("llvm.mlir.zero : !llvm.ptr")
+        self.follows = self(f'llvm.icmp "ne" %finish, {null} : !llvm.ptr')
+
+    def finish_held(self) -> None:
+        """Store the tile from the stack, or call what follows."""
+        self.branch(self.follows, self._follow, self._edge)
+
+    def _edge(self) -> None:
+        """Store the rows and columns that there are."""
+        every = self(f"vector.broadcast {self.add_to} : i1 to vector<{LANES}xi1>")
+
+        def row(i: str) -> None:
+            for v, (x, at) in enumerate(self._row(i)):
+                both = self(f"arith.andi {self.masks[v]}, {every} : vector<{LANES}xi1>")
+                self.store(self.plus(x, self.load(at, both)), at, self.masks[v])
+
+        self.repeat(0, "%rows", 1, row)
+
+    def _follow(self) -> None:
+        """Call what follows, after what was summed before has been added."""
+
+        def row(i: str) -> None:
+            for v, (x, at) in enumerate(self._row(i)):
+                held = self.at(
+                    self.held, self.add(self.mul(i, self.vectors * LANES * ITEM), v * LANES * ITEM)
+                )
+                self.store(self.plus(x, self.load(at, self.masks[v])), held)
+
+        self.branch(self.add_to, lambda: self.repeat(0, "%rows", 1, row))
+        self.call("%finish", f"%words, {self.held}, %i, %j, %rows, %columns", FINISH_TYPES)
+
+    def _row(self, i: str) -> list[tuple[str, str]]:
+        """Of each vector of a row: its sums, and its address in C."""
+        held = self.at(self.held, self.mul(i, self.vectors * LANES * ITEM))
+        row = self.at("%c", self.mul("%row", i))
+        offsets = [v * LANES * ITEM for v in range(self.vectors)]
+        return [(self.load(self.at(held, o)), self.at(row, o)) for o in offsets]
+
+
+class _Tile(Tile):
+    def __init__(self, rows: int, vectors: int, packed: bool) -> None:
+        super().__init__(rows, vectors)
+        self.packed = packed
+        for i in range(rows):  # the tile of C is on its way while products are summed
+            row = self.at("%c", self.mul("%row", i))
+            for v in range(vectors):
+                self.prefetch(self.at(row, v * LANES * ITEM), write=True)
         self._finish(self._sums())
 
     # -- sums
@@ -115,20 +162,18 @@ class _Tile(Function):
     # -- what becomes of them
 
     def _finish(self, sums: list[str]) -> None:
-        add = self.compare("ne", "%more", 0)
+        add = self.add_to
         whole = self(
             f"arith.andi {self.compare('sge', '%rows', self.rows)}, "
             f"{self.compare('sge', '%columns', self.vectors * LANES)} : i1"
         )
-        null = self("llvm.mlir.zero : !llvm.ptr")
-        follows = self(f'llvm.icmp "ne" %finish, {null} : !llvm.ptr')
-        alone = self(f"arith.xori {follows}, {self.const(True, 'i1')} : i1")
+        alone = self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1")
         straight = self(f"arith.andi {whole}, {alone} : i1")
 
         def held() -> None:
             for n, x in enumerate(sums):
                 self.store(x, self._place(n))
-            self.branch(follows, lambda: self._follow(add), lambda: self._edge(add))
+            self.finish_held()
 
         self.branch(
             straight,
@@ -144,34 +189,3 @@ class _Tile(Function):
             for v in range(self.vectors):
                 x, at = sums[i * self.vectors + v], self.at(row, v * LANES * ITEM)
                 self.store(self.plus(x, self.load(at)) if add else x, at)
-
-    def _edge(self, add: str) -> None:
-        """Store the rows and columns that there are."""
-        every = self(f"vector.broadcast {add} : i1 to vector<{LANES}xi1>")
-
-        def row(i: str) -> None:
-            for v, (x, at) in enumerate(self._row(i)):
-                both = self(f"arith.andi {self.masks[v]}, {every} : vector<{LANES}xi1>")
-                self.store(self.plus(x, self.load(at, both)), at, self.masks[v])
-
-        self.repeat(0, "%rows", 1, row)
-
-    def _follow(self, add: str) -> None:
-        """Call what follows, after what was summed before has been added."""
-
-        def row(i: str) -> None:
-            for v, (x, at) in enumerate(self._row(i)):
-                held = self.at(
-                    self.held, self.add(self.mul(i, self.vectors * LANES * ITEM), v * LANES * ITEM)
-                )
-                self.store(self.plus(x, self.load(at, self.masks[v])), held)
-
-        self.branch(add, lambda: self.repeat(0, "%rows", 1, row))
-        self.call("%finish", f"%words, {self.held}, %i, %j, %rows, %columns", FINISH_TYPES)
-
-    def _row(self, i: str) -> list[tuple[str, str]]:
-        """Of each vector of a row: its sums, and its address in C."""
-        held = self.at(self.held, self.mul(i, self.vectors * LANES * ITEM))
-        row = self.at("%c", self.mul("%row", i))
-        offsets = [v * LANES * ITEM for v in range(self.vectors)]
-        return [(self.load(self.at(held, o)), self.at(row, o)) for o in offsets]

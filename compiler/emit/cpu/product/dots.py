@@ -1,0 +1,94 @@
+"""Products of few rows whose operands both have the terms of a sum side by side: nothing is packed.
+
+16 sums of vectors at a time, of some rows and columns: 1 × 16, 2 × 8, 4 × 4 or 8 × 2. 30 shuffles and 15 additions make 16
+numbers of them. A strip of 64 columns is gathered on the stack, and goes on as a tile of other products does.
+"""
+
+from __future__ import annotations
+
+from .function import ITEM, LANES, VECTOR
+from .tile import ARGUMENTS, Tile
+
+#: columns of a strip
+STRIP = 64
+
+_OFFSETS = f"vector<{LANES}xi64>"
+
+
+def dots(name: str, rows: int) -> str:
+    """The function `name` of a strip of so many rows: 1, 2, 4 or 8. `%term` is the bytes between columns of B."""
+    return _Dots(rows).function(name, ARGUMENTS)
+
+
+class _Dots(Tile):
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, STRIP // LANES)
+        self.beside = LANES // rows
+        last = self.sub("%rows", 1)
+        self.lines = [
+            self.at("%a", self.mul(self.at_most(self.i64(i), last), "%side")) for i in range(rows)
+        ]
+        rest = self.binary("remsi", "%terms", LANES)
+        self.whole = self.sub("%terms", rest)
+        self.rest = self.first_lanes(rest, LANES)
+        self.repeat(0, "%columns", self.beside, self._columns)
+        self.finish_held()
+
+    def _columns(self, j: str) -> None:
+        last = self.sub("%columns", 1)
+        columns = [
+            self.at("%b", self.mul(self.at_most(self.add(j, c), last), "%term"))
+            for c in range(self.beside)
+        ]
+
+        def step(mask: str | None, k: str, sums: list[str]) -> list[str]:
+            offset = self.mul(k, ITEM)
+            a = [self.load(self.at(line, offset), mask) for line in self.lines]
+            made = []
+            for c, column in enumerate(columns):
+                b = self.load(self.at(column, offset), mask)
+                for i in range(self.rows):
+                    total = sums[c * self.rows + i]
+                    made.append(self(f"math.fma {a[i]}, {b}, {total} : {VECTOR}"))
+            return made
+
+        zeros = [(self.zero, VECTOR)] * LANES
+        sums = self.loop(0, self.whole, LANES, zeros, lambda k, s: step(None, k, s), rolled=True)
+        given = [(s, VECTOR) for s in sums]
+        sums = self.loop(
+            self.whole, "%terms", LANES, given, lambda k, s: step(self.rest, k, s), rolled=True
+        )
+        self._spread(self._added(sums), j)
+
+    def _added(self, sums: list[str]) -> str:
+        """The sums of the lanes of 16 vectors, as lanes in their order."""
+        low = [LANES * s + 4 * q + i for q in range(4) for i in (0, 1) for s in (0, 1)]
+        pair = [4 * q + LANES * s + i for q in range(4) for s in (0, 1) for i in (0, 1)]
+        even = [LANES * s + 4 * q + i for s in (0, 1) for q in (0, 2) for i in range(4)]
+        for first, step in ((low, 2), (pair, 2), (even, 4), (even, 4)):
+            second = [lane + step for lane in first]
+            sums = [
+                self.plus(self._shuffled(a, b, first), self._shuffled(a, b, second))
+                for a, b in zip(sums[::2], sums[1::2])
+            ]
+        return sums[0]
+
+    def _shuffled(self, a: str, b: str, lanes: list[int]) -> str:
+        return self(f"vector.shuffle {a}, {b} {lanes} : {VECTOR}, {VECTOR}")
+
+    def _spread(self, sums: str, j: str) -> None:
+        """Store 16 sums, rows side by side, in the strip."""
+        lanes = self.steps(LANES, "i64")
+        shift = self.const(self.rows.bit_length() - 1, _OFFSETS)
+        row = self(f"arith.andi {lanes}, {self.const(self.rows - 1, _OFFSETS)} : {_OFFSETS}")
+        column = self(f"arith.shrui {lanes}, {shift} : {_OFFSETS}")
+        across = self(f"arith.muli {row}, {self.const(STRIP, _OFFSETS)} : {_OFFSETS}")
+        to = self(f"arith.addi {across}, {column} : {_OFFSETS}")
+        start = self.at(self.held, self.mul(j, ITEM))
+        pointers = f"vector<{LANES}x!llvm.ptr>"
+        at = self(f"llvm.getelementptr {start}[{to}] : (!llvm.ptr, {_OFFSETS}) -> {pointers}, f32")
+        every = self.const(True, f"vector<{LANES}xi1>")
+        self.line(
+            f"llvm.intr.masked.scatter {sums}, {at}, {every} {{alignment = 4 : i32}} : "
+            f"{VECTOR}, vector<{LANES}xi1> into {pointers}"
+        )
