@@ -30,7 +30,7 @@ from gflow.compiler.emit.cpu.product.function import VECTOR, Function
 from gflow.compiler.emit.cpu.product.race import programs
 from gflow.compiler.kernel.blocks import Problem
 from gflow.compiler.kernel.contest import Contest
-from gflow.compiler.kernel.selection.cpu.blocking import blocks_of
+from gflow.compiler.kernel.selection.cpu.blocking import cut
 from gflow.compiler.targets.processors import PROCESSORS, host_level
 from gflow.dialects.program import Argument, KernelStep, Place, Program
 from gflow.dialects.program.form import seal
@@ -68,6 +68,10 @@ SHAPES = (
     Shape("ResNet-18, gradient", 64, 4096, 576, "lanes", "lanes"),
     Shape("ResNet-18, deep", 64, 4608, 512),
     Shape("MobileNetV2, 1 x 1", 16384, 96, 24),
+    Shape("decode, one row", 1, 768, 3072),
+    Shape("decode, one row, terms far", 1, 768, 3072, b="lanes"),
+    Shape("decode, eight rows", 8, 768, 3072),
+    Shape("decode, eight rows, terms far", 8, 768, 3072, b="lanes"),
     Shape("square", 2048, 2048, 2048, b="lanes"),
 )
 QUICK = (Shape("small", 50, 40, 64),)
@@ -120,7 +124,7 @@ def seconds(call: Callable[[], Any], clock: Callable[[], float], budget: float) 
 def measure(shape: Shape, threads: int, rounds: int, budget: float) -> dict[str, Any]:
     """GFLOP/s of each way, and ratios."""
     p = shape.contest.product
-    blocks = blocks_of(PROCESSORS[host_level()], p, threads)
+    blocks = cut(PROCESSORS[host_level()], shape.contest, threads)
     made = {
         name: Executable(program)
         for name, program in programs(shape.contest, blocks, threads).items()

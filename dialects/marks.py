@@ -35,11 +35,12 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "pytorch": (),  # a call of PyTorch's
     "blas": (),
     "panels": ("tile", "block"),  # a product of a processor's, of packed panels
+    "rows": ("tile", "block"),  # a product of few rows, whose operands are read where they lie
     "patches": (),
 }
 
 #: kinds of a processor, whose tiles are of any size
-ON_PROCESSORS = ("panels", "patches")
+ON_PROCESSORS = ("panels", "rows", "patches")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {

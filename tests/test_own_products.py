@@ -100,6 +100,21 @@ def test_products(
     check(isa, args, lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_rows(isa: str, rows: int, transposed: bool) -> None:
+    """Operands are read where they lie; what follows runs on strips."""
+    k, n = 83, 150
+    args = [Arg((rows, k)), Arg((k, n), strides=_strides((k, n), transposed)), Arg((n,))]
+
+    def body(x: ir.Value, y: ir.Value, bias: ir.Value) -> list[ir.Value]:
+        made = b("add", b("matmul", x, y), spread(bias, (rows, n), 1))
+        return [b("maximum", made, full(0.0, made))]
+
+    check(isa, args, body, lambda x, y, bias: [torch.relu(x @ y + bias)])
+    check(isa, args[:2], lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as large products have them, for small ones."""

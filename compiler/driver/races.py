@@ -18,7 +18,7 @@ from gflow.dialects.program import Program, Race
 
 from ..emit.cpu.product.race import programs
 from ..kernel.selection.choice import choice_of
-from ..kernel.selection.cpu.blocking import blocks_of
+from ..kernel.selection.cpu.blocking import cut
 from ..kernel.selection.select import contests_of, decided
 from ..memory.liveness import lives_of
 from ..targets.processors import PROCESSORS
@@ -51,7 +51,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
         if contest in won or not contest.worth_while:
             continue
         short = contest.shorter()
-        blocks = blocks_of(PROCESSORS[isa], short.product, threads)
+        blocks = cut(PROCESSORS[isa], short, threads)
         times[contest] = racing.measure(
             f"{short} float32, {threads} threads, {isa}",
             partial(programs, short, blocks, threads),

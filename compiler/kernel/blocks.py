@@ -26,6 +26,7 @@ class Blocks:
         tile: rows, columns and terms of a tile.
         rows, columns: of a block of A, and of B.
         across: columns of a share.
+        packed: columns of B are packed; else B is read where it lies, and where its terms are side by side, A, too.
         apart: threads make whole products of a batch each, rather than one after the other together.
     """
 
@@ -34,6 +35,7 @@ class Blocks:
     columns: int
     across: int
     apart: bool = False
+    packed: bool = True
 
     @property
     def a_bytes(self) -> int:
@@ -43,7 +45,7 @@ class Blocks:
     @property
     def b_bytes(self) -> int:
         """Of a packed block of B, which threads share unless they work apart."""
-        return _whole(ITEM * self.columns * self._terms)
+        return _whole(ITEM * self.columns * self._terms) if self.packed else 0
 
     @property
     def _terms(self) -> int:

@@ -21,8 +21,8 @@ from gflow.dialects.program import TritonConfig
 from ...ir.errors import CannotLower
 from ..blocks import LANES, Blocks
 
-#: sums of a tile in registers, in vectors
-_MOST_SUMS = 28
+#: sums of a tile in registers, and of a strip of few rows on the stack, in vectors
+_MOST_SUMS, _MOST_STRIP = 28, 32
 
 
 def blocked(kind: str, b: Blocks, threads: int) -> Choice:
@@ -117,9 +117,11 @@ class Choice(_Chosen):
         self.check(len(self.tile) == 3 and len(self.block) == 3, what)
         (height, width, terms), (rows, columns, across) = self.tile, self.block
         vectors = width // LANES
-        sound = width % LANES == 0 and height * vectors <= _MOST_SUMS and vectors <= 4
+        most = _MOST_STRIP if self.kind == "rows" else _MOST_SUMS
+        sound = width % LANES == 0 and height * vectors <= most and vectors <= 4
         self.check(sound and rows % height == columns % width == across % width == 0, what)
-        return Blocks((height, width, terms), rows, columns, across, self.batch == "apart")
+        apart, packed = self.batch == "apart", self.kind != "rows"
+        return Blocks((height, width, terms), rows, columns, across, apart, packed)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
@@ -161,6 +163,7 @@ _BLOCKED = ("tile", "block", "batch", "tuned")
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "blas": ("tuned",),
     "panels": _BLOCKED,
+    "rows": _BLOCKED,
     "patches": _BLOCKED,
 }
 

@@ -53,7 +53,12 @@ def contests_of(
     choose = Chooser(lives, threads, True, PROCESSORS.get(isa))
     found = {}
     for o in lives.body.ops:
-        if KERNEL in o.op.attributes and choice_of(o.op).kind in ("blas", "panels", "patches"):
+        if KERNEL in o.op.attributes and choice_of(o.op).kind in (
+            "blas",
+            "panels",
+            "rows",
+            "patches",
+        ):
             choose.asked.clear()
             choose(o)
             if choose.asked:

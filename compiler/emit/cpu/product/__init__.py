@@ -5,6 +5,7 @@ conv_kernels  the kernels of convolutions, by name: text, and the words that eac
 conv_patches  patches of channels-last f32 data: the windows of a convolution as rows of a matrix
 convolution   convolutions as steps: patches and GEMM, or a depthwise kernel
 depthwise     depthwise convolutions of channels-last f32 data, one output channel for each input channel
+dots          products of few rows whose operands both have the terms of a sum side by side: nothing is packed
 epilogue      what follows a contraction in one fused op, run piece by piece on the rows it has just made
 finish        what follows a product, on a tile that has just been summed: it is read from the stack, not from memory
 function      functions that a kernel of products calls: their arguments are values, not words

@@ -24,6 +24,10 @@ WORDS = (
     *("m", "n", "k", "am", "ak", "bk", "bn", "cm", "batch", "sa", "sb", "sc", "add"),
     *("mr", "nr", "kc", "mc", "nc", "cols", "alone", "direct", "a_bytes", "b_bytes", "each"),
 )
+#: values of `direct`: B is packed; is read where it lies, its columns side by side; neither A nor B is packed, and the
+#: terms of each lie side by side
+PACKED, COLUMNS, DOTS = 0, 1, 2
+
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
 
 
@@ -51,7 +55,9 @@ class _Blocked(Function):
         self.me = self.choose(self.alone, 0, thread)
         self.team = self.choose(self.alone, 1, threads)
         self.together = self.compare("sgt", self.team, 1)
-        self.packs = self.compare("eq", w["direct"], 0)
+        self.packs = self.compare("eq", w["direct"], PACKED)
+        self.dots = self.compare("eq", w["direct"], DOTS)
+        self.far = self(f"arith.select {self.dots}, {w['bn']}, {w['bk']} : i64")
         self.next = self.at(w["scratch"], self.choose(self.alone, self.mul(thread, w["each"]), 0))
         self.b_block = self.at(self.next, HEAD)
         after = self.add(w["b_bytes"], self.mul(self.me, w["a_bytes"]))
@@ -141,6 +147,7 @@ class _Blocked(Function):
             row = self.mul(block, w["mc"])
             rows = self.at_most(self.sub(w["m"], row), w["mc"])
             new = self.compare("ne", block, had)
+            new = self(f"arith.andi {new}, {self.compare('ne', w['direct'], DOTS)} : i1")
             self.branch(new, lambda: self._pack_rows(row, rows))
             low = self.mul(side, w["cols"])
             self._tiles(row, rows, low, self.at_most(self.add(low, w["cols"]), self.across))
@@ -171,10 +178,11 @@ class _Blocked(Function):
     def _tiles(self, row: str, rows: str, low: str, high: str) -> None:
         w = self.w
         there = self.at(self.b, self.add(self.mul(self.jc, w["bn"]), self.mul(self.pc, w["bk"])))
+        lines = self.at(self.a, self.mul(self.pc, w["ak"]))
 
         def over(j: str) -> Callable[[str], None]:
             packed = self.at(self.b_block, self.mul(self.binary("divui", j, w["nr"]), self.b_panel))
-            lies = self.at(there, self.mul(j, ITEM))
+            lies = self.at(there, self.mul(j, w["bn"]))
             b = self(f"arith.select {self.packs}, {packed}, {lies} : !llvm.ptr")
             column = self.add(self.jc, j)
             columns = self.at_most(self.sub(high, j), w["nr"])
@@ -183,12 +191,12 @@ class _Blocked(Function):
             def one(p: str) -> None:
                 i = self.mul(p, w["mr"])
                 position = self.add(row, i)
-                a, c = (
-                    self.at(self.a_block, self.mul(p, self.a_panel)),
-                    self.at(at, self.mul(position, w["cm"])),
-                )
-                arguments = (a, b, w["bk"], self.deep, c, w["cm"], self.at_most(self.sub(rows, i), w["mr"]), columns,
-                             self.more, self.finish, self.words, position, column)  # fmt: skip
+                c = self.at(at, self.mul(position, w["cm"]))
+                ours = self.at(self.a_block, self.mul(p, self.a_panel))
+                theirs = self.at(lines, self.mul(position, w["am"]))
+                a = self(f"arith.select {self.dots}, {theirs}, {ours} : !llvm.ptr")
+                arguments = (a, b, self.far, self.deep, c, w["cm"], self.at_most(self.sub(rows, i), w["mr"]), columns,
+                             self.more, self.finish, self.words, position, column, w["am"])  # fmt: skip
                 self.call(w["tile"], ", ".join(arguments), tile.TYPES)
 
             return one

@@ -1,16 +1,18 @@
 """Products of few rows whose operands both have the terms of a sum side by side: nothing is packed.
 
-16 sums of vectors at a time, of some rows and columns: 1 × 16, 2 × 8, 4 × 4 or 8 × 2. 30 shuffles and 15 additions make 16
-numbers of them. A strip of 64 columns is gathered on the stack, and goes on as a tile of other products does.
+16 sums of vectors at a time, of some rows and columns: 1 × 16, 2 × 8, 4 × 4 or 8 × 2. 30 shuffles and 15 additions make
+16 numbers of them. A strip of 64 columns is gathered on the stack, and goes on as a tile of other products does.
 """
 
 from __future__ import annotations
 
+from gflow.compiler.kernel.selection.cpu.blocking import STRIP
+
 from .function import ITEM, LANES, VECTOR
 from .tile import ARGUMENTS, Tile
 
-#: columns of a strip
-STRIP = 64
+#: rows of a strip
+ROWS = (1, 2, 4, 8)
 
 _OFFSETS = f"vector<{LANES}xi64>"
 

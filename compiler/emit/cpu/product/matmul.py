@@ -15,6 +15,9 @@ from ..program_builder import Builder
 from . import gemm, own
 from .epilogue import Epilogue
 
+#: kinds that are products of our own
+OWN = ("panels", "rows")
+
 
 def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     """Add the steps of a product, in pieces with what follows each if there is an epilogue."""
@@ -27,13 +30,13 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
     if epilogue is None:
         product(b, [*places, b.place(z)], types, strides, b.label(o))
         return
-    if b.choice.kind == "panels" and epilogue.tiled is not None:
+    if b.choice.kind in OWN and epilogue.tiled is not None:
         _in_tiles(b, places, types, strides, epilogue)
         return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
     pieces: list[tuple[int, Count]]
     pieces = [(0, epilogue.rows)] if batched else epilogue.made.pieces(types[0].shape[-1])
-    taken = b.choice.blocks().scratch(b.threads) if b.choice.kind == "panels" else 0
+    taken = b.choice.blocks().scratch(b.threads) if b.choice.kind in OWN else 0
     raw = taken + longest(pieces) * epilogue.row_bytes
     scratch = _behind(b.scratch(raw, epilogue.place is None), taken)
     for first, count in pieces:
@@ -115,7 +118,7 @@ def product(
     if types[0].shape[-1] == 0 and out.dtype not in COMPLEX:
         b.fill(0, places[2], out, strides[2], label)
         return
-    if b.choice.kind == "panels":
+    if b.choice.kind in OWN:
         _blocked(b, places, types, strides, label, rows)
     elif b.choice.kind == "blas":
         b.choice.check(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
-from . import blocked, panels, tile
+from . import blocked, dots, panels, tile
 from .finish import Words
 from .function import ITEM, LANES
 
@@ -61,21 +62,31 @@ def product(
         sizes: rows and columns of C, and terms.
         scratch: `blocks.scratch` bytes.
         finish: what follows on each tile, whose result is then not C: C holds sums between blocks of terms.
+
+    Raises:
+        CannotLower: the product cannot be cut so.
     """
     x, y, z = operands
     m, n, k = sizes
     height, width, terms = blocks.tile
+    a = "terms" if x.column == 1 or at_most_one(k) else "lanes"
+    c = "lanes" if y.column == 1 or at_most_one(n) else "terms"
+    direct = blocked.PACKED
+    if not blocks.packed:
+        direct = blocked.COLUMNS if y.column == 1 else blocked.DOTS
+        if direct == blocked.DOTS and (x.column != 1 or y.row != 1):
+            raise CannotLower("a product of few rows reads operands that do not lie side by side")
     numbers: dict[str, int | Count | Place | KernelAddress] = {
         "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
-        "pack_a": _pack(b, height, "terms" if x.column == 1 or at_most_one(k) else "lanes"),
-        "pack_b": _pack(b, width, "lanes" if y.column == 1 or at_most_one(n) else "terms"),
-        "tile": _tile(b, height, width // LANES),
+        "pack_a": 0 if direct == blocked.DOTS else _pack(b, height, a),
+        "pack_b": 0 if direct else _pack(b, width, c),
+        "tile": _tile(b, height, width, direct),
         "finish": 0 if finish is None else finish[0],
         "m": m, "n": n, "k": k,
         "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
         "batch": batch, "sa": ITEM * x.each, "sb": ITEM * y.each, "sc": ITEM * z.each, "add": int(add),
         "mr": height, "nr": width, "kc": terms, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
-        "alone": int(blocks.apart), "direct": 0,
+        "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
     }  # fmt: skip
     words = [numbers[name] for name in blocked.WORDS]
@@ -106,8 +117,18 @@ def _pack(b: Steps, width: int, order: str) -> KernelAddress:
     return KernelAddress(name)
 
 
-def _tile(b: Steps, rows: int, vectors: int) -> KernelAddress:
-    name = f"tile_{rows}x{LANES * vectors}"
-    if name not in b.kernels:
-        b.kernels[name] = tile.tile(name, rows, vectors, packed=True)
+#: by how operands are read
+_STEMS = {blocked.PACKED: "tile", blocked.COLUMNS: "tile_columns", blocked.DOTS: "tile_dots"}
+
+
+def _tile(b: Steps, rows: int, width: int, direct: int) -> KernelAddress:
+    name = f"{_STEMS[direct]}_{rows}x{width}"
+    if name in b.kernels:
+        return KernelAddress(name)
+    if direct != blocked.DOTS:
+        b.kernels[name] = tile.tile(name, rows, width // LANES, direct == blocked.PACKED)
+    elif rows in dots.ROWS and width == dots.STRIP:
+        b.kernels[name] = dots.dots(name, rows)
+    else:
+        raise CannotLower(f"there are no tiles of {rows} x {width} dot products")
     return KernelAddress(name)

@@ -21,9 +21,7 @@ ARGUMENTS = (
     "%a: !llvm.ptr, %b: !llvm.ptr, %term: i64, %terms: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
     "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64, %side: i64"
 )
-TYPES = (
-    "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr, i64, i64"
-)
+TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64"
 
 #: of what follows: its words, the tile (rows of `nr` elements), its first position, how many rows and columns
 FINISH_TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"

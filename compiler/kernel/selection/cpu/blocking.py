@@ -12,8 +12,13 @@ from math import ceil
 
 from gflow.compiler.targets.processors import Processor
 
-from ...blocks import ITEM, PADDED, Blocks, Problem
+from ...blocks import ITEM, LANES, PADDED, Blocks, Problem
+from ...contest import Contest
 
+#: rows of which there are so few that B is read where it lies
+FEW_ROWS = 16
+#: columns that are made of dot products at a time
+STRIP = 64
 #: shares that each thread gets at least, where there are rows and columns enough
 _SHARES = 4
 #: tiles that a block of rows has at least: each reads all of a block of columns
@@ -32,11 +37,36 @@ def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
     )
 
 
+def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
+    """The best way to cut a product whose operands lie so. Of few rows, nothing of B is packed."""
+    if contest.product.rows <= FEW_ROWS and (contest.b == "lanes" or contest.a == "terms"):
+        return rows_of(p, contest.product, threads, contest.b)
+    return blocks_of(p, contest.product, threads)
+
+
+@cache
+def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Blocks:
+    """How a product of few rows is cut. columns: of B, "lanes" where they are side by side, else "terms"."""
+    m, n, k = product.rows, product.columns, product.terms
+    if columns == "terms":
+        height, width, terms = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
+    else:
+        height, width = p.tiles[0][0], LANES * p.tiles[0][1]
+        terms = _alike(k, p.terms, PADDED)
+    apart = product.batch > 1 and product.batch >= threads
+    shares = 1 if apart else threads * _SHARES
+    across = _alike(n, max(width, ceil(n / shares / width) * width), width)
+    down, whole = ceil(m / height) * height, ceil(n / width) * width
+    return Blocks((height, width, terms), down, whole, across, apart, packed=False)
+
+
 @cache
 def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
     """Whether the model takes our own product to be faster than the library's."""
     if product.rows * product.columns * product.terms < _FEW:
         return False
+    if product.rows <= FEW_ROWS:  # the library reads B once, too, but calls and packing take longer
+        return True
     own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
     thin = 1 + _THIN * (1 / product.rows + 1 / product.columns)
     return own > p.library / thin

@@ -24,7 +24,7 @@ from ...description import Kernel, describe
 from ...tiles import tiles_of
 from ..choice import Choice, blocked
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
-from .blocking import blocks_of, own_is_faster
+from .blocking import blocks_of, cut, own_is_faster
 from .loops import loops_of
 from .patches import kind_of_patches, patches_of, product_of
 from .rows import MOST_PIECES, Rows, granule_of
@@ -251,7 +251,10 @@ class Chooser:
             own = self.won.get(contest)
             if not (own_is_faster(p, product, self.threads) if own is None else own):
                 return None
-        return blocked(kind, blocks_of(p, product, self.threads), self.threads)
+        if kind == "patches":
+            return blocked(kind, blocks_of(p, product, self.threads), self.threads)
+        made = cut(p, contest, self.threads)
+        return blocked(kind if made.packed else "rows", made, self.threads)
 
     def _product_kind(self, z: TensorType, strides: Sequence[tuple[int, ...]]) -> str:
         if not self.blas or z.dtype not in BLAS_DTYPES:
