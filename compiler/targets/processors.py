@@ -24,6 +24,7 @@ class Processor:
     Attributes:
         name: the level.
         tiles: rows and vectors (of 16 float32) of register tiles, the fastest first.
+        wide: the most vectors of a row of a tile.
         terms: products that one tile sums before it writes its sums, at most.
         near: bytes of a core's second-level cache.
         block: bytes of packed columns that threads share.
@@ -33,6 +34,7 @@ class Processor:
 
     name: str
     tiles: tuple[tuple[int, int], ...]
+    wide: int
     terms: int
     near: int
     block: int
@@ -44,8 +46,8 @@ class Processor:
 PROCESSORS = {
     p.name: p
     for p in (
-        Processor("x86-64-v4", ((8, 3), (12, 2), (6, 4)), 2048, 1 << 20, 4 << 20, 24.0, 0.7),
-        Processor("x86-64-v3", ((6, 1),), 1024, 512 << 10, 4 << 20, 12.0, 0.85),
+        Processor("x86-64-v4", ((8, 3), (12, 2), (6, 4)), 8, 2048, 1 << 20, 4 << 20, 24.0, 0.7),
+        Processor("x86-64-v3", ((6, 1),), 1, 1024, 512 << 10, 4 << 20, 12.0, 0.85),
     )
 }
 

@@ -118,7 +118,7 @@ class Choice(_Chosen):
         (height, width, terms), (rows, columns, across) = self.tile, self.block
         vectors = width // LANES
         most = _MOST_STRIP if self.kind == "rows" else _MOST_SUMS
-        sound = width % LANES == 0 and height * vectors <= most and vectors <= 4
+        sound = width % LANES == 0 and height * vectors <= most and vectors <= 8
         self.check(sound and rows % height == columns % width == across % width == 0, what)
         apart, packed = self.batch == "apart", self.kind != "rows"
         return Blocks((height, width, terms), rows, columns, across, apart, packed)

@@ -11,6 +11,9 @@ from gflow.compiler.kernel.selection.cpu.blocking import STRIP
 from .function import ITEM, LANES, VECTOR
 from .tile import ARGUMENTS, Tile
 
+#: columns side by side that are few
+_FEW = 4
+
 #: rows of a strip
 ROWS = (1, 2, 4, 8)
 
@@ -38,6 +41,8 @@ class _Dots(Tile):
 
     def _columns(self, j: str) -> None:
         last = self.sub("%columns", 1)
+        # what comes next, where few columns go on side by side: else the processor fetches along each by itself
+        ahead = self.mul("%term", self.beside)
         columns = [
             self.at("%b", self.mul(self.at_most(self.add(j, c), last), "%term"))
             for c in range(self.beside)
@@ -48,7 +53,10 @@ class _Dots(Tile):
             a = [self.load(self.at(line, offset), mask) for line in self.lines]
             made = []
             for c, column in enumerate(columns):
-                b = self.load(self.at(column, offset), mask)
+                at = self.at(column, offset)
+                b = self.load(at, mask)
+                if self.beside <= _FEW:
+                    self.prefetch(self.at(at, ahead))
                 for i in range(self.rows):
                     total = sums[c * self.rows + i]
                     made.append(self(f"math.fma {a[i]}, {b}, {total} : {VECTOR}"))

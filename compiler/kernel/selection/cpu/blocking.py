@@ -17,6 +17,8 @@ from ...contest import Contest
 
 #: rows of which there are so few that B is read where it lies
 FEW_ROWS = 16
+#: rows and vectors of columns of their tiles, where B is read with its columns side by side
+_FLAT = ((1, 8), (2, 8), (4, 6), (8, 3))
 #: columns that are made of dot products at a time
 STRIP = 64
 #: shares that each thread gets at least, where there are rows and columns enough
@@ -51,7 +53,8 @@ def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Block
     if columns == "terms":
         height, width, terms = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
     else:
-        height, width = p.tiles[0][0], LANES * p.tiles[0][1]
+        height, vectors = next(tile for tile in _FLAT if tile[0] >= min(m, _FLAT[-1][0]))
+        width = LANES * min(vectors, p.wide)
         terms = _alike(k, p.terms, PADDED)
     apart = product.batch > 1 and product.batch >= threads
     shares = 1 if apart else threads * _SHARES
