@@ -66,11 +66,16 @@ def read_body(function: func.FuncOp) -> Body:
     types: list[TensorType] = []
     producer: list[int] = []
     number: dict[ir.Value, int] = {}
+    checked: dict[ir.Type, TensorType] = {}  # there are far fewer types than values
 
     def add(value: ir.Value, owner: int) -> int:
         number[value] = len(values)
         values.append(value)
-        types.append(_type(value))
+        given = value.type
+        ty = checked.get(given)
+        if ty is None:
+            ty = checked[given] = _type(value)
+        types.append(ty)
         producer.append(owner)
         return len(values) - 1
 

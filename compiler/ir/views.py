@@ -7,6 +7,7 @@ needs to know where a value lives (copies, memory planning, code generation) ask
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
 
 #: on a concatenation or a copy: what it reads is written into its result, so it does nothing itself
 IN_PLACE = "gflow.in_place"
+
+
+#: a program has far fewer shapes than values
+_dense = lru_cache(4096)(row_major_strides)
 
 
 class Layout(NamedTuple):
@@ -112,7 +117,7 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
         if "gflow.strides" in given:
             out.append(_strides(given["gflow.strides"], body.types[v], function))
         else:
-            out.append(row_major_strides(body.types[v].shape))
+            out.append(_dense(body.types[v].shape))
     return out
 
 
@@ -170,7 +175,7 @@ def layouts(
                 found[r] = parts[r]
             elif found[r] is None:
                 there = own[written[r]] if r in written else None
-                found[r] = Layout(r, 0, there or row_major_strides(body.types[r].shape))
+                found[r] = Layout(r, 0, there or _dense(body.types[r].shape))
     return found  # type: ignore[return-value]
 
 

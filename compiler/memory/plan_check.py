@@ -10,16 +10,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
-from gflow.dialects.marks import kind_of, launch_of
+from gflow.dialects.marks import LAUNCH, kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, is_view, layouts
-from .in_place import reads_where_it_writes
 from .layouts import readable, writable
-from .liveness import ALIGN, last_uses
+from .liveness import ALIGN, TakesOver, last_uses
 from .places import PlanPlace, given_addresses, places_of
 from .results import in_order, owners
 from .spans import Together
@@ -61,8 +60,9 @@ def problems(function: func.FuncOp) -> Iterator[Problem]:
                 yield f"lies in {place}, and what it is a part of in {whole}", o.op
             places[r] = place
     yield from _layouts(body, at, places, making)
-    yield from _arena(body, at, places, size)
-    yield from _returned(body, at, places, aliases(function, body))
+    may = TakesOver()
+    yield from _arena(body, at, places, size, may)
+    yield from _returned(body, at, places, aliases(function, body), may)
     yield from _launches(body, at, places)
 
 
@@ -91,7 +91,7 @@ def _layouts(
 
 
 def _arena(
-    body: Body, at: list[Layout], places: dict[int, PlanPlace], size: int
+    body: Body, at: list[Layout], places: dict[int, PlanPlace], size: int, may: TakesOver
 ) -> Iterator[Problem]:
     """Values in the arena lie within it, and on none that is needed still."""
     last = last_uses(body, at)
@@ -111,7 +111,7 @@ def _arena(
             after = bisect_left(live, high, key=lambda entry: entry[0])
             taken = live[first:after]
             for _, _, old in taken:
-                if old != whole and not _may_take_over(body, at, o, n, old, last, places):
+                if old != whole and not _may_take_over(body, at, o, n, old, last, places, may):
                     yield _overlap(body, o, n, old), o.op
             live[first:after] = [(low, high, whole)]
             dies = max(last.get(whole, o.index), body.producer[whole])
@@ -147,6 +147,7 @@ def _may_take_over(
     old: int,
     last: dict[int, int],
     places: dict[int, PlanPlace],
+    may: TakesOver,
 ) -> bool:
     """Whether result `n` of `o` may lie where `old` does, which is live when `o` runs."""
     r = o.results[n]
@@ -156,7 +157,7 @@ def _may_take_over(
     v = o.operands[reads[0]]
     same = places[old] == places[r] and body.types[old].nbytes == body.types[r].nbytes
     whole = body.types[v].numel == body.types[old].numel and in_order(at[v], body.types[v].shape)
-    return same and whole and reads_where_it_writes(o.op, reads[0], n)
+    return same and whole and may(o, reads[0], n)
 
 
 def _overlap(body: Body, o: Op, n: int, old: int) -> str:
@@ -172,6 +173,7 @@ def _returned(
     at: list[Layout],
     places: dict[int, PlanPlace],
     target: list[int | None],
+    may: TakesOver,
 ) -> Iterator[Problem]:
     """Returned values are where the caller looks; no old value is read after its update."""
     due: dict[int, tuple[str, int]] = {}
@@ -196,18 +198,17 @@ def _returned(
             continue
         argument = body.arguments[number]
         for i in readers.get(argument, ()):
-            if i > o.index or (i == o.index and not _in_place(at, o, v, argument)):
+            if i > o.index or (i == o.index and not _in_place(at, o, v, argument, may)):
                 yield f"reads argument {number} after gflow.{o.name} updated it", body.ops[i].op
 
 
-def _in_place(at: list[Layout], o: Op, value: int, argument: int) -> bool:
+def _in_place(at: list[Layout], o: Op, value: int, argument: int, may: TakesOver) -> bool:
     """Whether an op that reads the argument it updates does so only where it writes, in one order."""
     reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
     if o.name == ENGINE:  # has read all when it writes
         return True
     return o.name == "fused" and all(
-        o.operands[n] == argument and reads_where_it_writes(o.op, n, o.results.index(value))
-        for n in reads
+        o.operands[n] == argument and may(o, n, o.results.index(value)) for n in reads
     )
 
 
@@ -215,6 +216,8 @@ def _launches(body: Body, at: list[Layout], places: dict[int, PlanPlace]) -> Ite
     """Ops of one `gflow.launch` stand together, and none reads or writes what another one writes. On a processor they
     update arguments alone."""
     done: set[int] = set()
+    if not any(LAUNCH in o.op.attributes for o in body.ops):
+        return
     where = given_addresses(body) | {v: place.address for v, place in places.items()}
     for launch, group in groupby(body.ops, key=lambda o: launch_of(o.op)):
         if launch is None:

@@ -29,7 +29,8 @@ def address(value: int, body: Body, at: Sequence[Layout], places: dict[int, Plac
     """The address of a value's first element. places: by values that are no views."""
     layout = at[value]
     base = places[layout.base]
-    return base._replace(offset=base.offset + layout.offset * body.types[value].itemsize)
+    offset = base.offset + layout.offset * body.types[value].itemsize
+    return Place(base.space, base.index, offset)
 
 
 def span_of(value: int, body: Body, at: Sequence[Layout], places: dict[int, Place]) -> Span:

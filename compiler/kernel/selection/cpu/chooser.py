@@ -15,7 +15,7 @@ from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_st
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
-from ....ir.ssa import Op
+from ....ir.ssa import Op, fused_kind
 from ....memory.liveness import Lives
 from ...blocks import Problem
 from ...contest import Contest
@@ -62,6 +62,8 @@ class Chooser:
         root = root_of(o.op) if o.name == "fused" else None
         if root is not None:
             return self._contraction(o, root)
+        if fused_kind(o.op) == "pointwise" and not self._is_complex(o):
+            return KERNEL  # no scratch
         if o.name == "fused":
             k = self._describe(o)
             if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
@@ -78,6 +80,10 @@ class Chooser:
         return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH
 
     # -- kernels
+
+    def _is_complex(self, o: Op) -> bool:
+        types = self.lives.body.types
+        return any(types[v].dtype in COMPLEX for v in (*o.operands, *o.results))
 
     def _describe(self, o: Op) -> Kernel:
         at = self.lives.at
