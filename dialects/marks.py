@@ -48,7 +48,7 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "scratch": Attr("i64", "bytes that it needs while it runs"),
     "tile": Attr(
         "i64[]",
-        "of a product: rows, columns and terms of the tile that a program holds, or a processor's registers",
+        "of a product: M, N and K of the tile that a program holds, or a processor's registers",
     ),
     "block": Attr(
         "i64[]",
@@ -67,7 +67,7 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "str", "how operands come: addresses or TMA", choices=("pointers", "descriptors")
     ),
     "persistent": Attr("i64", "programs that walk over all tiles; 0: one program a tile"),
-    "split_k": Attr("i64", "parts of a product's terms, added up by a second launch"),
+    "split_k": Attr("i64", "parts that K of a product is split into, added up by a second launch"),
     "pieces": Attr(
         "i64", "programs that share each reduction, whose results a second launch combines"
     ),
@@ -216,7 +216,7 @@ def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]
             what = "powers of two" if powers else "positive"
             yield f"{name} must be {what}, found {attribute[name]}"
     if len(values.get("tile", (0, 0, 0))) != 3:
-        yield f"tile must be rows, columns and terms, found {attribute['tile']}"
+        yield f"tile must be M, N and K, found {attribute['tile']}"
     if not 1 <= values.get("warps", 1) <= 32:
         yield f"warps must be 1 to 32, found {attribute['warps']}"
 

@@ -64,7 +64,9 @@ def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
         columns: of the product.
         root: the number of the product's result among the kernel's operands.
     """
-    if k.reduced or varies(columns) or any(n.op in ("reduce", "partial_sums") for n in k.nodes):
+    if not k.sizes or k.reduced or varies(columns):
+        return None
+    if any(n.op in ("reduce", "partial_sums") for n in k.nodes):
         return None
     sizes, at = list(k.sizes), len(k.sizes)
     left, inner = columns, 0  # columns that dimensions from `at` on do not cover yet

@@ -26,7 +26,7 @@ func.func @unknown(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
 
 // -----
 
-// CHECK: 'gflow.kernel' kind must be one of none, region, product
+// CHECK: 'gflow.kernel' kind must be one of none, region, merged, product
 func.func @unknown_kind(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %0 = "gflow.matmul"(%x, %x) {gflow.kernel = {kind = "magic"}} : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   return %0 : tensor<8x8xf32>

@@ -1,13 +1,13 @@
 // RUN: %gflow-opt %s --pipeline-for=cuda:90 --emit=triton --target=cuda:90 | FileCheck %s
 
-// Channels last: taps and channels are the terms, input positions outside of the image give 0. The weight has its
+// Channels last: K walks over taps and channels, input positions outside of the image give 0. The weight has its
 // channels side by side already.
 
 // CHECK:     @forward for cuda:90: 1 steps, 1 kernels
 // CHECK:     def convolution_2d_maximum_
 // CHECK:       blocks = tl.cdiv(C, BLOCK_K)
 // CHECK:       for step in range(0, K0 * K1 * blocks):
-// CHECK:         c = step % blocks * BLOCK_K + terms
+// CHECK:         c = step % blocks * BLOCK_K + offs_k
 // CHECK:         k1 = step // blocks % K1
 // CHECK:         u0 = h0 + k0
 // CHECK:         inside = (u0 >= 0) & (u0 < x_size0) & (u1 >= 0) & (u1 < x_size1)

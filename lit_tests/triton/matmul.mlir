@@ -13,11 +13,11 @@
 // CHECK-NEXT:  stride = tl.num_programs(0)
 // CHECK:     for program in tl.range(tl.program_id(0), last, stride, flatten=PERSISTENT > 0):
 // CHECK:       band = program // (GROUP_M * tiles_n) * GROUP_M
-// CHECK:       a_at = a + (a_rows * a_m)[:, None] + terms[None, :]
-// CHECK:       b_at = b + terms[:, None] + (b_cols * b_n)[None, :]
+// CHECK:       a_at = a + (a_rows * a_m)[:, None] + offs_k[None, :]
+// CHECK:       b_at = b + offs_k[:, None] + (b_cols * b_n)[None, :]
 // CHECK:       for step in range(0, tl.cdiv(K, BLOCK_K)):
 // CHECK:         y = tl.trans(b_desc.load([tile_n * BLOCK_N, k]))
-// CHECK:         elif TERMS_MULTIPLE % BLOCK_K == 0:
+// CHECK:         elif K_MULTIPLE % BLOCK_K == 0:
 // CHECK-NEXT:      x = tl.load(a_at + k)
 // CHECK-NEXT:      y = tl.load(b_at + k)
 // CHECK:         acc = tl.dot(x, y, acc)

@@ -1,6 +1,6 @@
 // RUN: %gflow-opt %s --pipeline-for=cuda --emit=triton --target=cuda:80 | FileCheck %s
 
-// Few rows and columns, many terms: partial sums in scratch, which a second kernel adds up in order.
+// Few rows and columns, a long K: partial sums in scratch, which a second kernel adds up in order.
 
 // CHECK:     @weight_grad for cuda:80: 2 steps, 2 kernels
 // CHECK:     matmul_partial_{{.*}}M=32, N=64, K=65536

@@ -7,7 +7,7 @@ depthwise       depthwise convolutions, one output channel for each input channe
 epilogue        what follows a contraction in one fused op, computed on the tile of its result that a program
                 holds
 main_loop       the frame of every contraction: programs in an order that the second-level cache likes, a loop
-                over the terms, what follows on the tile, and a second kernel where the terms are split
+                over K (the summed dimension), what follows on the tile, and a second kernel where K is split
 matmul          matrix products as kernels: any strides, any number of batch dimensions, what follows on the
                 tile
 operand_copies  copies of operands that lie badly, made before the kernel that reads them

@@ -201,7 +201,7 @@ class _Convolution:
             k = p.number("K", g.cg * g.taps)
             count = f"tl.cdiv({k}, BLOCK_K)"
             load = [
-                "t = step * BLOCK_K + terms", f"c = t % {c}", *self.walk.taps(f"t // {c}", names),
+                "t = step * BLOCK_K + offs_k", f"c = t % {c}", *self.walk.taps(f"t // {c}", names),
                 *self.walk.inside("[:, None]", "[None, :]"),
                 f"inside = {and_masks('(t < ' + k + ')[None, :]', self.walk.bounds())}",
                 f"x = tl.load({addresses(a, 'a_rows', self.walk.tap_at(xs, term('c', x_c)), '')}"
@@ -221,9 +221,9 @@ class _Convolution:
             inside = self.walk.inside("", "")
             near = "inside[:, None]" if inside else None
             load = [
-                "c = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", names),
+                "c = step % blocks * BLOCK_K + offs_k", *self.walk.taps("step // blocks", names),
                 *inside, *([f"inside = {self.walk.bounds()}"] if inside else []),
-                "if TERMS_MULTIPLE % BLOCK_K == 0:",
+                "if K_MULTIPLE % BLOCK_K == 0:",
                 f"    x = tl.load({x_at}{masked(near)})",
                 f"    y = tl.load({y_at}{masked(w_mask)})",
                 "else:",
@@ -357,9 +357,9 @@ class _Convolution:
         x_at = addresses(base, rows_text, term("o", y_c), "(BLOCK_M, BLOCK_K)")
         y_at = addresses(w_base, term("o", w_o), "b_cols", "(BLOCK_K, BLOCK_N)")
         load = [
-            "o = step % blocks * BLOCK_K + terms", *self.walk.taps("step // blocks", taps, "m"), *load,
+            "o = step % blocks * BLOCK_K + offs_k", *self.walk.taps("step // blocks", taps, "m"), *load,
             f"inside = {' & '.join(near)}",
-            "if TERMS_MULTIPLE % BLOCK_K == 0:",
+            "if K_MULTIPLE % BLOCK_K == 0:",
             f"    x = tl.load({x_at}{masked('inside[:, None]')})",
             f"    y = tl.load({y_at}{masked(w_mask)})",
             "else:",
@@ -423,7 +423,7 @@ class _Convolution:
         setup += [f"a += {group_y}"] if group_y else []
         setup += [f"b += {group_x}"] if group_x else []
         load = [
-            "t = step * BLOCK_K + terms", *self.walk.unravel("t", g.outputs, "y"), *self.walk.starts("y"),
+            "t = step * BLOCK_K + offs_k", *self.walk.unravel("t", g.outputs, "y"), *self.walk.starts("y"),
         ]  # fmt: skip
         image_x = "image.to(tl.int64)" if x.extent >= WIDE else "image"
         image_y = "image.to(tl.int64)" if y.extent >= WIDE else "image"

@@ -1,5 +1,5 @@
-"""The frame of every contraction: programs in an order that the second-level cache likes, a loop over the
-terms, what follows on the tile, and a second kernel where the terms are split.
+"""The frame of every contraction: programs in an order that the second-level cache likes, a loop over
+K (the summed dimension), what follows on the tile, and a second kernel where K is split.
 
     tile of the result ← rows, cols          program_id(0), program_id(1) for the split
     acc = sum of tl.dot(x, y)                 the loop; its loads are the caller's
@@ -20,7 +20,7 @@ from gflow.compiler.kernel.selection.gpu.contraction import (
     with_following,
 )
 from gflow.compiler.kernel.selection.gpu.epilogue import stored
-from gflow.compiler.kernel.selection.gpu.tiles import Problem, neighbours, whole_terms
+from gflow.compiler.kernel.selection.gpu.tiles import Problem, divisor_of_k, neighbours
 from gflow.compiler.kernel.selection.gpu.tiles import Tile as Chosen
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.types import TensorType, row_major_strides
@@ -44,11 +44,11 @@ class Frame:
     axes: where an element of the result lies, by `row`, `col` and what `columns` and `setup` define.
     masks: of the rows and of the columns, as in `output_tile.Tile`.
     columns: lines that define what varies across a tile; they are written again for a part of its columns.
-    setup: lines after `rows`, `terms` (positions along K) and `columns`, before the loop.
+    setup: lines after `rows`, `offs_k` (positions along K) and `columns`, before the loop.
     before: lines in front of those that find the tile. count: how many steps the loop has, as an expression.
     load: lines of one `step` that define the blocks `x` and `y`.
     cols_tiles: how many tiles lie side by side, if not cdiv(cols, BLOCK_N).
-    constants: values that are `tl.constexpr` in the text. TERMS_MULTIPLE, a divisor of K, is added to them.
+    constants: values that are `tl.constexpr` in the text. K_MULTIPLE, a divisor of K, is added to them.
     without_divisibility: sizes for which Triton is not told that they are multiples of 16, since no address
         depends on them.
     descriptors: the constant that switches loads to TMA: DESCRIPTORS, or PERSISTENT, the number of programs that walk
@@ -81,7 +81,7 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
     """Add the launches of a contraction. reserved: bytes of scratch that are taken."""
     tile = tile_of(choice)
     splits = choice.split_k
-    choice.check(splits >= 1, "splits the terms into none")
+    choice.check(splits >= 1, "splits K into none")
     choice.check(
         f.problem.kind == "sums" or min(choice.tile) >= 16, "has a tile below 16 x 16 x 16"
     )
@@ -150,7 +150,7 @@ def _launch(b: Builder, f: Frame, epilogue: Epilogue, splits: int, chosen: Chose
     )
     b.way(precise=True)  # the tile
     tiles = [chosen, *neighbours(chosen, model, b.target)]
-    constants = {**f.constants, "TERMS_MULTIPLE": whole_terms(p, tiles[0])}
+    constants = {**f.constants, "K_MULTIPLE": divisor_of_k(p, tiles[0])}
     configs = []
     for t in tiles:
         more = {"GROUP_M": 8}
@@ -196,7 +196,7 @@ def _place(f: Frame) -> list[str]:
         "tile_m = band + program % (GROUP_M * tiles_n) % height",
         "tile_n = program % (GROUP_M * tiles_n) // height",
         "rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)",
-        "terms = tl.arange(0, BLOCK_K)",
+        "offs_k = tl.arange(0, BLOCK_K)",
     ]
 
 

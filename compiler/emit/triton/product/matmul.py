@@ -90,8 +90,8 @@ def product(
         setup.append("b_cols = tl.minimum(cols, N - 1)")
         y_cols = "b_cols"
     setup += [f"{base} += {total(at)}" for base, at in ((a, x_at), (w, y_at)) if at]
-    x_left, x_right = term(wide(x_rows, x_wide), am), term(wide("terms", x_wide), ak)
-    y_left, y_right = term(wide("terms", y_wide), bk), term(wide(y_cols, y_wide), bn)
+    x_left, x_right = term(wide(x_rows, x_wide), am), term(wide("offs_k", x_wide), ak)
+    y_left, y_right = term(wide("offs_k", y_wide), bk), term(wide(y_cols, y_wide), bn)
     setup += [
         f"a_at = {addresses(a, x_left, x_right, '(BLOCK_M, BLOCK_K)')}",
         f"b_at = {addresses(w, y_left, y_right, '(BLOCK_K, BLOCK_N)')}",
@@ -116,12 +116,12 @@ def product(
         for far, s in ((x_wide, ak), (y_wide, bk))
     )
     load += [
-        f"{'elif' if way else 'if'} TERMS_MULTIPLE % BLOCK_K == 0:",
+        f"{'elif' if way else 'if'} K_MULTIPLE % BLOCK_K == 0:",
         f"    x = tl.load(a_at{x_step}{_masked(x_mask)})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask)})",
         "else:",
-        f"    x = tl.load(a_at{x_step}{_masked(x_mask, '(terms < K - k)[None, :]')})",
-        f"    y = tl.load(b_at{y_step}{_masked(y_mask, '(terms < K - k)[:, None]')})",
+        f"    x = tl.load(a_at{x_step}{_masked(x_mask, '(offs_k < K - k)[None, :]')})",
+        f"    y = tl.load(b_at{y_step}{_masked(y_mask, '(offs_k < K - k)[:, None]')})",
     ]
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
@@ -166,7 +166,7 @@ def _axes(count: int, m: int, n: int) -> tuple[Axis, ...]:
 def _batches(
     params: Parameters, dims: Sequence[int], xs: Sequence[int], ys: Sequence[int]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Lines that find a program's matrices, and the terms of the offsets of both operands'."""
+    """Lines that find a program's matrices, and what each batch dimension adds to the offsets of both operands."""
     lines: list[str] = []
     x_at: list[str] = []
     y_at: list[str] = []

@@ -78,7 +78,7 @@ def total(
 
 
 def zero(b: Builder, o: Op, epilogue: Epilogue) -> None:
-    """Sums without terms: what follows, of zeros."""
+    """Products with K = 0: what follows, of zeros."""
     (r,) = o.results
     ty = b.body.types[r]
     params = Parameters()

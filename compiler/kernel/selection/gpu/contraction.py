@@ -30,7 +30,7 @@ SUMS = {
 }  # fmt: skip
 
 
-#: of what computes sums without terms
+#: of what computes products with K = 0
 ZERO = [TritonConfig({"BLOCK": 512}, 4, 2)]
 
 
@@ -135,7 +135,7 @@ def choose_product(
 
 
 def partial_sums(result: TensorType, dtype: str) -> TensorType:
-    """What a part of a product's terms adds up to. dtype: of the operands."""
+    """The sum over a part of K. dtype: of the operands."""
     kind = SUMS[dtype]
     return TensorType(result.shape, kind if kind in ("f32", "f64") else "i64")
 

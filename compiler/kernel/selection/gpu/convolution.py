@@ -23,7 +23,7 @@ from .tiles import Problem
 
 _DTYPES = ("f16", "bf16", "f32", "f64")
 
-#: channels from which on the terms are taken tap by tap; with fewer a block has several taps
+#: channels from which on K is walked tap by tap; with fewer a block has several taps
 _FEW_CHANNELS = 16
 #: the same of a weight gradient's columns
 _FEW_COLUMNS = 32

@@ -81,7 +81,7 @@ class Product:
     def way(self, target: Target) -> Literal["", "DESCRIPTORS", "PERSISTENT"]:
         """The constant of the kernel with which tiles may come by descriptors; "" if they cannot."""
         x, y = self.x, self.y
-        # tensor cores take tf32 only with neighbouring terms side by side
+        # tensor cores take tf32 only with neighbours along K side by side
         upright = self.problem.item == 2 or (x.cols == 1 and y.rows == 1)
         able = self.problem.kind == "cores" and target.has(TMA)
         if self.gather or not (upright and x.even and y.even and able):

@@ -22,7 +22,7 @@ _MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6
 
 @dataclass(frozen=True)
 class Tile:
-    """m, n: of the result. k: terms at a time.
+    """m, n: of the result. k: of K, at a time.
 
     parts: in how many pieces what follows is computed. descriptors: by how many programs, each with a share of all
     tiles (or with one, where they aren't walked), whose loads go by descriptors; 0 by pointers, one tile each.
@@ -59,8 +59,8 @@ _SUMS = (Tile(16, 16, 16, 4, 2), Tile(4, 16, 64, 4, 2), Tile(16, 4, 64, 4, 2))
 _ROW = (Tile(1, 16, 256, 4, 2), Tile(1, 64, 64, 4, 2), Tile(1, 4, 1024, 4, 2))
 _COLUMN = (Tile(16, 1, 256, 4, 2), Tile(64, 1, 64, 4, 2), Tile(4, 1, 1024, 4, 2))
 
-#: terms that the last split of a product has, at least
-_SPLIT_TERMS = 256
+#: how much of K each part of a split product has, at least
+_LEAST_SPLIT = 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -69,7 +69,7 @@ class Problem:
     """A product: sizes, how many of them, bytes of an element of the operands.
 
     gather: the operands are loaded element by element. heavy: finding them, or what follows, takes much text.
-    run: terms that a block may span, if not all: a convolution's channels.
+    run: how much of K a block may span, if not all: a convolution's channels.
     kind: "cores", "single", "double" or "sums": what computes it. bytes: of all tensors that are read and written;
     0 if nothing but the product counts. live: words that what follows has in registers for each of its elements.
     stored: bytes of an element of the result. descriptors: as of a contraction's frame. ragged: other loads than by
@@ -216,13 +216,13 @@ def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     """How long a product takes in such tiles, each split so often."""
     d = target.device
     steps = p.k // p.span * cdiv(p.span, t.k)
-    terms = cdiv(steps, splits) * t.k
+    k = cdiv(steps, splits) * t.k
     tiles = cdiv(p.m, t.m) * cdiv(p.n, t.n) * p.batch * splits
     rate = _rates(d, p.item)
     # a smaller tile has less to do while it waits
     effect = min(1.0, 0.5 + t.m * t.n / 32768)
-    arithmetic = 2 * t.m * t.n * terms / (rate[p.kind] * effect)
-    loads = (t.m + t.n) * terms * p.item / d.l2_bandwidth
+    arithmetic = 2 * t.m * t.n * k / (rate[p.kind] * effect)
+    loads = (t.m + t.n) * k * p.item / d.l2_bandwidth
     if p.ragged and not t.descriptors:
         loads *= _RAGGED
     at_once = max(1, min(d.shared_memory // max(_shared(t, p.item, d), 1), 48 // t.warps, 4))
@@ -249,8 +249,8 @@ def fastest(p: Problem, target: Target) -> float:
 
 
 def best_splits(p: Problem, target: Target) -> int:
-    """How often to split the terms so that the device is busy."""
-    most = max(1, p.k // _SPLIT_TERMS)
+    """How often to split K so that the device is busy."""
+    most = max(1, p.k // _LEAST_SPLIT)
     tiles = _every(p, target)
     options = [s for s in _SPLITS if s <= most]
     return min(options, key=lambda s: (min(seconds(p, t, s, target) for t in tiles), s))
@@ -290,6 +290,6 @@ def neighbours(choice: Tile, p: Problem, target: Target) -> list[Tile]:
 _OTHER_WAY = 0.6
 
 
-def whole_terms(p: Problem, tile: Tile) -> int:
-    """The tile's block of terms if they divide into such; else 1."""
+def divisor_of_k(p: Problem, tile: Tile) -> int:
+    """The tile's block of K if K divides into such; else 1."""
     return tile.k if p.span % tile.k == 0 else 1
