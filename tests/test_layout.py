@@ -286,3 +286,10 @@ def test_the_docstring_of_a_package_is_its_map() -> None:
             named = {line.strip().split("  ")[0] for line in text.splitlines()}
             missing += [f"{path.relative_to(ROOT)}: {n}" for n in inside if n not in named]
     assert not missing, "say in the package's docstring what these are:\n" + "\n".join(missing)
+
+
+def test_each_script_has_a_line_that_says_what_it_is_for() -> None:
+    text = (ROOT / "scripts/README.md").read_text()
+    scripts = {p.name for p in (ROOT / "scripts").iterdir() if p.suffix in (".py", ".sh")}
+    listed = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert scripts == listed

@@ -27,6 +27,9 @@ from gflow.tracing.data.trace import Trace, unflatten
 
 from .state_dict import state_dict
 
+#: what a saved graph was made with, and the distributions that say its version
+_DISTRIBUTIONS = {"gflow": "gflow-compiler", "torch": "torch", "triton": "triton"}
+
 
 def export(graph: Any, path: Path, target: str | None, key: bytes | None = None) -> None:
     """Write the artifact, signed if there is a key.
@@ -59,7 +62,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
         "name": state.name,
         "training": bool(state.optimizers),
         "target": programs[0].target,
-        "versions": {name: _version(name) for name in ("gflow", "torch", "triton")},
+        "versions": {name: _version(of) for name, of in _DISTRIBUTIONS.items()},
         "programs": described,
         "schedulers": _schedulers(state),
     }
