@@ -67,6 +67,9 @@ def _transformers() -> Iterator[Family]:
 
 def _small(config: Any) -> Any:
     """A configuration with small sizes and no dropout, its parts too."""
+    computed = {
+        k for kind in type(config).__mro__ for k, v in vars(kind).items() if isinstance(v, property)
+    }
     for key, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
             _small(value)
@@ -82,7 +85,7 @@ def _small(config: Any) -> Any:
             ):
                 setattr(config, key, wanted)
     kinds = getattr(config, "layer_types", None)
-    if isinstance(kinds, list):
+    if isinstance(kinds, list) and "layer_types" not in computed:
         config.layer_types = kinds[: getattr(config, "num_hidden_layers", len(kinds))]
     return config
 
