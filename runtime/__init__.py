@@ -15,21 +15,19 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     host_step      what steps that the host runs have in common: calls of PyTorch, collectives
     interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
     loading        a program ready to run, on the device that it is for
-    lr_scheduler   OneFlow's learning rate schedulers that PyTorch does not have, as schedulers of PyTorch
     pipeline       runs a training step in pipeline stages: this rank's actions, with messages to and from others
     micro_batches  runs a training step in several micro-batches
     numbers        conditions on host numbers under which a program holds, as data
     results        output tensors that are used again once the caller has dropped them
-    schedulers     PyTorch's learning rate schedulers as data: by their class's name and state, without pickle
     seeds          where a program's random ops get their seed: PyTorch's default generator, which each call draws
                    from
     sizes          programs whose sizes vary: the numbers that a call's size makes
-    stepped_schedulers  PyTorch's learning rate schedulers with the arguments that OneFlow's have besides
     tensors        PyTorch tensors over memory that the program places
     cpu/           programs for the CPU: kernels by LLVM's JIT, and the table of steps that runs them
     cuda/          programs for CUDA devices: kernels as machine code, launched through the driver
     distributed/   collectives as steps of a program, over the process groups of `torch.distributed`
     engines/       other engines that run parts of a program: imported when they are switched on
+    schedules/     learning rate schedulers: OneFlow's own, and all of them as data in artifacts
     stored/        programs, checkpoints and artifacts as files: written whole, checked whole, trusted only where
                    signed
 """

@@ -20,7 +20,7 @@ import gflow as flow
 from gflow import nn
 from gflow.nn.graph import GraphModule, GraphTensor, Proxy
 from gflow.optim import lr_scheduler as ours
-from gflow.runtime import schedulers
+from gflow.runtime.schedules import data as schedulers
 from gflow.tracing.context import deprecated_spellings
 
 NAMES: dict[str, Any] = json.loads((Path(__file__).parent / "oneflow_names.json").read_text())

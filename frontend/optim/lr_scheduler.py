@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.optim import lr_scheduler as _torch
 
-from gflow.runtime.lr_scheduler import CosineDecayLR, PolynomialLR, WarmUpLR, WarmupLR
-from gflow.runtime.stepped_schedulers import (
+from gflow.runtime.schedules.lr_scheduler import CosineDecayLR, PolynomialLR, WarmUpLR, WarmupLR
+from gflow.runtime.schedules.stepped_schedulers import (
     ChainedScheduler,
     ConstantLR,
     CosineAnnealingLR,

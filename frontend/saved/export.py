@@ -15,10 +15,11 @@ from gflow.call.plan import Plan
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
 from gflow.execution.executor import programs_for
-from gflow.runtime import calls, schedulers
+from gflow.runtime import calls
 from gflow.runtime.cpu import machine
 from gflow.runtime.micro_batches import MicroBatches
 from gflow.runtime.numbers import name_of
+from gflow.runtime.schedules import data as schedulers
 from gflow.runtime.stored import artifact, checkpoint
 from gflow.runtime.stored.bundle import Bundle, write_bundle
 from gflow.tracing.data.guards import Leaf, same

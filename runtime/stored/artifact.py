@@ -39,7 +39,7 @@ from ..interrupts import held
 from ..loading import gpu_for, interpreted, load_program
 from ..micro_batches import MicroBatches, Ready, Split
 from ..numbers import holds
-from ..schedulers import restore
+from ..schedules.data import restore
 from ..seeds import Seeds
 from ..tensors import DTYPES, dtype_named, laid_out
 from . import checkpoint, trust
