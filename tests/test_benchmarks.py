@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import linalg, models, report
+from benchmarks import linalg, models, products, report
 from benchmarks.measure import add_ratios
 from benchmarks.scaling import exponent, exponents
+from gflow.compiler.targets.processors import host_level
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -140,6 +141,21 @@ def test_kernels_through_linalg(tmp_path: Path) -> None:
             assert row["error"] < 1e-6
             assert name == "gflow" or row["compile_ms"]["schedule"] > 0
             assert row["threads"].keys() == {"1", "2"}
+
+
+def test_products(tmp_path: Path) -> None:
+    """Own products beside MKL and oneDNN, at a small size."""
+    if not host_level():
+        pytest.skip("this processor has no vectors that products are made for")
+    path = tmp_path / "out.json"
+    threads = torch.get_num_threads()
+    try:
+        assert products.main(["--quick", "--json", str(path)]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    (row,) = json.loads(path.read_text())["rows"].values()
+    assert row["rates"].keys() == {"own", "MKL", "oneDNN", "peak"}
+    assert row["error"] < 1e-6
 
 
 def test_linalg_takes_kernels_of_rows_only() -> None:

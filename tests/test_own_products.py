@@ -115,6 +115,23 @@ def test_few_rows(isa: str, rows: int, transposed: bool) -> None:
     check(isa, args[:2], lambda x, y: [b("matmul", x, y)], lambda x, y: [x @ y])
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_halves(isa: str, dtype: str) -> None:
+    """They are widened some rows at a time, and rounded once."""
+    case = make(
+        "product", [Arg((500, 60), dtype), Arg((60, 480), dtype)], lambda x, y: [b("matmul", x, y)]
+    )
+    with CONTEXT:
+        pipeline = PIPELINE.format(isa=isa).replace(" blas=false", "")
+        program = compile_module(
+            case.module, CompileOptions(pipeline=pipeline, threads=2, blas=True)
+        )
+    assert 'kind = "panels"' in program.ir
+    (found,) = Executable(program)(case.args)
+    x, y = (a.double() for a in case.args)
+    torch.testing.assert_close(found, (x @ y).to(found.dtype), rtol=2e-2, atol=2e-2)
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks as large products have them, for small ones."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +26,8 @@ from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
 
 if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
+
+_log = logging.getLogger("gflow")
 
 Runner = Callable[[list[torch.Tensor]], Any]
 
@@ -56,6 +60,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher = current()
     gpu = gpu_of(trace)
     options = replace(for_tensors(options or CompileOptions(), gpu), on_phase=watcher.phase)
+    if options.passes.amp and options.target == "cpu":
+        _say_slow()
     if options.race_products and options.target == "cpu":
         options = replace(options, racing=racing())
     watcher.traced(trace)
@@ -92,6 +98,15 @@ def _check_divided(trace: Trace, program: Program) -> None:
                 "the whole of it; use an optimizer that updates elements by themselves (SGD, AdamW, ...), or "
                 "DistributedDataParallel with config.enable_zero()."
             )
+
+
+@functools.cache
+def _say_slow() -> None:
+    """Once a process: what mixed precision is worth on a processor."""
+    _log.warning(
+        "enable_amp() on the CPU saves memory, not time: products of halves are computed in float32 "
+        "(docs/mixed_precision.md)"
+    )
 
 
 def use_groups(mesh: Any) -> None:

@@ -19,7 +19,7 @@ from gflow.dialects.types import TensorType, row_major_strides
 
 from ..program_builder import Builder
 from .epilogue import Epilogue
-from .matmul import matmul, product
+from .matmul import OWN, matmul, product
 
 Contraction = Callable[[Builder, Op, Epilogue | None], None]
 
@@ -70,7 +70,7 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
         or not types[2].numel
         or not inner
         or batched
-        or b.choice.kind != "blas"
+        or b.choice.kind not in ("blas", *OWN)
     ):
         widening(matmul, HALVES)(b, o, epilogue)
         return

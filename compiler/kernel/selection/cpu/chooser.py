@@ -117,9 +117,15 @@ class Chooser:
         wide = result.dtype in HALVES and result.numel > 0
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            return Choice(
-                "blas", own + kernel + sum(_whole(w.nbytes) for w in widened_shapes(types))
-            )
+            a, b, c = widened_shapes(types)
+            scratch = own + kernel + sum(_whole(w.nbytes) for w in (a, b, c))
+            product = Problem(a.shape[0], b.shape[1], a.shape[1])
+            cut = None
+            if not any(map(varies, vars(product).values())):
+                cut = self._blocked("panels", Contest(product, "terms", "lanes"))
+            if cut is None:
+                return Choice("blas", scratch)
+            return replace(cut, scratch=cut.scratch + scratch)
         if wide:  # all of it at once, and what follows after that
             saved = _halves(values, types)
             types = [_float(t) for t in types]
