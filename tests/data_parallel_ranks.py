@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -393,6 +394,30 @@ def checkpoint(rank: int, world: int) -> None:
         flow.save(whole, folder / "whole.safetensors")
         assert len([*(folder / "sharded").iterdir()]) == 2, "the old one is gone"
     dist.barrier()
+
+
+@check
+def compiled_once(rank: int, world: int) -> None:
+    """One rank compiles, the others take what it has made."""
+    import gflow.compiler
+
+    compile_module, calls = gflow.compiler.compile_module, [0]
+
+    def counted(*args: Any) -> Any:
+        calls[0] += 1
+        time.sleep(0.7)  # so that all are there
+        return compile_module(*args)
+
+    gflow.compiler.compile_module = counted
+    try:
+        a = DDP(net())
+        train = graph_of(a, torch.optim.SGD(a.parameters(), 0.3))
+        train(*batch(rank, 0))
+        count = torch.tensor(calls)
+        dist.all_reduce(count)
+        assert int(count) == 1, count
+    finally:
+        gflow.compiler.compile_module = compile_module
 
 
 @check

@@ -16,8 +16,12 @@ from rank_interpreter import Traffic, piece, run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gflow.compiler import CompileOptions, compile_module
+from gflow.compiler.distribution.network import sent
 from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.dialects.mlir import ir
+from gflow.dialects.program import CollectiveStep
 from gflow.lowering import lower
 from gflow.tracing.data.trace import Trace
 
@@ -36,11 +40,11 @@ STAGES = (
 
 
 @contextmanager
-def world(ranks: int) -> Iterator[None]:
+def world(ranks: int, rank: int = 0) -> Iterator[None]:
     """A process group of so many ranks that sends nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=ranks, store=FakeStore())
     try:
         yield
     finally:
@@ -155,3 +159,44 @@ def test_state_is_in_pieces() -> None:
         text = str(lowered(trace, 4, STAGES[stage]))
         header = next(line for line in text.splitlines() if "func.func" in line)
         assert header.split(") -> (")[0].count("gflow.whole") == count, header
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_rank_of_1024_is_planned(stage: int) -> None:
+    """What it keeps is ZeRO's formulas, what it sends their bytes; all ranks have one program."""
+    ranks, made = 1024, []
+    options = CompileOptions(passes=PipelineOptions(zero=stage, zero_min_size=1))
+    for rank in (0, 700):
+        with world(ranks, rank):
+            torch.manual_seed(0)
+            plain = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 1024))
+            model = DistributedDataParallel(plain)
+
+            def build(x: Tensor, t: Tensor, model: Any = model) -> Tensor:
+                loss = (model(x) - t).square().mean()
+                loss.backward()
+                return loss
+
+            x, t = torch.zeros(4, 64), torch.zeros(4, 1024)
+            adamw = torch.optim.AdamW(model.parameters(), 0.01)
+            trace = trace_graph("step", build, (x, t), {}, {"model": model}, [adamw])
+            made.append(compile_module(lower(trace), options))
+    first, other = made
+    assert first.ir == other.ir
+    size = sum(p.numel() for p in plain.parameters())
+    kept = {
+        role: sum(a.type.numel for a in first.arguments if a.role == role and a.type.shape)
+        for role in ("parameter", "optimizer_state")
+    }
+    share = 1 / ranks
+    assert kept["parameter"] == pytest.approx(size * (share if stage == 3 else 1), rel=0.02)
+    assert kept["optimizer_state"] == pytest.approx(2 * size * (share if stage else 1), rel=0.02)
+    collectives = [s for s in first.steps if isinstance(s, CollectiveStep)]
+    nbytes = sum(
+        sent(s.kind, ranks, (s.output if s.kind == "all_gather" else s.input).type.nbytes)
+        for s in collectives
+    )
+    again = plain[2].weight.numel() if stage == 3 else 0  # what the backward reads, too
+    assert nbytes == pytest.approx(4 * (2 * size + again) * (1 - share), rel=0.01)
+    numbers = [s.sequence for s in collectives]
+    assert numbers == sorted(numbers)

@@ -25,14 +25,17 @@ from .simulator import WAIT as WAITED
 NODE, BETWEEN_NODES = "node", "between nodes"
 
 
-def program_events(function: func.FuncOp, device: Device, network: Network) -> list[Event]:
+def program_events(
+    function: func.FuncOp, device: Device, network: Network, mesh: Mesh | None = None
+) -> list[Event]:
     """What a rank does in a call of the function, in order.
 
     Args:
         device: what each rank computes on.
         network: how the ranks are joined.
+        mesh: the numbers of ranks; the function's own without it.
     """
-    mesh = mesh_of(function)
+    mesh = mesh or mesh_of(function)
     found: list[Event] = []
     for view in function.regions[0].blocks[0].operations:
         op = view.operation
@@ -62,7 +65,7 @@ def _started(op: ir.Operation, mesh: Mesh | None, network: Network) -> Event:
         seconds(kind, group, nbytes, network),
         _name(op),
         links=NODE if group.nodes == 1 else BETWEEN_NODES,
-        nbytes=sent(kind, ranks, nbytes),
+        nbytes=sent(kind, group.size, nbytes),
     )
 
 

@@ -123,9 +123,36 @@ def _kind(label: str) -> str:
     return label.rpartition(" #")[0]
 
 
-def step_on_ranks(function: func.FuncOp, device: Device, network: Network) -> StepOnRanks:
-    """A call of the function on all ranks of its mesh."""
-    events = program_events(function, device, network)
+def mesh_with(function: func.FuncOp, text: str) -> Mesh | None:
+    """The function's mesh with other numbers of ranks along some axes.
+
+    Args:
+        text: as "dp=64,tp=8"; "" for none.
+
+    Raises:
+        ValueError: it is no such text, or the mesh has no such axis.
+    """
+    mesh = mesh_of(function)
+    if not text:
+        return mesh
+    sizes = dict(zip(mesh.axes, mesh.sizes)) if mesh is not None else {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in sizes:
+            known = ", ".join(sizes) or "none"
+            raise ValueError(f"the module's mesh has no axis '{axis}' (it has: {known})")
+        if not size.isdigit() or int(size) < 1:
+            raise ValueError(f"'{part}' is no number of ranks: write {axis}=8")
+        sizes[axis] = int(size)
+    return Mesh(tuple(sizes), tuple(sizes.values()))
+
+
+def step_on_ranks(
+    function: func.FuncOp, device: Device, network: Network, mesh: Mesh | None = None
+) -> StepOnRanks:
+    """A call of the function on all ranks of a mesh; of its own without one."""
+    mesh = mesh or mesh_of(function)
+    events = program_events(function, device, network, mesh)
     name = str(function.name).strip('"')
     line = simulate({RANKS: events})
-    return StepOnRanks(name, device, network, mesh_of(function), line, tuple(events))
+    return StepOnRanks(name, device, network, mesh, line, tuple(events))

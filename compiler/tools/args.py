@@ -84,6 +84,13 @@ class Options:
         group=1,
         value="file.html",
     )
+    mesh: str = _option(
+        "How many ranks there are along axes of the mesh for --emit=timeline and --view-timeline, as dp=64,tp=8; "
+        "without it, or for other axes, as the module says. What a rank computes stays as it is",
+        "",
+        group=1,
+        value="mesh",
+    )
     network: str = _option(
         "How the ranks of --emit=timeline and --view-timeline are joined; by default as the target's devices are",
         "",

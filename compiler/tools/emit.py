@@ -18,7 +18,7 @@ from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 from ..driver.pipeline_text import nearest
 from ..kernel.selection.choice import selected_for
 from ..memory.planned import NotPlanned, PlanReading, read_plan
-from ..reports.timeline import StepOnRanks, network_of, step_on_ranks
+from ..reports.timeline import StepOnRanks, mesh_with, network_of, step_on_ranks
 from ..reports.visual.dot import dot
 from ..targets import Target, parse_target
 
@@ -35,6 +35,7 @@ class EmitOptions:
     target: str = "cpu"
     timing: dict[str, float] = field(default_factory=dict)
     network: str = ""
+    mesh: str = ""
 
 
 Emitter = Callable[[ir.Operation, EmitOptions], str]
@@ -203,11 +204,12 @@ def timeline(module: ir.Operation, options: EmitOptions) -> str:
 def simulated(function: func.FuncOp, options: EmitOptions) -> StepOnRanks:
     """
     Raises:
-        EmitError: there is no such target or network.
+        EmitError: there is no such target, network or mesh.
     """
     try:
         device = parse_target(options.target).device
-        return step_on_ranks(function, device, network_of(device, options.network))
+        network = network_of(device, options.network)
+        return step_on_ranks(function, device, network, mesh_with(function, options.mesh))
     except ValueError as error:
         raise EmitError(str(error)) from None
 

@@ -116,7 +116,8 @@ class Results:
         from .emit import EmitError, EmitOptions, emit
 
         try:
-            return emit(options.emit, root, EmitOptions(options.target, seconds, options.network))
+            chosen = EmitOptions(options.target, seconds, options.network, options.mesh)
+            return emit(options.emit, root, chosen)
         except EmitError as error:
             raise ResultsError(str(error)) from None
 
@@ -134,7 +135,12 @@ class Results:
                 _write(self.options.view_memory, memory_page(read_plan(function)))
             if self.options.view_timeline:
                 step = simulated(
-                    function, EmitOptions(self.options.target, network=self.options.network)
+                    function,
+                    EmitOptions(
+                        self.options.target,
+                        network=self.options.network,
+                        mesh=self.options.mesh,
+                    ),
                 )
                 _write(self.options.view_timeline, timeline_page(step.name, step.line))
         except (EmitError, NotPlanned) as error:

@@ -11,13 +11,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from gflow.dialects.extents import STAND_INS
+from gflow.dialects.mesh import MESH
 from gflow.dialects.program import Program
 from gflow.errors import GraphTraceError
 from gflow.runtime.distributed import groups
+from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
 from gflow.runtime.stored import cache, program_io
+from gflow.tracing.context.ranks import world_size
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
@@ -145,7 +149,7 @@ def programs_for(
 
 
 def _compile(module: Any, options: Any, trace: Trace) -> Any:
-    """The program of a module: from the disk cache, or compiled and added to it."""
+    """The program of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_module, resolve
     from gflow.lowering import lower
@@ -158,14 +162,25 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
             allow_tf32(twin, options)
         return compile_module(module, options, twin)
 
-    if cache.directory() is None:
+    shared = MESH in module.operation.attributes and world_size() > 1
+    if cache.directory() is None and not shared:
         return compiled()
     start = time.perf_counter()
     code = io.BytesIO()
     module.operation.write_bytecode(code)
     name = cache.key(code.getvalue(), repr(resolve(options)))
-    data = cache.read("programs", name)
-    if data is not None:
+    data = cache.read("programs", name) if cache.directory() is not None else None
+    made: Any = None
+    if data is None and shared and dist.get_backend() != "fake":
+
+        def make() -> bytes:
+            nonlocal made
+            made = compiled()
+            return program_io.to_bytes(made)
+
+        current().phase("compile on one rank")
+        data = done_once(name, trace.name, make)
+    if made is None and data is not None:
         current().phase("cache")
         try:
             program = program_io.from_bytes(data)
@@ -174,8 +189,9 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
         else:
             options.timing["cache"] = time.perf_counter() - start
             return program
-    program = compiled()
-    cache.write("programs", name, program_io.to_bytes(program))
+    program = compiled() if made is None else made
+    if cache.directory() is not None:
+        cache.write("programs", name, data or program_io.to_bytes(program))
     return program
 
 

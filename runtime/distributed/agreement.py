@@ -65,7 +65,7 @@ def compare(name: str, lines: list[str], group: Any, where: str) -> None:
     except RuntimeError as error:
         raise DisagreementError(_no_store(name, me)) from error
     keys = [f"{prefix}/{rank}" for rank in world]
-    timeout = _timeout(group)
+    timeout = timeout_of(group)
     try:
         store.wait(keys, timeout)
     except (RuntimeError, ValueError) as error:
@@ -134,7 +134,7 @@ def _tensor(ref: TensorRef | None) -> str:
     return "" if ref is None else str(ref.type)
 
 
-def _timeout(group: Any) -> timedelta:
+def timeout_of(group: Any) -> timedelta:
     """How long a group waits."""
     backend = group._get_backend(next(iter(group._device_types)))
     return getattr(backend.options, "_timeout", None) or dist.default_pg_timeout
