@@ -12,6 +12,7 @@ Needs PyTorch and the driver; neither Triton nor MLIR.
     interpreter_repair  what Triton's interpreter lacks, or does wrong
     launcher            what all devices that launch kernels have in common: how they load programs
     launches            the launches of a program: their arguments, as the driver takes them
+    ownership           which program of a launch reads and writes which address, for the interpreter
     recording           devices that stand in for a GPU: what was begun is noted for graphs, and begun again as it was
     timing              how long single steps of a program take on a device
 """

@@ -1,6 +1,8 @@
 """A device without hardware: kernels run as Python on CPU tensors, by Triton's interpreter.
 
-For tests and debugging: slow. Every address that a kernel reads or writes is checked first.
+For tests and debugging: slow. Every address that a kernel reads or writes is checked first: it must be of a tensor, and
+no program may access what another one of the launch writes. Programs run in an order that is none: shuffled, by the
+kernel's name, so that a failure comes again.
 
 Triton decides when it is imported whether functions are compiled or interpreted. Here its language is
 made interpretable while a launch runs, and restored after, so that both work in one process.
@@ -10,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import random
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import prod
 from operator import methodcaller
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,6 +31,7 @@ from ..device import DeviceError, Span
 from ..host_step import HostStep
 from .device import Launch
 from .interpreter_repair import repair
+from .ownership import Owners
 from .recording import Recorder
 
 _lock = threading.RLock()
@@ -119,14 +124,25 @@ def _interpret(launch: Launch, spans: Sequence[Span]) -> None:
     builder: Any = interpreter.interpreter_builder
     builder.gflow_regions = _sorted([(s.begin, s.begin + s.size) for s in spans if s.size])
     builder.set_grid_dim(*step.grid)
+    builder.gflow_owners = owners = Owners()
     function = launch.function.rewrite()
     wanted = {n: v for n, v in values.items() if n in launch.function.arg_names}
-    with np.errstate(all="ignore"):
-        for z in range(step.grid[2]):
-            for y in range(step.grid[1]):
-                for x in range(step.grid[0]):
-                    builder.set_grid_idx(x, y, z)
-                    function(**wanted)
+    try:
+        with np.errstate(all="ignore"):
+            for number in _shuffled(prod(step.grid), kernel.name):
+                across, rest = step.grid[0], number // step.grid[0]
+                builder.set_grid_idx(number % across, rest % step.grid[1], rest // step.grid[1])
+                owners.program = number
+                function(**wanted)
+    finally:
+        builder.gflow_owners = None  # it may be large
+
+
+def _shuffled(count: int, name: str) -> list[int]:
+    """Numbers below `count` in an order that follows from a name."""
+    numbers = [*range(count)]
+    random.Random(name).shuffle(numbers)
+    return numbers
 
 
 def _sorted(regions: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

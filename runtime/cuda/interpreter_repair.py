@@ -4,7 +4,8 @@
 - scalars that are results of comparisons: bool where they are repeated, too;
 - bfloat16: rounded to nearest even, as the hardware does; products of matrices of it;
 - reductions with an own combining function: on whole arrays at a time; sums: by halves;
-- accesses outside of the memory that a launch may touch: an error, not a crash.
+- accesses outside of the memory that a launch may touch: an error, not a crash;
+- what one program of a launch writes and another one accesses: an error (`ownership.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+_LOAD, _STORE, _ATOMIC = "a load", "a store", "an atomic update"
 _TORCH_NAMES = {"rint": "round", "fast_exp": "exp", "fast_fdivide": "divide"}
 
 
@@ -120,9 +122,9 @@ def repair() -> None:
 
 
 def _check_accesses(it: Any) -> None:
-    """Have loads and stores look at `gflow_regions` of the builder first, if there are any."""
+    """Have loads and stores look at `gflow_regions` and `gflow_owners` of the builder first, if there are any."""
     builder: Any = it.InterpreterBuilder
-    builder.gflow_regions = None
+    builder.gflow_regions = builder.gflow_owners = None
 
     def check(self: Any, pointers: Any, mask: Any, what: str) -> None:
         if self.gflow_regions is None:
@@ -142,6 +144,8 @@ def _check_accesses(it: Any) -> None:
                 f"{what} of {size} bytes at address {int(addresses[bad][0])} in program {where}, which is "
                 "outside of every tensor"
             )
+        if self.gflow_owners is not None and what != _ATOMIC:
+            (self.gflow_owners.load if what == _LOAD else self.gflow_owners.store)(addresses)
 
     def wrapped(name: str, what: str, mask_at: int | None) -> None:
         own = getattr(builder, name)
@@ -152,13 +156,13 @@ def _check_accesses(it: Any) -> None:
 
         setattr(builder, name, checked)
 
-    wrapped("create_masked_load", "a load", 0)
-    wrapped("create_masked_store", "a store", 1)
+    wrapped("create_masked_load", _LOAD, 0)
+    wrapped("create_masked_store", _STORE, 1)
     own = builder.create_atomic_rmw
 
     def atomic(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        check(self, pointers, mask, "an atomic update")
+        check(self, pointers, mask, _ATOMIC)
         return own(self, op, pointers, value, mask, *rest)
 
     builder.create_atomic_rmw = atomic
-    wrapped("create_atomic_cas", "an atomic update", None)
+    wrapped("create_atomic_cas", _ATOMIC, None)
