@@ -77,7 +77,7 @@ class Code(Protocol):
         """A space's value `index` lies at `address` from now on."""
 
     def resize(self, n: int) -> None:
-        """Write the numbers that a size of `n` makes. All addresses must be set again after."""
+        """Write the numbers that a size of `n` makes, those of addresses that are set included."""
 
     def parts(self, call: Callable[[Step], HostStep]) -> Iterable[Part]:
         """All steps of the program, in order. call: of a step that is not native."""

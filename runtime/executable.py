@@ -171,11 +171,14 @@ class Executable:
         if len(self._pools_of) > _SIZES:
             self._pools_of.popitem(last=False)
         self._code.resize(n)
-        self._unplace()
+        self._resized = True
+        if self._memory is not None:
+            for call in self._staying:
+                call.bind(self._locate, n)
 
     def _unplace(self) -> None:
         """All addresses are to be set anew."""
-        self._memory = None
+        self._memory, self._resized = None, True
         self._addresses: list[int] = [-1] * len(self.program.arguments)
         self._result_addresses: list[int] = [-1] * len(self._pools)
 
@@ -404,7 +407,7 @@ class Executable:
         """Put the addresses of arguments and results into native steps and calls."""
         at = [*map(_address, args)]
         fresh = [results[i].data_ptr() for i, _ in self._pools]
-        if at != self._addresses or fresh != self._result_addresses:
+        if self._resized or at != self._addresses or fresh != self._result_addresses:
             patch = self._code.patch
             for i, (new, old) in enumerate(zip(at, self._addresses)):
                 if new != old:
@@ -417,6 +420,7 @@ class Executable:
             for call in self._moving:
                 call.bind(self._locate, self._n)
             self._args, self._results = (), ()
+            self._resized = False
         if self.device.checks:
             self.device.placed(self._spans(args, results))
 

@@ -200,6 +200,9 @@ class KernelTable:
             if isinstance(offset, Extent)
         ]
         self._offsets = [(array, i) for array, i, _ in offsets]
+        varying = {id(array) for array, _ in self._offsets}
+        self._shifting = [key for key, (_, array) in self._patches.items() if id(array) in varying]
+        self._set: dict[tuple[str, int], int] = {}  # addresses as they are
         self._offset_numbers = Numbers([offset for _, _, offset in offsets])
         self._at = np.array([at for at, _ in self._varying], dtype=np.int64)
         self._numbers = Numbers([extent for _, extent in self._varying])
@@ -241,13 +244,17 @@ class KernelTable:
         found = self._patches.get((space, index))
         if found is not None:
             self._words[found[0]] = address + found[1]
+            self._set[space, index] = address
 
     def resize(self, n: int) -> None:
-        """Write the words that a size of `n` makes. All addresses must be set again after."""
+        """Write the words that a size of `n` makes, those of addresses that are set included."""
         self._words[self._at] = self._numbers.at(n)
         if self._offsets:
             for (array, i), offset in zip(self._offsets, self._offset_numbers.at(n).tolist()):
                 array[i] = offset
+        for key in self._shifting:
+            if key in self._set:
+                self.patch(*key, self._set[key])
 
     def addresses(self, begin: int, end: int) -> tuple[int, ...]:
         """The runner's words for rows `begin`…`end`, the end left out."""

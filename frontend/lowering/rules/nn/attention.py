@@ -113,6 +113,18 @@ def _fitted(em: Emitter, sums: Value) -> Value:
 # -- on the CPU
 
 
+def _one_position(em: Emitter, q: Value, k: Value, v: Value, scale: float | None) -> list[Value]:
+    """Of one position, as a token beside its cache: a row of sums, its softmax, a sum of rows, which are fused loops
+    without a call of PyTorch's kernel, that must be bound anew whenever the cache has grown."""
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = (q * k).sum([3]) * float(scale)  # [batch, head, position]
+    top = em.reduce(scores, "max", [2], keepdim=True)
+    e = em("exp", scores - top)
+    total = e.sum([2], keepdim=True)
+    weights = em.unsqueeze(e / total, 3)
+    return [(weights * v).sum([2], keepdim=True), em("log", total) + top]
+
+
 @lowers("aten._scaled_dot_product_flash_attention_for_cpu")
 def on_cpu(
     em: Emitter, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False, *,
@@ -120,6 +132,9 @@ def on_cpu(
 ) -> list[Value]:  # fmt: skip
     if dropout:
         raise Unsupported("dropout, which this kernel does not know")
+    plain = attn_mask is None and not causal and q.dtype in ("f32", "f64")
+    if plain and q.rank == 4 and q.shape[2] == 1 and q.shape[:2] == k.shape[:2] and k.numel:
+        return _one_position(em, q, k, v, scale)
     y, sums, _ = _forward(em, q, k, v, attn_mask, 0.0, causal, scale)
     return [y, sums]
 
