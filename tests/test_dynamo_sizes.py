@@ -106,6 +106,13 @@ def test_an_embedding_with_dynamic_shapes(seen: Compilations) -> None:
     assert not seen.eager
 
 
+def _attended(x: Tensor) -> Tensor:
+    cache = x.view(1, -1, 2, 3).transpose(1, 2)
+    return F.scaled_dot_product_attention(
+        torch.linspace(-1, 1, 6).view(1, 2, 1, 3), cache, cache + 1
+    )
+
+
 #: name: function of an [n, 6] tensor, and how many programs sizes from 2 to 13 have at most; of sizes for which a
 #: dimension is 1, TorchDynamo makes graphs of their own
 _PROGRAMS: dict[str, tuple[Callable[[Tensor], Any], int]] = {
@@ -119,6 +126,7 @@ _PROGRAMS: dict[str, tuple[Callable[[Tensor], Any], int]] = {
     "arange": (lambda x: torch.arange(x.shape[0] + 1)[1:, None] * x, 1),
     "updates": (lambda x: x.clone().add_(1).T.contiguous(), 1),
     "views of one memory": (lambda x: (lambda y: (y, y.T, y[1:]))(x * 2), 2),
+    "attention of one position": (lambda x: _attended(x), 1),
     "numbers": (lambda x: (x + x.shape[0], x.shape[0] // 2, x.shape[0] * 0.5), 3),
 }  # fmt: skip
 
