@@ -1,6 +1,6 @@
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-select-kernels{target=cuda:90}))' | FileCheck %s --check-prefix=SM90
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-select-kernels{target=cuda:80}))' | FileCheck %s --check-prefix=SM80
-// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-select-kernels{target=cpu threads=2}))' | FileCheck %s --check-prefix=CPU
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-fuse,gflow-select-kernels{target=cpu threads=2 isa=none}))' | FileCheck %s --check-prefix=CPU
 
 // What is chosen stands in the IR: tiles, split-K, copies of operands and the way they are loaded, scratch.
 // SM90:  attributes {gflow.target = "cuda:90"}
