@@ -24,6 +24,7 @@ class Source(NamedTuple):
 
     @property
     def place(self) -> str:
+        """File and line as `file:line`; "" where they are not known."""
         return f"{self.file}:{self.line}" if self.file else ""
 
     @property

@@ -25,6 +25,7 @@ class Contest:
 
     @property
     def worth_while(self) -> bool:
+        """Whether the product takes long enough for a race to tell who is faster."""
         return _count(self.product) >= _LEAST
 
     def shorter(self) -> Contest:

@@ -83,10 +83,8 @@ class Kernel:
 
     @property
     def numel(self) -> int:
-        total = 1
-        for size in self.sizes:
-            total *= size
-        return total
+        """Positions of the index space."""
+        return prod(self.sizes)
 
 
 class _Describer:

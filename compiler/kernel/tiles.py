@@ -29,6 +29,7 @@ class Tiled:
 
     @property
     def lanes(self) -> int:
+        """Elements of a vector: half as many where some value has 64 bits."""
         wide = any(n.dtype in ("f64", "i64", "ui64") for n in self.kernel.nodes if n.op != "const")
         return 8 if wide else _LANES
 

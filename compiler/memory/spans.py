@@ -78,6 +78,7 @@ class Together:
         self.read, self.written = Spans(), Spans()
 
     def spans(self, values: Iterable[int]) -> list[Span]:
+        """The bytes of values, in their order."""
         return [span_of(v, self.body, self.at, self.places) for v in values]
 
     def conflict(self, o: Op) -> Span | None:

@@ -136,6 +136,7 @@ class Choice(_Chosen):
             self.check(same, f"has {name}, of which what runs it has no use")
 
     def attribute(self) -> ir.DictAttr:
+        """The choice as `gflow.kernel` has it, in the current context."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         if self.then:
             found["then"] = ir.ArrayAttr.get([_attributes(vars(way)) for way in self.then])

@@ -35,6 +35,7 @@ class Patches:
 
     @property
     def scratch(self) -> int:
+        """Bytes that all of it needs while the op runs, at the greatest size; each part begins at a multiple of 64."""
         sizes = (self.copy, self.patches, self.rows, self.partial)
         return sum(-(-at_most(size) // 64) * 64 for size in sizes)
 

@@ -40,10 +40,12 @@ class Rows:
 
     @property
     def width(self) -> int:
+        """Elements of a row."""
         return self.type.shape[-1]
 
     @property
     def rows(self) -> int:
+        """Rows of the result, with its batch dimensions."""
         return self.type.numel // max(self.width, 1)
 
     def pieces(self, terms: int, granule: int = 1) -> list[tuple[int, Count]]:

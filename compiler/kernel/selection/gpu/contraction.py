@@ -61,6 +61,7 @@ class Contraction:
 
     @property
     def result(self) -> TensorType:
+        """The contraction's own result, before what follows it."""
         return self.types[2]
 
 

@@ -51,6 +51,7 @@ class Tensor:
 
     @property
     def strides(self) -> tuple[int, ...]:
+        """Those of the outer dimension, of channels and of positions, in elements."""
         return (self.outer, self.channel, *self.spatial)
 
 
@@ -93,6 +94,7 @@ class Convolution(Geometry):
 
     @property
     def phases(self) -> int:
+        """How many phases there are along all dimensions."""
         return prod(s for s, yes in zip(self.stride, self.phased) if yes)
 
     @property
@@ -277,6 +279,9 @@ def depthwise_sums(g: Convolution, result: TensorType) -> TensorType:
 
 
 def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
+    """How a depthwise convolution or one of its gradients runs; programs share the sums of a weight gradient where there
+    are few channels, and keep them in scratch.
+    """
     first = way_of(depthwise_configs(g)[0])
     block, pieces, scratch, then = first.block, 1, 0, []
     if c.name == "convolution_weight_grad":

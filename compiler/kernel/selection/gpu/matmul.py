@@ -47,6 +47,7 @@ class Product:
 
     @property
     def count(self) -> int:
+        """Matrices of the batch."""
         return self.problem.batch
 
     @property
@@ -64,6 +65,7 @@ class Product:
         )
 
     def shape(self, name: str) -> tuple[int, int]:
+        """Rows and columns of operand `a` or `b`."""
         return (self.m, self.k) if name == "a" else (self.k, self.n)
 
     def copy_of(self, name: str) -> Copy:
@@ -143,6 +145,9 @@ def kind_of_matmul(c: Contraction) -> str:
 
 
 def choose_matmul(c: Contraction, tf32: bool, target: Target, used: Used) -> Choice:
+    """How a product of matrices runs. tf32: whether products of float32 may take 10 bits of mantissa. used: the kernels
+    that the program has already, which are taken again where they are nearly as fast.
+    """
     return choose(
         product_of_matmul(c, tf32, target), c.following, c.result, target, used, ("matmul", tf32)
     )

@@ -31,9 +31,11 @@ class Operand:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return TensorType((), self.dtype).itemsize
 
     def vectorized(self, others: Sequence[int] = ()) -> bool:
+        """As the function of this name. others: strides between matrices, in elements."""
         return vectorized((self.rows, self.cols), others, self.itemsize)
 
     def padded(self, shape: tuple[int, int]) -> tuple[Operand, int]:

@@ -98,6 +98,7 @@ class Scratch:
         return self.take_bytes(count * TensorType((), dtype).itemsize)
 
     def take_bytes(self, size: int) -> Place:
+        """Room for so many bytes, at a multiple of 64."""
         begin = self.start.offset + self.used
         self.used += -(-size // 64) * 64
         return Place(self.start.space, self.start.index, begin)

@@ -37,6 +37,7 @@ class Tile:
     descriptors: int = 0
 
     def config(self, **more: int) -> TritonConfig:
+        """The tile as a configuration of a Triton kernel. more: constants besides the block sizes."""
         constants = {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k, **more}
         return TritonConfig(constants, self.warps, self.stages)
 
@@ -93,6 +94,7 @@ class Problem:
 
     @property
     def span(self) -> int:
+        """How much of K a block may span."""
         return self.run or self.k
 
 
