@@ -279,8 +279,8 @@ def depthwise_sums(g: Convolution, result: TensorType) -> TensorType:
 
 
 def choose_depthwise(c: Contraction, g: Convolution, target: Target) -> Choice:
-    """How a depthwise convolution or one of its gradients runs; programs share the sums of a weight gradient where there
-    are few channels, and keep them in scratch.
+    """How a depthwise convolution or one of its gradients runs; programs share the sums of a weight gradient where
+    there are few channels, and keep them in scratch.
     """
     first = way_of(depthwise_configs(g)[0])
     block, pieces, scratch, then = first.block, 1, 0, []
