@@ -25,8 +25,9 @@ mkdir -p "$root/dist"
 import sys
 from setuptools import build_meta
 
+target = sys.argv[1]  # setuptools changes sys.argv
 for build in (build_meta.build_wheel, build_meta.build_sdist):
-    print(build(sys.argv[1]))
+    print(build(target))
 PY
 ) | grep -E '\.(whl|gz)$'
 
