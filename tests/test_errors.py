@@ -365,6 +365,19 @@ def test_functional_transforms() -> None:
         assert "torch.func transform" in message(Call(function), torch.ones(3))
 
 
+def test_control_flow_by_values() -> None:
+    """Loops and branches of PyTorch's own, which it compiles where it is not traced."""
+    from torch._higher_order_ops import while_loop
+
+    for function in (
+        lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
+        lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y + 1,), (x,))[0],
+    ):
+        found = message(Call(function), torch.ones(3))
+        assert "control flow" in found
+        assert "test_errors.py:" in found
+
+
 def test_number_of_classes() -> None:
     one_hot = torch.nn.functional.one_hot
     assert "Pass num_classes" in message(Call(lambda x: one_hot(x)), torch.tensor([1, 2]))

@@ -293,6 +293,10 @@ def _packed(y: torch.Tensor) -> torch.Tensor:
     return pad_packed_sequence(packed, batch_first=True)[0].tanh()
 
 
+def _cond(y: torch.Tensor) -> torch.Tensor:
+    return torch.cond(y.sum() > 0, lambda z: z.sin() * 2, lambda z: z.cos() - 1, (y,))
+
+
 def _drawn(y: torch.Tensor) -> torch.Tensor:
     return y + torch.rand(3, generator=torch.Generator().manual_seed(1))
 
@@ -302,7 +306,7 @@ def _sparse(y: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "part", [_item, _branch, _mask, _nonzero, _bincount, _packed, _drawn, _sparse]
+    "part", [_item, _branch, _mask, _nonzero, _bincount, _packed, _cond, _drawn, _sparse]
 )
 def test_what_no_program_holds_is_split(part: Any, caplog: pytest.LogCaptureFixture) -> None:
     """With and without gradients as in eager mode, for the values of each call, and said once."""

@@ -126,8 +126,10 @@ class _Runner:
         try:
             run = self._gradients() if gradients else self.program
             return run(*args, **kwargs)
-        except (GraphError, Undivided, LoweringError) as error:
-            problem = error
+        except (GraphError, Undivided, LoweringError, *UNTRACED) as error:
+            problem = (
+                error  # of TorchDynamo: a function that PyTorch compiles by itself, as `scan` does
+            )
         except RuntimeError as error:
             # traced arguments are leaves, which autograd lets nothing update
             if "a leaf Variable that requires grad" not in str(error) or not _has_history(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -105,6 +106,14 @@ def _located(locator: Locator) -> Iterator[None]:
         raise
     except Exception as error:
         where = locator.module_of(error)
+        dynamo = sys.modules.get("torch._dynamo.exc")
+        if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
+            raise GraphTraceError(
+                f"{user_line(error)}build() calls what PyTorch compiles by itself (control flow such as cond, scan "
+                f"and while_loop, or a compiled function), which a graph cannot record{where}. Use torch.where for a "
+                "choice and a Python loop of fixed length, or call the function through gflow.compile, which "
+                "compiles what lies around it."
+            ) from error
         note = f"{user_line(error)}raised in build() while the graph was traced{where}"
         if hasattr(error, "add_note"):
             error.add_note(note)

@@ -92,6 +92,8 @@ def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
 class Recorder(TorchDispatchMode):
     """Records the ops of one trace."""
 
+    supports_higher_order_operators = True  # to refuse them with their place
+
     def __init__(self, fake_mode: FakeTensorMode, locator: Locator) -> None:
         super().__init__()
         self.fake_mode = fake_mode
@@ -286,6 +288,12 @@ class Recorder(TorchDispatchMode):
             deliver()
         if func is _PRIM_DEVICE:
             return args[0].fake_device
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise GraphTraceError(
+                f"{describe(self.locator.here())}: {func.name()} is control flow by the values of tensors, which a "
+                "graph cannot record. Use torch.where for a choice and a Python loop of fixed length, or call the "
+                "function through gflow.compile or torch.compile(backend='gflow'), which compile what lies around it."
+            )
         if func in _SAME_VALUE:
             out: Any = self.fake_mode.dispatch(func, types, args)
             set_value(out, self.value_of(args[0]))
