@@ -3,7 +3,8 @@
     python -m benchmarks shapes [--items NAME,…] [--peers eager,gflow,inductor] [--rounds 7] [--json FILE]
 
 `encoder-training`, `encoder-inference`: a TransformerEncoder of two layers over 22 lengths, an epoch at a time.
-`generate-CACHE-HOW`: GPT-2 (six layers, width 256) generates 64 tokens, its cache growing or static, greedy or sampled.
+`generate-CACHE-HOW`: GPT-2 (six layers, width 256) generates 64 tokens, its cache growing or static, greedy or sampled;
+compiled with `dynamic=True`.
 
 Peers take turns; times are medians of whole epochs or generations once each peer has compiled, `cpu` the processor
 time of the process, and ratios are medians of pairs beside eager. `compiled` is how many graphs TorchDynamo gave to the
@@ -55,8 +56,11 @@ class _Programs(logging.Handler):
         self.count += "is compiled for" in record.getMessage()
 
 
-def compiled(function: Callable[..., Any], peer: str, counts: list[int]) -> Callable[..., Any]:
-    """The function, or what a peer makes of it. counts: grows by one for each graph."""
+def compiled(
+    function: Callable[..., Any], peer: str, counts: list[int], dynamic: bool | None = None
+) -> Callable[..., Any]:
+    """The function, or what a peer makes of it. counts: grows by one for each graph. dynamic: whether sizes vary
+    from the start."""
     if peer == "eager":
         return function
     # TorchDynamo's registry of backends is loaded by who needs it
@@ -68,7 +72,7 @@ def compiled(function: Callable[..., Any], peer: str, counts: list[int]) -> Call
         counts.append(1)
         return backend(module, inputs, **kwargs)
 
-    return torch.compile(function, backend=counting)
+    return torch.compile(function, backend=counting, dynamic=dynamic)
 
 
 def encoder(peer: str, counts: list[int], training: bool) -> Epoch:
@@ -109,7 +113,7 @@ def generate(peer: str, counts: list[int], cache: str, sample: bool) -> Epoch:
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     model.generation_config.disable_compile = True  # what is compiled is the peer's
-    model.forward = compiled(model.forward, peer, counts)
+    model.forward = compiled(model.forward, peer, counts, dynamic=True)
     prompt = torch.randint(0, 1000, (1, 12))
     options = {"cache_implementation": "static"} if cache == "static" else {}
 
