@@ -29,6 +29,7 @@ COMMANDS = {
     "linalg": "kernels through upstream's linalg and transform dialects beside our own",
     "cubins": "kernels of training steps as machine code, without a GPU",
     "loops": "main loops of kernels by a model of machine code, without a GPU",
+    "distributed": "steps on several ranks beside DDP and FSDP2",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -200,3 +201,27 @@ def test_a_rank_of_1024_is_planned(stage: int) -> None:
     assert nbytes == pytest.approx(4 * (2 * size + again) * (1 - share), rel=0.01)
     numbers = [s.sequence for s in collectives]
     assert numbers == sorted(numbers)
+
+
+def test_a_bucket_of_many_sizes() -> None:
+    """An op has few runs of operands of one type; a bucket may have any number."""
+    ranks = 2
+    with world(ranks):
+        torch.manual_seed(0)
+        sizes = [4, 5, 6, 7, 8, 9, 10]
+        layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+        model = DistributedDataParallel(nn.Sequential(*layers))
+
+        def build(x: Tensor) -> Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        sgd = torch.optim.SGD(model.parameters(), 0.1)
+        trace = trace_graph("step", build, (torch.zeros(2, 4),), {}, {"model": model}, [sgd])
+    plain = lowered(trace, ranks)
+    wanted = run_ranks(plain, arguments(trace, ranks, plain))
+    for stage in (0, 3):
+        module = lowered(trace, ranks, STAGES[stage] + ",gflow-bucket-collectives")
+        found = run_ranks(module, arguments(trace, ranks, module))
+        compare(trace, module, wanted, found, exact=True)

@@ -42,6 +42,7 @@ from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops.distribution import COLLECTIVE
 
 from ..base import Pass
@@ -147,9 +148,7 @@ def _join(bucket: list[Op], before: ir.Operation) -> None:
     with bucket[0].op.location, ir.InsertionPoint(before):
         parts = [_part(o.op.operands[0], kind, ranks) for o in bucket]
         dim = 1 if kind == "reduce_scatter" else 0
-        joined = parts[0]
-        if len(parts) > 1:
-            joined = builder.build("concatenate", parts, {"dim": dim})
+        joined = _concatenated(parts, dim)
         made = builder.build_op(COLLECTIVE, [joined], attrs)
         names = [ir.StringAttr(o.op.attributes[GRADIENT]).value for o in bucket]
         made.attributes[GRADIENT] = ir.StringAttr.get(",".join(names))
@@ -169,6 +168,17 @@ def _join(bucket: list[Op], before: ir.Operation) -> None:
 def _part(value: ir.Value, kind: str, ranks: int) -> ir.Value:
     size = builder.type_of(value).numel
     return builder.reshape(value, (ranks, size // ranks) if kind == "reduce_scatter" else (size,))
+
+
+def _concatenated(parts: list[ir.Value], dim: int) -> ir.Value:
+    """Parts one after the other, by ops of a few operands: those of one op have few different types."""
+    while len(parts) > 1:
+        groups = [parts[n : n + MIXED_GROUPS] for n in range(0, len(parts), MIXED_GROUPS)]
+        parts = [
+            builder.build("concatenate", group, {"dim": dim}) if len(group) > 1 else group[0]
+            for group in groups
+        ]
+    return parts[0]
 
 
 def _slice(value: ir.Value, low: int, high: int) -> ir.Value:
