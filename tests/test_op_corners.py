@@ -143,3 +143,14 @@ def test_matrices_of_any_strides(name: str) -> None:
         want = function(a.detach().requires_grad_())
         for got, right in zip(Call(function)(a.detach().requires_grad_()), want):
             torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-9)
+
+
+def test_a_double_that_gives_the_sign_of_a_half() -> None:
+    """LLVM turns this into a conversion of a double to a half, which x86 leaves to a library."""
+
+    class Signs(flow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.asin(torch.var_mean(x, [-1], correction=2)[1])
+
+    x = torch.linspace(-0.5, 0.5, 35).half().reshape(5, 7)
+    torch.testing.assert_close(Signs()(x), torch.asin(torch.var_mean(x, [-1], correction=2)[1]))

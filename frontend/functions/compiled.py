@@ -182,7 +182,11 @@ class _Runner:
         try:
             result = split(args, kwargs)
         except UNTRACED as error:  # of a whole one
-            raise (error if isinstance(problem, Undivided) else problem) from error
+            if not isinstance(problem, Undivided):
+                raise problem from error
+            if isinstance(error, torch._dynamo.exc.BackendCompilerFailed):
+                raise
+            raise _refusal(problem, error) from error
         if not isinstance(problem, GraphInputError):  # other arguments may do
             self._by_dynamo.add(gradients)
         return result
@@ -209,6 +213,17 @@ class _Runner:
         if self._split is None:
             self._split = Split(self.target, self.program.config.compile_options, self.whole)
         return self._split
+
+
+def _refusal(problem: Undivided, error: Exception) -> GraphError:
+    """What to say where TorchDynamo refuses a function that was left to it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    where = " ".join(line for line in lines if line.startswith("File"))
+    return GraphError(
+        f"compile(): with gradients, two programs cannot hold {problem}, and TorchDynamo, which the call is left "
+        f"to, refuses it: {' '.join(lines[:2]).rstrip('.')}. A new tensor in place of the update, or an nn.Graph, "
+        f"does it. {where}"
+    )
 
 
 def _modules(captured: Captured) -> Iterator[tuple[str, torch.nn.Module]]:

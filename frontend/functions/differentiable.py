@@ -68,14 +68,16 @@ class Differentiable(Graph):
         with torch.no_grad():
             coming = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in through]
         found: Sequence[Any] = [None] * len(takers)
+        failures: list[Exception | None] = [None] * len(through)
         if through and takers:
-            found = torch.autograd.grad(through, takers, coming, allow_unused=True)
+            found, failures = _differentiate(through, takers, coming)
         self._seen = (
             spec,
             [None if isinstance(x, torch.Tensor) else x for x in leaves],
             [isinstance(x, torch.Tensor) for x in leaves],
             [x.requires_grad for x in tensors],
             [g is not None for g in found],
+            failures,
         )
         return tensors, [g for g in found if g is not None], coming
 
@@ -103,7 +105,7 @@ class Differentiable(Graph):
                 plan = self._pair(state, call)
             state.plans.add(key, plan)
         assert isinstance(plan, Pair)
-        spec, plain, tensors, needs, _ = plan.structure
+        spec, plain, tensors, needs, *_ = plan.structure
         takers = self._takers(call.leaves)
         assert state.table is not None
         modules = state.table.modules
@@ -159,6 +161,39 @@ def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
             raise Undivided("an argument that it updates")
 
 
+def _differentiate(
+    results: Sequence[torch.Tensor], takers: Sequence[torch.Tensor], coming: Sequence[torch.Tensor]
+) -> tuple[Sequence[torch.Tensor | None], list[Exception | None]]:
+    """(gradients by the takers, for each result what its backward raises). A function may give a result that has no
+    gradient (its formula is missing, or what it needs was updated), beside others that have; eager raises
+    when the first takes part in a backward, not before."""
+    try:
+        found = torch.autograd.grad(results, takers, coming, allow_unused=True, retain_graph=True)
+        return found, [None] * len(results)
+    except (RuntimeError, NotImplementedError) as error:
+        if len(results) == 1:
+            return [None] * len(takers), [error]
+    failures: list[Exception | None] = []
+    for result, gradient in zip(results, coming):
+        try:
+            torch.autograd.grad(result, takers, gradient, allow_unused=True, retain_graph=True)
+            failures.append(None)
+        except (RuntimeError, NotImplementedError) as error:
+            failures.append(error)
+    well = [n for n, failure in enumerate(failures) if failure is None]
+    if not well:
+        return [None] * len(takers), failures
+    left, given = [results[n] for n in well], [coming[n] for n in well]
+    return torch.autograd.grad(left, takers, given, allow_unused=True), failures
+
+
+def _raise_failures(plan: Pair, gradients: Sequence[torch.Tensor | None]) -> None:
+    """What a result raises that takes part in a backward and has none."""
+    for gradient, failure in zip(gradients, plan.structure[-1]):
+        if gradient is not None and failure is not None:
+            raise type(failure)(*failure.args)
+
+
 class _Call(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -183,6 +218,8 @@ class _Call(torch.autograd.Function):
         ctx.again = again()
         ctx.again.keep(results)
         ctx.plan, ctx.needs, ctx.places = plan, needs, {n: k for k, n in enumerate(wanted)}
+        ctx.set_materialize_grads(False)  # which results took part is to be known
+        ctx.likes = [(r.shape, r.dtype, r.device) for r, need in zip(results, needs) if need]
         ctx.mark_non_differentiable(*(r for r, need in zip(results, needs) if not need))
         return tuple(results)
 
@@ -195,11 +232,23 @@ class _Call(torch.autograd.Function):
                     "gradients with create_graph=True make a compiled call again, and this one draws random "
                     "numbers, which would be others. Turn dropout off, or call the function that is not compiled."
                 )
-            with_history = [g for g, need in zip(gradients, ctx.needs) if need]
+            through = [g for g, need in zip(gradients, ctx.needs) if need]
+            _raise_failures(plan, through)
+            with_history = [
+                torch.zeros(shape, dtype=dtype, device=device) if g is None else g
+                for g, (shape, dtype, device) in zip(through, ctx.likes)
+            ]
             return (*[None] * 5, *ctx.again.gradients(with_history))
         kept = ctx.saved_tensors
         saved = len(kept) - len(ctx.places)
-        coming = [g.contiguous() for g, need in zip(gradients, ctx.needs) if need]
+        coming = []
+        through = [g for g, need in zip(gradients, ctx.needs) if need]
+        _raise_failures(plan, through)
+        for g, (shape, dtype, device) in zip(through, ctx.likes):
+            zeros = g is None
+            coming.append(
+                torch.zeros(shape, dtype=dtype, device=device) if zeros else g.contiguous()
+            )
         arguments = []
         for kind, n in plan.divided.inputs:
             if kind == "gradient":

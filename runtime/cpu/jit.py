@@ -143,7 +143,13 @@ def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: s
     table = (ctypes.c_int64 * len(kernels))()
     pointer = ctypes.c_void_p(ctypes.addressof(table))
     # raw_lookup gives the packed interface: a function of one array of pointers to the arguments
-    fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.raw_lookup("gflow_addresses"))
+    found = engine.raw_lookup("gflow_addresses")
+    if not found:
+        raise RuntimeError(
+            f"LLVM could not link the kernels {', '.join(kernels)}: a function that they call is missing (LLVM names "
+            "it on the standard error output)"
+        )
+    fill = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(found)
     fill((ctypes.c_void_p * 1)(ctypes.addressof(pointer)))
     _engines.append(engine)
     _addresses.update(zip([(isa, kernel) for kernel in kernels], table))
@@ -185,6 +191,7 @@ def _engine(
                 "module {",
                 *declarations.values(),
                 *kernels.values(),
+                *_helpers(kernels.values()),
                 _address_table(list(kernels)),
                 "}",
             ]
@@ -208,6 +215,34 @@ def _engine(
         if address is not None:
             engine.raw_register_runtime(name, ctypes.c_void_p(address))
     return engine
+
+
+#: A double as the nearest half, which x86 has no instruction for. Kernels have none of these conversions; LLVM makes
+#: one where a double gives the sign of a half (`copysign`), and calls it by this name of its run-time library. The
+#: float32 on the way has its last bit set where it is not exact, so that the second rounding sees no tie.
+_TRUNCDFHF2 = """  llvm.func @__truncdfhf2(%x: f64) -> f16 {
+    %one = arith.constant 1 : i32
+    %near = arith.truncf %x : f64 to f32
+    %back = arith.extf %near : f32 to f64
+    %a = math.absf %x : f64
+    %b = math.absf %back : f64
+    %differs = arith.cmpf one, %a, %b : f64
+    %above = arith.cmpf ogt, %b, %a : f64
+    %bits = arith.bitcast %near : f32 to i32
+    %down = arith.subi %bits, %one : i32
+    %below = arith.select %above, %down, %bits : i32
+    %odd = arith.ori %below, %one : i32
+    %chosen = arith.select %differs, %odd, %bits : i32
+    %single = arith.bitcast %chosen : i32 to f32
+    %half = arith.truncf %single : f32 to f16
+    llvm.return %half : f16
+  }"""
+
+
+def _helpers(kernels: Iterable[str]) -> list[str]:
+    """Functions that LLVM may call by itself in kernels with these texts."""
+    needed = any("f64" in text and "f16" in text for text in kernels)
+    return [_TRUNCDFHF2] if needed else []
 
 
 def _address_table(names: list[str]) -> str:

@@ -240,6 +240,9 @@ def vector_norm(
         raise Unsupported("a norm of traced order")
     if order == 0:
         total = v.ne(0.0).to(v.dtype).sum(reduced, keepdim)
+    elif all(x.shape[d] == 1 for d in reduced):  # as PyTorch: no power that leaves the range
+        shape = tuple(s for d, s in enumerate(x.shape) if keepdim or d not in reduced)
+        total = em("abs", v).reshape(shape)
     elif math.isinf(order):
         kind = "max" if order > 0 else "min"
         total = em.reduce(em("abs", v), kind, reduced, keepdim)

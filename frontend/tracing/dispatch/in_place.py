@@ -3,7 +3,7 @@
 PyTorch's kernels refuse a result of a wider kind than the tensor that takes it (`ints.mul_(1.5)`), and one of
 another shape (`column.add_(matrix)`). Functionalization turns both into an op and a conversion, and what is
 left of the check in shape rules differs from op to op; so it is made here. They also refuse to read, at other
-places, what they write.
+places, what they write; and those that look elements up, place them, join or multiply, to read it at all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,28 @@ _OPERATORS = {
     "__ixor__": "bitwise_xor", "__ilshift__": "bitwise_left_shift", "__irshift__": "bitwise_right_shift",
 }  # fmt: skip
 
+#: elementwise methods that have read all operands before they write: through another op, or as a number
+_READ_FIRST = frozenset({Tensor.ldexp_, Tensor.logit_, Tensor.nan_to_num_})
+#: what places elements by indices, or writes a product: no operand may share an element with what it writes, in
+#: the same place neither. PyTorch refuses most of it; where it does not, the result depends on the order in
+#: which the kernel comes by.
+_APART_IN_PLACE = frozenset({
+    Tensor.scatter_, Tensor.scatter_add_, Tensor.scatter_reduce_, Tensor.index_add_, Tensor.index_copy_,
+    Tensor.index_reduce_, Tensor.index_put_, Tensor.put_, Tensor.masked_scatter_, Tensor.addmm_, Tensor.addmv_,
+    Tensor.addr_, Tensor.addbmm_, Tensor.baddbmm_,
+})  # fmt: skip
+#: the same by `out=`
+_APART_BY_OUT = frozenset({
+    "gather", "take", "take_along_dim", "index_select", "index_add", "index_copy", "index_reduce", "scatter",
+    "scatter_add", "scatter_reduce", "masked_select", "cat", "concat", "concatenate", "stack", "hstack", "vstack",
+    "dstack", "column_stack", "mm", "bmm", "mv", "matmul", "dot", "inner", "outer", "ger", "addmm", "addmv", "addr",
+    "addbmm", "baddbmm", "chain_matmul", "kron", "multi_dot", "sum", "mean", "prod", "amax", "amin", "all", "any",
+    "logsumexp", "norm", "std", "var", "nansum", "nanmean", "argmax", "argmin", "cross", "roll", "tril", "triu",
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+})  # fmt: skip
+#: of these, what may write over its operand where both lie in one place
+_SAME_PLACE = frozenset({"tril", "triu", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
+
 
 @functools.cache
 def _plain_forms() -> Mapping[Any, Callable[..., Tensor]]:
@@ -62,19 +84,37 @@ def write_problem(
     """
     plain = _plain_forms().get(func)
     written = plain is not None or func in (Tensor.copy_, Tensor.__setitem__)
+    if func in _APART_IN_PLACE and args and isinstance(args[0], Tensor):
+        if func is Tensor.index_put_ and _fills(args[1:]):
+            return None
+        return _shared_problem(func, args[0], (args[1:], kwargs), concrete)
     if written and args and isinstance(args[0], Tensor):
-        problem = _overlap_problem(func, args[0], (args[1:], kwargs), args, concrete)
+        others: Any = (args[1:], kwargs)
+        if func is Tensor.masked_fill_:  # the value is a number by then
+            others = (args[1:2], kwargs.get("mask"))
+        problem = None
+        if func not in _READ_FIRST:
+            problem = _overlap_problem(func, args[0], others, args, concrete)
         if problem is not None or plain is None:
             return problem
         return _in_place_problem(plain, args, kwargs, concrete)
     target = kwargs.get("out")
-    if not isinstance(target, Tensor):
+    if target is None:
         return None
-    if _is_elementwise(getattr(func, "__name__", "")):
-        others = {k: v for k, v in kwargs.items() if k != "out"}
-        problem = _overlap_problem(func, target, (args, others), args, concrete)
-        if problem is not None:
-            return problem
+    name = getattr(func, "__name__", "")
+    others = (args, {k: v for k, v in kwargs.items() if k != "out"})
+    problem = None
+    for written_to in tree_leaves(target):
+        if not isinstance(written_to, Tensor):
+            continue
+        if name in _APART_BY_OUT:
+            problem = problem or _shared_problem(
+                func, written_to, others, concrete, name in _SAME_PLACE
+            )
+        elif _is_elementwise(name):
+            problem = problem or _overlap_problem(func, written_to, others, args, concrete)
+    if problem is not None or not isinstance(target, Tensor):
+        return problem
     return _out_problem(func, args, kwargs, target, concrete)
 
 
@@ -105,7 +145,9 @@ def _overlap_problem(
         place = _extent(target, concrete)
         if func is Tensor.__setitem__:
             if not is_basic(args[1]):
-                return None
+                given = args[1] if isinstance(args[1], tuple) else (args[1],)
+                shares = not _fills((given, args[2]))
+                return _shared_problem(func, target, read, concrete) if shares else None
             size = (
                 target.storage_offset()
                 + 1
@@ -123,6 +165,41 @@ def _overlap_problem(
                 return (
                     f"{name} writes to a tensor, and reads elements of it at other places (the written tensor and "
                     "an operand lie in one memory and overlap in parts). Copy the operand first: .clone()."
+                )
+    return None
+
+
+def _fills(given: Sequence[Any]) -> bool:
+    """Whether elements chosen by a mask get one number, which PyTorch reads before it writes.
+
+    given: indices and value of an `index_put_`.
+    """
+    if len(given) < 2 or not isinstance(given[1], Tensor) or given[1].numel() != 1:
+        return False
+    return any(isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) for i in given[0])
+
+
+def _shared_problem(
+    func: Any, target: Tensor, others: Any, concrete: Callable[[Any], Any], same_place: bool = False
+) -> str | None:
+    """What is wrong with a call that writes to `target` in another order than it reads `others`, if those share
+    elements with it. Nothing is said where strides leave gaps.
+
+    same_place: whether an operand may be the written tensor itself.
+    """
+    read = [a for a in tree_leaves(others) if isinstance(a, Tensor) and a.numel()]
+    read = [a for a in read if torch._C._is_alias_of(a, target)]  # type: ignore[attr-defined]
+    with untraced():
+        place = _extent(target, concrete) if read else None
+        for other in read:
+            found = _extent(other, concrete)
+            if place is None or found is None or (same_place and found == place):
+                continue
+            if found[0] < place[1] and place[0] < found[1]:
+                return (
+                    f"{getattr(func, '__name__', 'the op')} writes to a tensor, and reads elements of it (the written "
+                    "tensor and an operand share memory), so that the result would depend on which is first. Copy "
+                    "the operand first: .clone()."
                 )
     return None
 
@@ -193,10 +270,21 @@ def _out_problem(
             f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it, which "
             f"is an operand too, has shape {shape}. Write the result to a new tensor."
         )
+    if target.requires_grad and torch.is_grad_enabled():
+        return (
+            f"{name}(out=…) writes to a tensor that requires a gradient, which would go on through what the tensor was "
+            "before. Write to a new tensor, or under torch.no_grad()."
+        )
     if list(result.shape) != shape and is_view(target):
         return (
             f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it is a view "
             f"of shape {shape}, which PyTorch would make larger than what it is a view of. Write to a new tensor."
+        )
+    if list(result.shape) != shape and target.numel():
+        return (
+            f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it has shape "
+            f"{shape}. PyTorch would resize it (and is to stop doing so), and views of it would stay as they are. "
+            "Write to a new tensor, or to an empty one."
         )
     if torch.can_cast(result.dtype, target.dtype):
         return None
