@@ -69,6 +69,11 @@ class TensorType(NamedTuple):
         return found
 
 
+def counted(number: int) -> str:
+    """A number for a message. Python writes none of more than 4,300 digits, which products of sizes may have."""
+    return f"{number:,}" if number < 1 << 128 else "more than 2**128"
+
+
 def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a dense row-major buffer of `shape`."""
     strides = [1] * len(shape)

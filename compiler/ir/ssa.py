@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.types import TensorType, try_tensor_type
+from gflow.dialects.types import TensorType, counted, try_tensor_type
 
 from .errors import PassError
 
@@ -110,7 +110,7 @@ def _type(value: ir.Value) -> TensorType:
     owner = value.owner
     op = owner.owner if isinstance(owner, ir.Block) else owner
     if ty is not None:
-        raise PassError(f"a {ty} has {ty.nbytes:,} bytes, more than can be addressed", op)
+        raise PassError(f"a {ty} has {counted(ty.nbytes)} bytes, more than can be addressed", op)
     raise PassError(
         f"expects tensors of static shape and a known element type, found {value.type}", op
     )

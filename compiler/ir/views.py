@@ -115,7 +115,13 @@ def argument_strides(function: func.FuncOp, body: Body) -> list[tuple[int, ...]]
     for i, v in enumerate(body.arguments):
         given = attrs[i] if i < len(attrs) else {}
         if "gflow.strides" in given:
-            out.append(_strides(given["gflow.strides"], body.types[v], function))
+            try:
+                attribute = given["gflow.strides"]
+            except TypeError as error:  # an array of a type that the bindings have no class for
+                raise PassError(
+                    f"'gflow.strides' must be array<i64: ...>: {error}", function
+                ) from None
+            out.append(_strides(attribute, body.types[v], function))
         else:
             out.append(_dense(body.types[v].shape))
     return out

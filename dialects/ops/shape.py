@@ -8,7 +8,7 @@ from typing import Any
 
 from ..opdef import Attr, OpDef, VerifyError
 from ..sharding import ShardingRule
-from ..types import TensorType
+from ..types import TensorType, counted
 from . import factors
 
 Types = Sequence[TensorType]
@@ -36,7 +36,7 @@ def _reshape(operands: Types, attrs: Attrs) -> list[TensorType]:
     shape = tuple(attrs["shape"])
     if prod(shape) != x.numel:
         raise VerifyError(
-            f"cannot reshape {x} ({x.numel} elements) to {list(shape)} ({prod(shape)} elements)"
+            f"cannot reshape {x} ({counted(x.numel)} elements) to {list(shape)} ({counted(prod(shape))} elements)"
         )
     return [TensorType(shape, x.dtype)]
 
