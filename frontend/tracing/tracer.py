@@ -108,6 +108,8 @@ def _located(locator: Locator) -> Iterator[None]:
         where = locator.module_of(error)
         dynamo = sys.modules.get("torch._dynamo.exc")
         if dynamo is not None and isinstance(error, dynamo.TorchDynamoException):
+            # It marks functions that it failed on, and would skip them in eager calls of the same control flow.
+            sys.modules["torch._dynamo"].reset()
             raise GraphTraceError(
                 f"{user_line(error)}build() calls what PyTorch compiles by itself (control flow such as cond, scan "
                 f"and while_loop, or a compiled function), which a graph cannot record{where}. Use torch.where for a "
