@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     for _ in range(1 if args.quick else args.runs):
         for name in chosen:
             found[name].append(_run(args, name))
-    print(f"{args.ranks} ranks, Gloo, one thread each; medians of {len(found['DDP'])} runs")
+    print(f"{args.ranks} ranks, Gloo, one thread each; medians of {len(found['ddp'])} runs")
     print(f"{'':16}{'step':>12}{'of DDP':>9}{'memory':>12}{'of FSDP2':>10}{'sent':>12}")
     median = {n: {k: statistics.median(r[k] for r in rs) for k in rs[0]} for n, rs in found.items()}
     for name, row in median.items():
