@@ -133,13 +133,13 @@ def load(
             raise CheckpointError("only directories of graphs are signed; a key was given")
         return _from_bytes(path.read(), "the file", map_location)
     place = Path(path)
-    if (inner := place / checkpoint.IN_DIRECTORY).is_file() and key is None:
+    if (inner := place / checkpoint.IN_DIRECTORY).is_file():
         place = inner
     if place.is_dir():
         return load_saved(place, native, key)
     if key is not None:
         raise CheckpointError(
-            f"{place} is a file: only directories of graphs are signed, so it is refused"
+            f"{path} holds a state dict: only directories of graphs are signed, so it is refused"
         )
     return _from_bytes(place.read_bytes(), str(place), map_location)
 

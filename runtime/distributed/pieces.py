@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..failures import explain
+from .release import references, release
 from .steps import all_gather_single, put_piece
 
 Tensor = torch.Tensor
@@ -124,7 +125,9 @@ def gather(tensors: Iterable[Tensor]) -> None:
             continue
         flat = held.piece.new_empty(held.piece.numel() * ranks)
         try:
+            taken = references([flat, held.piece])
             all_gather_single(flat, held.piece, held.group)
+            release(taken)
         except RuntimeError as error:
             told = (
                 f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "
@@ -169,7 +172,9 @@ def _from_owner(whole: Tensor, held: _Held) -> None:
     mine = held.owner == dist.get_rank(held.group)
     with torch.no_grad():
         flat = whole.detach().reshape(-1) if mine else whole.new_empty(whole.numel())
+        taken = references([flat])
         dist.broadcast(flat, group=held.group, group_src=held.owner)
+        release(taken)
         if not mine:
             whole.set_(*_memory(whole, held))
             whole.copy_(flat.view(whole.shape))

@@ -18,6 +18,7 @@ from ..failures import explain, where
 from ..host_step import HostStep, Locate
 from ..interrupts import held
 from .groups import group_of, told
+from .release import references, release
 
 Tensor = torch.Tensor
 
@@ -42,12 +43,16 @@ class InFlight:
 
     def drain(self) -> None:
         """Wait for all, whatever becomes of them: their memory is to be used for something else."""
-        for work, _ in self.works.values():
+        calls = []
+        for work, call in self.works.values():
+            calls.append(call)
             try:
                 work.wait()
             except RuntimeError:
                 continue  # the run that began it has failed, and has told why
         self.works.clear()
+        for call in calls:
+            release(call.references)
 
 
 class _Step(HostStep):
@@ -92,11 +97,13 @@ class CollectiveCall(_Step):
     def __init__(self, step: CollectiveStep, mesh: dict[str, int], flying: InFlight) -> None:
         super().__init__(step)
         self._mesh, self._flying = mesh, flying
+        self.references: list[tuple[Tensor, int]] = []
 
     def _run(self) -> None:
         if self._flying.failed is not None:
             raise self._flying.failed
         group = group_of(self._mesh, self.step.ranks)
+        self.references = references(self.bound())
         try:
             work = _BEGIN[self.step.kind](self.step, *self.tensors, group)
         except Exception as error:
@@ -136,6 +143,9 @@ class WaitCall(_Step):
         except Exception as error:
             call.fail(error)
             raise
+        del work  # refers to the tensors, too
+        release(call.references)
+        call.references = []
 
 
 class ShardCall(_Step):
