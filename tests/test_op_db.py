@@ -18,8 +18,14 @@ _counts: dict[str, collections.Counter[str]] = collections.defaultdict(collectio
 
 
 def _supporting(dtype: torch.dtype, grad: bool = False) -> list[Any]:
+    """Ops as parameters. Where an op has gradients, their test compares its results as well, so that without them is
+    part of the sweep."""
     return [
-        pytest.param(op, id=op_name(op))
+        pytest.param(
+            op,
+            id=op_name(op),
+            marks=[pytest.mark.sweep] if op.supports_autograd and not grad else [],
+        )
         for op in _OPS
         if dtype in op.supported_dtypes("cpu") and (op.supports_autograd or not grad)
     ]

@@ -1,6 +1,6 @@
 """Models of every kind train in a graph as they train eagerly: outputs, parameters, buffers and
 optimizer state of five steps on fresh inputs. The quick tests run in float32; the slow ones add the
-rest of the models, float64 and inference."""
+rest of the models, float64 and inference, the sweep inference in float64."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def _params() -> list[Any]:
             for train in (True, False) if case.infer else (True,):
                 quick = train and not case.slow and i == 0
                 name = f"{case.name}-{str(dtype)[6:]}-{'train' if train else 'infer'}"
-                found.append(
-                    pytest.param(case, dtype, train, id=name, marks=[] if quick else [slow])
-                )
+                marks = [] if quick else [slow]
+                if not train and i > 0:
+                    marks = [pytest.mark.sweep]
+                found.append(pytest.param(case, dtype, train, id=name, marks=marks))
     return found
 
 
