@@ -156,9 +156,9 @@ def test_other_compilers(name: str) -> None:
 def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GraphConfig()
     monkeypatch.setattr(packages, "available", lambda engine: False)
-    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow\[xla\]'"):
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[xla\]'"):
         config.enable_xla_jit()
-    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow\[onnx\]'"):
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[onnx\]'"):
         config.enable_onnxruntime()
     monkeypatch.setattr(packages, "available", lambda engine: True)
     config.enable_xla_jit()

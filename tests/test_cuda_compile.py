@@ -89,7 +89,7 @@ def test_errors_of_many_kernels_are_short():
 
 def test_without_triton_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("gflow.compiler.emit.triton.toolchain.compile.triton_version", lambda: "")
-    with pytest.raises(KernelError, match=r"install gflow\[gpu\]"):
+    with pytest.raises(KernelError, match=r"install gflow-compiler\[gpu\]"):
         compile_kernels([(kernel(), 0)], 80)
 
 

@@ -97,7 +97,7 @@ def test_steps_are_the_same(name: str) -> None:
     model = copy.deepcopy(plain)
     x = torch.randn(shape)
     want, got = Training(plain), Training(model)
-    share = 0.75 if name == "convolutions" else 0.6
+    share = 0.8 if name == "convolutions" else 0.6  # scratch of products counts
     got.config.set_memory_budget(share)
     for a, b in zip(train(want, x, 2), train(got, x, 2), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-7)

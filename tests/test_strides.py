@@ -350,7 +350,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 SWITCHES: dict[str, Callable[[Any], None]] = {
     "": lambda config: None,
     "multi-tensor": lambda config: config.enable_multi_tensor_update(),
-    "budget": lambda config: config.set_memory_budget(0.95),
+    "budget": lambda config: config.set_memory_budget(0.97),
     "amp": lambda config: config.enable_amp(dtype=torch.bfloat16),
 }
 

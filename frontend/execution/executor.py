@@ -186,6 +186,7 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
             program = program_io.from_bytes(data)
         except program_io.ProgramError as error:
             cache.discard("programs", name, str(error))
+            data = None
         else:
             options.timing["cache"] = time.perf_counter() - start
             return program
