@@ -65,7 +65,9 @@ class TensorType(NamedTuple):
         found = _mlir.get(key)
         if found is None:
             element = ir.Type.parse(self.dtype)
-            found = _mlir[key] = ir.RankedTensorType.get(list(self.shape), element)
+            unknown = ir.Location.unknown()  # of the error, if the type is none
+            found = ir.RankedTensorType.get(list(self.shape), element, loc=unknown)
+            _mlir[key] = found
         return found
 
 
