@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import data_parallel_ranks
 import pytest
 import torch
+from launched import run_ranks
 from torch.utils._pytree import tree_flatten
 
 import gflow as flow
@@ -27,36 +26,6 @@ needs_gloo = pytest.mark.skipif(
 pytestmark = needs_gloo
 
 
-def run(
-    tmp_path: Path, world: int, checks: list[str], program: ModuleType = data_parallel_ranks
-) -> None:
-    """Run checks of a program on so many ranks; all must be good on all of them."""
-    root = Path(flow.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    path = str(program.__file__)
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, path, str(rank), str(world), str(tmp_path / "store"), *checks],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(world)
-    ]
-    try:
-        outputs = [r.communicate(timeout=240) for r in ranks]
-    finally:
-        for r in ranks:
-            r.kill()
-    for n, (out, err) in enumerate(outputs):
-        assert out.strip(), f"rank {n}: {err[-2000:]}"
-        found = json.loads(out.strip().splitlines()[-1])
-        problems = [f"{label}: {text}" for label, text in found.items() if text]
-        assert not problems, f"rank {n}: {problems[0]}"
-        assert list(found) == checks
-
-
 def same_tree(a: Any, b: Any) -> None:
     left, right = tree_flatten(a), tree_flatten(b)
     assert left[1] == right[1]
@@ -65,7 +34,7 @@ def same_tree(a: Any, b: Any) -> None:
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    run(tmp_path, 2, list(data_parallel_ranks.CHECKS))
+    run_ranks(data_parallel_ranks, tmp_path, 2, list(data_parallel_ranks.CHECKS))
     # what two ranks have written, one process reads
     same_tree(load_sharded(tmp_path / "sharded"), flow.load(tmp_path / "whole.safetensors"))
 
@@ -107,5 +76,5 @@ def test_a_killed_save_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
 
 
 def test_four_ranks(tmp_path: Path) -> None:
-    run(tmp_path, 4, ["amp_and_scaler", "checkpoint"])
+    run_ranks(data_parallel_ranks, tmp_path, 4, ["amp_and_scaler", "checkpoint"])
     same_tree(load_sharded(tmp_path / "sharded"), flow.load(tmp_path / "whole.safetensors"))

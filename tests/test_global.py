@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import global_ranks
 import pytest
 import torch
-
-import gflow as flow
+from launched import run_ranks
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -28,24 +23,4 @@ pytestmark = pytest.mark.skipif(
     ],
 )
 def test_ranks(tmp_path: Path, world: int, checks: list[str]) -> None:
-    root = Path(flow.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(global_ranks.__file__))]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(tmp_path / "store"), *checks],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
-        for rank in range(world)
-    ]  # fmt: skip
-    try:
-        outputs = [r.communicate(timeout=240) for r in ranks]
-    finally:
-        for r in ranks:
-            r.kill()
-    for n, (out, err) in enumerate(outputs):
-        assert out.strip(), f"rank {n}: {err[-2000:]}"
-        found = json.loads(out.strip().splitlines()[-1])
-        problems = [f"{label}: {text}" for label, text in found.items() if text]
-        assert not problems, f"rank {n}: {problems[0]}"
-        assert list(found) == checks
+    run_ranks(global_ranks, tmp_path, world, checks)

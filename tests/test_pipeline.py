@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pipeline_ranks
 import pytest
-from test_data_parallel import needs_gloo, run
+from launched import run_ranks
+from test_data_parallel import needs_gloo
 
 pytestmark = needs_gloo
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    run(tmp_path, 2, list(pipeline_ranks.CHECKS), pipeline_ranks)
+    run_ranks(pipeline_ranks, tmp_path, 2, list(pipeline_ranks.CHECKS))
 
 
 @pytest.mark.sweep
 def test_four_ranks(tmp_path: Path) -> None:
-    run(tmp_path, 4, ["schedules"], pipeline_ranks)
+    run_ranks(pipeline_ranks, tmp_path, 4, ["schedules"])

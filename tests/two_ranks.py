@@ -1,4 +1,4 @@
-"""What each of two Gloo ranks runs in tests/test_ranks.py: `python two_ranks.py RANK FILE`.
+"""What each of two Gloo ranks runs in tests/test_ranks.py: `python two_ranks.py RANK WORLD FILE`.
 
 Prints one JSON object: for each check what went wrong, or null.
 """
@@ -315,10 +315,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
-    store = dist.FileStore(sys.argv[2], WORLD)
+    store = dist.FileStore(sys.argv[3], WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     found: dict[str, str | None] = {}
-    for label in sys.argv[3:] or CHECKS:
+    for label in sys.argv[4:] or CHECKS:
         try:
             CHECKS[label](rank)
             found[label] = None
