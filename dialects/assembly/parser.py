@@ -10,6 +10,7 @@ from ..opdef import OpDef
 from ..ops import OPS
 from . import entries
 from .scan import ScanError, end_of_group, find_outside, split_list
+from .scan import depth as depth_of
 from .types import long, runs, type_list
 
 _OP = re.compile(r"(\s*)(?:(%[^\"=]*?)\s*=\s*)?gflow\.(\w+)\s*")
@@ -21,7 +22,6 @@ _STATEMENT = re.compile(
 )
 _FUNCTION = re.compile(r"^[ \t]*func[ \t]+@", re.MULTILINE)
 _COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//.*')
-_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|>=|<=|[()\[\]{}<>]')
 
 
 class AssemblyError(ValueError):
@@ -77,12 +77,12 @@ class _Reader:
         i += 1
         if not _continues(text):
             return text, i
-        found, depth = [text], _depth(text)
+        found, depth = [text], depth_of(text)
         while i < len(self.lines) and (
             depth > found[-1].endswith("{") or found[-1].endswith((",", "->", ":"))
         ):
             found.append(_uncommented(self.lines[i]))
-            depth += _depth(found[-1])
+            depth += depth_of(found[-1])
             i += 1
         if depth > found[-1].endswith("{"):
             raise ScanError("a bracket is not closed")
@@ -140,14 +140,6 @@ def _uncommented(line: str) -> str:
 def _continues(text: str) -> bool:
     """Whether a statement of the assembly begins here, which may go on in the next lines."""
     return _FUNC.match(text) is not None or _OP.match(text) is not None
-
-
-def _depth(line: str) -> int:
-    """How many more brackets a line opens than it closes."""
-    tokens = [match.group() for match in _BRACKET.finditer(line)]
-    return sum(token in ("(", "[", "{", "<") for token in tokens) - sum(
-        token in (")", "]", "}", ">") for token in tokens
-    )
 
 
 def _long(ty: str) -> str:

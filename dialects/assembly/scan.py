@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _CLOSER = {"(": ")", "[": "]", "{": "}", "<": ">"}
+_CLOSING = frozenset(_CLOSER.values())
 #: what decides where a group ends: strings, arrows, comparisons and brackets
 _MARK = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|>=|<=|[()\[\]{}<>]')
 _MARK_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|>=|<=|[()\[\]{}<>,]')
@@ -31,6 +32,12 @@ def end_of_group(text: str, start: int) -> int:
             if not closers:
                 return match.end()
     raise ScanError("a bracket is not closed")
+
+
+def depth(line: str) -> int:
+    """How many more brackets a line opens than it closes."""
+    tokens = [match.group() for match in _MARK.finditer(line)]
+    return sum(t in _CLOSER for t in tokens) - sum(t in _CLOSING for t in tokens)
 
 
 def split_list(text: str) -> list[str]:

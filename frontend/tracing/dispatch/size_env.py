@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -194,28 +195,16 @@ class SizeEnv(ShapeEnv):
         return function([self._computed(a, size) for a in expr.args])
 
 
-def _sum(args: list[Any]) -> Any:
-    total = args[0]
-    for a in args[1:]:
-        total = total + a
-    return total
-
-
-def _product(args: list[Any]) -> Any:
-    total = args[0]
-    for a in args[1:]:
-        total = total * a
-    return total
-
-
 _FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "Add": _sum,
-    "Mul": _product,
+    "Add": partial(reduce, operator.add),
+    "Mul": partial(reduce, operator.mul),
     "ToFloat": lambda a: a[0] * 1.0,
     "IntTrueDiv": lambda a: operator.truediv(*a),
     "FloatTrueDiv": lambda a: operator.truediv(*a),
-    "Pow": lambda a: 1.0 / _product([a[0]] * -int(a[1])) if a[1] in (-1, -2) else a[0] ** a[1],
-    "PowByNatural": lambda a: _product([a[0]] * int(a[1])),
+    "Pow": lambda a: (
+        1.0 / reduce(operator.mul, [a[0]] * -int(a[1])) if a[1] in (-1, -2) else a[0] ** a[1]
+    ),
+    "PowByNatural": lambda a: reduce(operator.mul, [a[0]] * int(a[1])),
     "FloatPow": lambda a: a[0] ** a[1],
     "OpaqueUnaryFn_sqrt": lambda a: a[0] ** 0.5,
 }

@@ -7,8 +7,10 @@ programs of their own, of which there are as many as remainders and as sides of 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from math import gcd
 from typing import Any
 
@@ -326,32 +328,18 @@ def _long_division(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial
     return quotient, a
 
 
-def _add_up(args: list[Any]) -> Any:
-    total = args[0]
-    for a in args[1:]:
-        total = total + a
-    return total
-
-
-def _multiplied(args: list[Any]) -> Any:
-    total = args[0]
-    for a in args[1:]:
-        total = total * a
-    return total
-
-
 def _raised(args: list[Any]) -> Any:
     base, exponent = args
     if isinstance(exponent, int):
-        power = _multiplied([base] * abs(exponent)) if exponent else 1
+        power = reduce(operator.mul, [base] * abs(exponent)) if exponent else 1
         return 1.0 / power if exponent < 0 else power
     return base**exponent
 
 
 #: functions of numbers that PyTorch's formulas have, as arithmetic of traced numbers
 FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "Add": _add_up,
-    "Mul": _multiplied,
+    "Add": partial(reduce, operator.add),
+    "Mul": partial(reduce, operator.mul),
     "ToFloat": lambda a: a[0] * 1.0,
     "IntTrueDiv": lambda a: a[0] / a[1],
     "FloatTrueDiv": lambda a: a[0] / a[1],
