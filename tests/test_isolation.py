@@ -192,3 +192,45 @@ def test_graphs_in_two_threads() -> None:
         return True
 
     assert _beside(work, work)
+
+
+_DYNAMO = """
+import sys
+import torch
+import gflow as flow
+from gflow.errors import GraphTraceError
+
+if "loaded" in sys.argv:
+    import torch._dynamo
+
+class Branch(flow.nn.Graph):
+    def build(self, x):
+        import gflow_late_module  # keeps what it finds
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+try:
+    Branch()(torch.ones(3))
+except GraphTraceError as error:
+    assert "control flow" in str(error)
+
+import gflow_late_module
+
+def asks(x):
+    return x + 1 if torch.compiler.is_compiling() else x
+
+assert not gflow_late_module.is_compiling()
+assert torch.compile(asks, backend="eager", fullgraph=True)(torch.zeros(2)).tolist() == [1.0, 1.0]
+"""
+
+
+@pytest.mark.parametrize("dynamo", ["loaded", "not loaded"])
+def test_dynamo_that_is_first_used_while_a_graph_is_traced(dynamo: str, tmp_path: Path) -> None:
+    """Neither it nor a module that is imported then keeps a function that was replaced for the trace."""
+    (tmp_path / "gflow_late_module.py").write_text("from torch.compiler import is_compiling\n")
+    root = _CHECK.parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _DYNAMO, dynamo],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

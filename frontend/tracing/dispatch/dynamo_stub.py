@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from ..context.threads import originals
+
 _NAME = "torch._dynamo"
 
 
@@ -28,8 +30,9 @@ class _StandIn(ModuleType):
     """The package while a trace runs. Functions that PyTorch keeps out of Dynamo's sight ask it once for a wrapper and
     remember the answer: here they get themselves, and forget it again when the stand-in goes."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, until_the_end: contextlib.ExitStack) -> None:
         super().__init__(name)
+        self.until_the_end = until_the_end
         self.asked: list[Any] = []
 
     def disable(self, fn: Any, recursive: bool = True, **_: Any) -> Any:
@@ -41,7 +44,10 @@ class _StandIn(ModuleType):
             raise AttributeError(name)
         _remove(self)
         _kept.clear()
-        return getattr(importlib.import_module(_NAME), name)
+        with originals():  # it keeps functions of PyTorch that it finds
+            package = importlib.import_module(_NAME)
+        self.until_the_end.enter_context(_compiles_with_originals())
+        return getattr(package, name)
 
 
 def _remove(stand_in: _StandIn) -> None:
@@ -63,6 +69,32 @@ _kept: dict[str, ModuleType] = {}
 
 
 @contextlib.contextmanager
+def _compiles_with_originals() -> Iterator[None]:
+    """What Dynamo compiles in this thread, as for `torch.cond`, it compiles as if no graph were traced: it keeps
+    tables of PyTorch's functions, which it makes when it first needs them."""
+    handler = importlib.import_module(f"{_NAME}.callback").callback_handler
+    thread, during = threading.get_ident(), contextlib.ExitStack()
+
+    def start(_: object) -> None:
+        if threading.get_ident() == thread:
+            during.enter_context(originals())
+
+    def end(_: object) -> None:
+        if threading.get_ident() == thread:
+            during.close()
+
+    handler.register_start_callback(start)
+    handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        during.close()
+        for callbacks, mine in ((handler.start_callbacks, start), (handler.end_callbacks, end)):
+            if mine in callbacks:  # torch._dynamo.reset() forgets all
+                callbacks.remove(mine)
+
+
+@contextlib.contextmanager
 def light_dynamo() -> Iterator[None]:
     """Within, `import torch._dynamo.config` loads that module alone, unless Dynamo is loaded.
 
@@ -70,12 +102,14 @@ def light_dynamo() -> Iterator[None]:
     """
     if _NAME in sys.modules or threading.active_count() > 1:
         importlib.import_module(_NAME)  # waits for a thread that has begun to
-        yield
+        with _compiles_with_originals():
+            yield
         return
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.submodule_search_locations
-    stand_in = _StandIn(_NAME)
+    until_the_end = contextlib.ExitStack()
+    stand_in = _StandIn(_NAME, until_the_end)
     stand_in.__path__ = [f"{path}/_dynamo" for path in spec.submodule_search_locations]
     stand_in.__spec__ = importlib.machinery.ModuleSpec(_NAME, None, is_package=True)
     sys.modules[_NAME] = stand_in
@@ -85,6 +119,7 @@ def light_dynamo() -> Iterator[None]:
         setattr(stand_in, name.rpartition(".")[2], module)
     try:
         importlib.import_module(f"{_NAME}.config")
-        yield
+        with until_the_end:
+            yield
     finally:
         _remove(stand_in)
