@@ -29,10 +29,13 @@ def _metadata(tensor: torch.Tensor) -> Metadata:
 
 
 def tag(fake: FakeTensor) -> int:
-    """A number for the metadata of a fake tensor, equal for equal metadata."""
+    """A number for the metadata of a fake tensor and its place in its memory, equal for equal ones: a view of a view
+    depends on both."""
     found: int | None = fake.__dict__.get("_gflow_metadata")
     if found is None:
         key = _metadata(fake) if fake.fake_mode.shape_env is None else plain(fake)
+        memory = plain_size(fake.untyped_storage().nbytes())
+        key = (*key, plain_size(fake.storage_offset()), memory)
         found = _metadata_ids.setdefault(key, len(_metadata_ids))
         fake._gflow_metadata = found  # type: ignore[attr-defined]
     return found
