@@ -162,18 +162,6 @@ def test_mutation_and_views(build: Callable[..., Any]) -> None:
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
-def test_shapes_that_are_remembered_know_where_a_view_begins() -> None:
-    """A view of a view at another place, after one of equal shape and strides at the start of its memory."""
-
-    def build(x: torch.Tensor, start: int) -> torch.Tensor:
-        return x.clone()[start:].t().as_strided((4, 2), (1, 4))
-
-    for rows, start in ((3, 0), (4, 1), (5, 2), (6, 0)):
-        x = torch.randn(rows, 4)
-        found = call(trace(lambda x: build(x, start), x), x)  # noqa: B023
-        assert torch.equal(found[0], build(x, start))
-
-
 def test_autograd_runs_as_it_is() -> None:
     """Custom functions, hooks, autograd.grad and double backward."""
 

@@ -69,6 +69,12 @@ def test_operands_that_are_read_before_are_not(name: str) -> None:
     torch.testing.assert_close(out, x)
 
 
+def test_where_a_view_begins_is_not_what_an_equal_shape_had() -> None:
+    """Shapes of views are remembered: here first of one at the start of its memory."""
+    graph(lambda x: x[1:].clone().t().mul_(2))(torch.rand(4, 4))
+    test_operands_that_are_read_before_are_not("product of others")
+
+
 def test_out_that_would_be_resized() -> None:
     def write(x: Tensor) -> None:
         small = x[0, :2].clone()
