@@ -101,10 +101,12 @@ class OpDef:
 
     @cached_property
     def min_operands(self) -> int:
+        """How many operands an op has at least: those that are neither optional (`?`) nor repeated (`*`)."""
         return sum(not (o.startswith("*") or o.endswith("?")) for o in self.operands)
 
     @cached_property
     def max_operands(self) -> int | None:
+        """How many operands an op has at most; None where one is repeated."""
         if any(o.startswith("*") for o in self.operands):
             return None
         return len(self.operands)

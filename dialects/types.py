@@ -38,10 +38,12 @@ class TensorType(NamedTuple):
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
+        """The number of elements; 1 for rank 0."""
         return prod(self.shape)
 
     @property
@@ -52,6 +54,7 @@ class TensorType(NamedTuple):
 
     @property
     def itemsize(self) -> int:
+        """Bytes of one element."""
         return _ITEM_BYTES[self.dtype]
 
     def __str__(self) -> str:

@@ -17,9 +17,11 @@ class User(Protocol):
     """What shares an arena: it says how much it needs, and lets go of a block that was replaced."""
 
     @property
-    def arena_bytes(self) -> int: ...
+    def arena_bytes(self) -> int:
+        """Bytes of the arena that its program needs."""
 
-    def let_go(self) -> None: ...
+    def let_go(self) -> None:
+        """Drop what was made for the arena's present memory, which is about to be replaced."""
 
 
 class Arena:

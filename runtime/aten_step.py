@@ -64,6 +64,8 @@ class AtenCall(HostStep):
         self.inputs, self.outputs, self.args, self.kwargs = [], [], [], {}
 
     def decode(self) -> None:
+        """Make the arguments of PyTorch's call out of the stored ones and the tensors bound to them; numbers
+        that are tensors are read."""
         self.args, self.kwargs = decode_call(
             self.step.args, self.inputs, lambda t: t.item(), self.size
         )

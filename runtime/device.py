@@ -44,13 +44,20 @@ class Part(Protocol):
     """
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """The op's name and source, for messages."""
+
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """How many steps it is."""
+
     @property
-    def has_run(self) -> bool: ...
+    def has_run(self) -> bool:
+        """Whether it has run since `prepare`; False where the host cannot tell."""
+
     @property
-    def torn(self) -> bool: ...
+    def torn(self) -> bool:
+        """Whether it may have written into arguments without having run to its end."""
 
     def prepare(self) -> None:
         """It is to run once more."""

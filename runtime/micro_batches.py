@@ -21,10 +21,12 @@ class Part(Protocol):
     """One of the two programs, ready to run. takes_rng: its last argument is (seed, offset)."""
 
     @property
-    def run(self) -> Callable[[list[torch.Tensor]], Any]: ...
+    def run(self) -> Callable[[list[torch.Tensor]], Any]:
+        """What runs the part: it takes the list of arguments, and returns the results."""
 
     @property
-    def takes_rng(self) -> bool: ...
+    def takes_rng(self) -> bool:
+        """Whether a run draws from PyTorch's random generator."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,8 @@ class Joined:
             self.whole = torch.zeros((), dtype=wide, device=first.device)
 
     def add(self, part: torch.Tensor, k: int) -> None:
+        """Take in the result of micro-batch `k`: rows go to their place, a 0-d result is added. part: [rows,
+        …] or []."""
         if self.count == 1:
             return
         if self.whole.ndim:
@@ -182,6 +186,8 @@ class Joined:
             self.whole += part
 
     def result(self) -> torch.Tensor:
+        """The result of the whole batch, in the dtype that the author sees: rows joined, means of 0-d floats;
+        0-d integers stay sums."""
         if (
             self.count == 1
             or self.whole.ndim

@@ -24,6 +24,7 @@ class Group:
 
     @property
     def nodes(self) -> int:
+        """How many nodes its ranks lie on."""
         return ceil(self.size / self.local)
 
 

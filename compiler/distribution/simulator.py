@@ -57,6 +57,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
+        """How long it takes, in seconds."""
         return self.end - self.begin
 
 
@@ -89,6 +90,7 @@ class Timeline:
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The classes of ranks, in the order in which they first have a span."""
         return tuple(dict.fromkeys(s.rank_class for s in self.spans))
 
 

@@ -33,6 +33,7 @@ def position(b: Placement, o: Op) -> None:
 
 
 def gather(b: Placement, o: Op) -> None:
+    """`gflow.gather` as a call of aten.gather."""
     dim = read(OPS["gather"], o.op.attributes)["dim"]
     inputs = [b.ref(v) for v in o.operands]
     b.aten(
@@ -41,6 +42,7 @@ def gather(b: Placement, o: Op) -> None:
 
 
 def take(b: Placement, o: Op) -> None:
+    """`gflow.take` as a call of aten.index_select, on indices laid out as one dimension."""
     x, index = o.operands
     dim = read(OPS["take"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank
@@ -50,6 +52,7 @@ def take(b: Placement, o: Op) -> None:
 
 
 def index_add(b: Placement, o: Op) -> None:
+    """`gflow.index_add` as a call of aten.index_add, on indices laid out as one dimension."""
     x, index, source = o.operands
     dim = read(OPS["index_add"], o.op.attributes)["dim"]
     rank = b.body.types[index].rank

@@ -64,6 +64,7 @@ class Placement:
         return self.at[value].strides
 
     def ref(self, value: int) -> TensorRef:
+        """The place, type and strides (in elements) of a value, for a step."""
         return TensorRef(self.place(value), self.body.types[value], self.strides(value))
 
     def assign(self, o: Op) -> None:
@@ -78,6 +79,7 @@ class Placement:
         self.places |= found
 
     def label(self, o: Op) -> str:
+        """The op's name and source, for messages and profiles."""
         return f"{o.name} {o.op.location}"
 
     def check(self, o: Op) -> int:

@@ -74,6 +74,7 @@ class Problem:
     batch: int = 1
 
     def most(self) -> Problem:
+        """The problem at the greatest values of dynamic dimensions."""
         return Problem(*(at_most(n) for n in (self.rows, self.columns, self.terms, self.batch)))
 
 

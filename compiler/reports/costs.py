@@ -52,18 +52,22 @@ class Measure:
 
     @property
     def kernels(self) -> int:
+        """The number of ops."""
         return len(self.ops)
 
     @property
     def bytes(self) -> int:
+        """Bytes that the ops read and write."""
         return sum(o.bytes for o in self.ops)
 
     @property
     def flops(self) -> int:
+        """Floating point operations."""
         return sum(o.flops for o in self.ops)
 
     @property
     def seconds(self) -> float:
+        """The predicted time, in seconds."""
         return sum(o.seconds for o in self.ops)
 
 

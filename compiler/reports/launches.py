@@ -81,6 +81,7 @@ class Launch:
 
     @property
     def moved(self) -> int:
+        """Bytes that it reads and writes."""
         return self.read + self.written
 
 
@@ -100,10 +101,12 @@ class LaunchReport:
 
     @property
     def count(self) -> int:
+        """The number of launches."""
         return sum(entry.launches for entry in self.launches)
 
     @property
     def moved(self) -> int:
+        """Bytes that all launches read and write."""
         return sum(entry.moved for entry in self.launches)
 
     @property
@@ -113,10 +116,12 @@ class LaunchReport:
 
     @property
     def flops(self) -> int:
+        """Floating point operations of all launches."""
         return sum(entry.flops for entry in self.launches)
 
     @property
     def seconds(self) -> float:
+        """The predicted time of all launches, one after the other, in seconds."""
         return sum(entry.seconds for entry in self.launches)
 
     def __str__(self) -> str:

@@ -57,6 +57,7 @@ class StepOnRanks:
 
     @property
     def seconds(self) -> float:
+        """The predicted time of a step, in seconds."""
         return self.line.seconds
 
     @property

@@ -70,6 +70,7 @@ class Search:
 
     @property
     def over(self) -> bool:
+        """Whether the time is up."""
         return time.monotonic() > self.end
 
 

@@ -95,6 +95,7 @@ def _common(x: Sequence[int], y: Sequence[int]) -> Iterator[tuple[int, int, int]
 
 
 def transpose(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """The dimensions of the operand, in the order of `permutation`."""
     dims = _own("d", operands[0].rank)
     turned = tuple(dims[p] for p in attrs["permutation"])
     return Factors((dims,), (turned,), linear=((0,),), passes=MOVED)
@@ -125,6 +126,7 @@ def pad(operands: Types, results: Types, attrs: Attrs) -> Factors:
 
 
 def concatenate(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """All dimensions but the one that is joined, which no rank may divide."""
     dims = tuple(
         () if d == attrs["dim"] else name for d, name in enumerate(_own("d", results[0].rank))
     )
@@ -133,6 +135,7 @@ def concatenate(operands: Types, results: Types, attrs: Attrs) -> Factors:
 
 
 def reverse(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """All dimensions but those that are turned round, which no rank may divide."""
     dims = tuple(
         () if d in attrs["dims"] else name for d, name in enumerate(_own("d", results[0].rank))
     )
@@ -222,16 +225,19 @@ def _convolution(attrs: Attrs, rank: int) -> tuple[Dims, Dims, Dims, dict[str, i
 
 
 def convolution(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """Samples, channels and groups of `x`, `w` and `y`; spatial dimensions are not divided."""
     x, w, y, sizes = _convolution(attrs, operands[0].rank)
     return Factors((x, w), (y,), sizes, linear=((0,), (1,)))
 
 
 def convolution_input_grad(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """Those of `convolution`, for `dx` of `dy` and `w`."""
     x, w, y, sizes = _convolution(attrs, operands[0].rank)
     return Factors((y, w), (x,), sizes, linear=((0,), (1,)))
 
 
 def convolution_weight_grad(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """Those of `convolution`, for `dw` of `x` and `dy`, which sums over the samples."""
     x, w, y, sizes = _convolution(attrs, operands[0].rank)
     return Factors((x, y), (w,), sizes, linear=((0,), (1,)))
 

@@ -16,6 +16,7 @@ Attrs = dict[str, Any]
 
 
 def check_dim(dim: int, rank: int, what: str = "dim") -> None:
+    """Raises VerifyError: `dim` is not in [0, rank). what: the attribute's name."""
     if not 0 <= dim < rank:
         raise VerifyError(f"{what} {dim} is out of range for rank {rank}")
 

@@ -112,6 +112,11 @@ class Plan:
         return True
 
     def run(self, leaves: Sequence[Any], state: Any) -> Any:
+        """Run the program on one call's leaves, and give its results in the author's structure.
+
+        Updated arguments are written in place; what failed a check is raised with the author's line.
+        leaves: tensors and numbers of the call in the order of its `BoundCall`.
+        """
         arguments = self.arguments.copy()
         for position, leaf in self.input_slots:
             arguments[position] = (

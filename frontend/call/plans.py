@@ -79,6 +79,8 @@ class PlanCache:
                     del self._plans[key]
 
     def resize(self, size: int, strict: bool) -> None:
+        """Keep at most `size` plans from now on. strict: whether one more is an error rather than the loss of
+        the oldest."""
         self.size, self.strict = size, strict
         self._trim()
 

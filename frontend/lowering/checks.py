@@ -163,22 +163,26 @@ def _rows(em: Emitter, x: Value, dim: int, index: Value) -> None:
 
 @checks("aten.embedding")
 def embedding(em: Emitter, weight: Value, index: Value, *rest: Any, **named: Any) -> None:
+    """Indices lie in [0, rows of the weight)."""
     _rows(em, weight, 0, index)
 
 
 @checks("aten.index_select")
 def index_select(em: Emitter, x: Value, dim: int, index: Value) -> None:
+    """Indices lie in [0, size of the dimension)."""
     _rows(em, x, wrap(dim, x.rank) if x.rank else 0, index)
 
 
 @checks("aten.gather")
 def gather(em: Emitter, x: Value, dim: int, index: Value, **named: Any) -> None:
+    """Indices lie in [0, size of the dimension)."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
 
 
 @checks("aten.take")
 def take(em: Emitter, x: Value, index: Value) -> None:
+    """Indices lie in [−n, n), n the number of elements."""
     n = x.numel
     message = f"out of range: tried to access index {{}} on a tensor of {number(n)} elements."
     in_range(em, index, -n, n, "IndexError", message)
@@ -186,6 +190,7 @@ def take(em: Emitter, x: Value, index: Value) -> None:
 
 @checks("aten.index_add")
 def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **named: Any) -> None:
+    """Indices lie in [0, size of the dimension); nothing is checked for an empty source, as in ATen."""
     if source.numel == 0:
         return
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
@@ -198,6 +203,7 @@ def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **na
 
 @checks("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> None:
+    """Indices lie in [−size, size) of the dimension."""
     dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
     if _others(x.shape, [dim]):
         in_range(em, index, -size, size, "IndexError", _bounds(dim, size))
@@ -231,6 +237,7 @@ def index(em: Emitter, x: Value, indices: Sequence[Value | None], *rest: Any, **
 def nll_loss(
     em: Emitter, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> None:
+    """Targets are classes, or `ignore_index`."""
     classes = x.shape[0 if x.rank == 1 else 1]
     message = f"Target {{}} is out of bounds: there are {number(classes)} classes, and {ignore_index} is ignored"
     in_range(em, target, 0, classes, "IndexError", message, ignore_index)
@@ -238,6 +245,7 @@ def nll_loss(
 
 @checks("aten.binary_cross_entropy")
 def binary_cross_entropy(em: Emitter, x: Value, y: Value, *rest: Any, **named: Any) -> None:
+    """Input and target lie in [0, 1]."""
     for value, name in ((x, "input"), (y, "target")):
         message = f"all elements of {name} should be between 0 and 1"
         fail_if(em, ~_within(value, 0.0, 1.0), "RuntimeError", message)
@@ -282,6 +290,7 @@ def _is_real(value: Any) -> bool:
 
 @checks("aten.bernoulli")
 def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
+    """Probabilities lie in [0, 1]; a number is checked while lowering, a tensor in the program."""
     if isinstance(p, int | float):
         if x.numel and not 0 <= p <= 1:
             message = f"bernoulli_ expects p to be in [0, 1], but got p={p}"
@@ -294,6 +303,7 @@ def bernoulli(em: Emitter, x: Value, p: Any = None, **named: Any) -> None:
 
 @checks("aten.multinomial")
 def multinomial(em: Emitter, weights: Value, *rest: Any, **named: Any) -> None:
+    """Weights are finite and not negative, and a row has a positive one."""
     wide = weights.compute()
     message = "probability tensor contains either `inf`, `nan` or element < 0"
     fail_if(em, ~(wide.ge(0.0) & ~wide.eq(math.inf)), "RuntimeError", message)
@@ -304,6 +314,7 @@ def multinomial(em: Emitter, weights: Value, *rest: Any, **named: Any) -> None:
 
 @checks("aten.normal")
 def normal(em: Emitter, mean: Any, std: Any = 1.0, *rest: Any, **named: Any) -> None:
+    """Standard deviations are not negative."""
     if isinstance(std, Value):
         message = "normal expects all elements of std >= 0.0"
         fail_if(em, ~std.compute().ge(0.0), "RuntimeError", message)
@@ -314,6 +325,7 @@ def normal(em: Emitter, mean: Any, std: Any = 1.0, *rest: Any, **named: Any) -> 
 
 @checks("aten._assert_async")
 def assert_async(em: Emitter, x: Value, message: str = "") -> None:
+    """The author's own check: a one-element tensor is not zero."""
     message = message or "Expected Tensor with single nonzero value, but got zero"
     held = x if x.dtype == "i1" else x.compute().ne(0)
     fail_if(em, ~held, "RuntimeError", _plain(message))
@@ -321,6 +333,7 @@ def assert_async(em: Emitter, x: Value, message: str = "") -> None:
 
 @checks("gflow.fail_if")
 def stated(em: Emitter, bad: Value, error: str, message: str) -> None:
+    """A check that the trace states: it fails where `bad` is true. error: the exception's name."""
     fail_if(em, bad, error, _plain(message))
 
 

@@ -46,14 +46,17 @@ def opmath(dtype: str) -> str:
 
 
 def is_float(dtype: str) -> bool:
+    """Whether a dtype of the dialect is a float."""
     return dtype in ("f32", "f64", "f16", "bf16")
 
 
 def is_complex(dtype: str) -> bool:
+    """Whether a dtype of the dialect is complex."""
     return dtype.startswith("complex")
 
 
 def default_float() -> str:
+    """PyTorch's default dtype, by the dialect's name."""
     return TO_MLIR[torch.get_default_dtype()]
 
 

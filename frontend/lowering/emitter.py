@@ -57,14 +57,17 @@ class Value:
 
     @property
     def type(self) -> TensorType:
+        """Shape and dtype."""
         return TensorType(self.shape, self.dtype)
 
     @property
     def rank(self) -> int:
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def numel(self) -> int:
+        """The number of elements."""
         return TensorType(self.shape, self.dtype).numel
 
     def __repr__(self) -> str:
@@ -107,24 +110,31 @@ class Value:
         return self.em("not", self)
 
     def eq(self, other: Any) -> Value:
+        """Booleans: equal. other: a value or number, broadcast as in PyTorch."""
         return self.em.compare("eq", self, other)
 
     def ne(self, other: Any) -> Value:
+        """Booleans: not equal."""
         return self.em.compare("ne", self, other)
 
     def lt(self, other: Any) -> Value:
+        """Booleans: less."""
         return self.em.compare("lt", self, other)
 
     def le(self, other: Any) -> Value:
+        """Booleans: less or equal."""
         return self.em.compare("le", self, other)
 
     def gt(self, other: Any) -> Value:
+        """Booleans: greater."""
         return self.em.compare("gt", self, other)
 
     def ge(self, other: Any) -> Value:
+        """Booleans: greater or equal."""
         return self.em.compare("ge", self, other)
 
     def to(self, dtype: str) -> Value:
+        """Converted to a dtype of the dialect."""
         return self.em.convert(self, dtype)
 
     def compute(self) -> Value:
@@ -132,9 +142,11 @@ class Value:
         return self.em.convert(self, opmath(self.dtype))
 
     def reshape(self, shape: Sequence[int]) -> Value:
+        """With another shape of as many elements."""
         return self.em.reshape(self, shape)
 
     def sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
+        """The sum over dimensions, in the value's own dtype."""
         return self.em.reduce(self, "sum", dims, keepdim)
 
     def exact_sum(self, dims: Sequence[int], keepdim: bool = False) -> Value:
@@ -200,6 +212,7 @@ class Emitter:
             self._marks["gflow.phase"] = ir.StringAttr.get(op.loc.phase)
 
     def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
+        """The tensor type of a shape and dtype; sizes that vary are `?` in it."""
         key = (shape, dtype)
         found = self._types.get(key)
         if found is None:
@@ -226,6 +239,7 @@ class Emitter:
         return found
 
     def wrap(self, value: ir.Value, shape: tuple[int, ...], dtype: str) -> Value:
+        """An IR value with its shape and dtype."""
         return Value(self, value, shape, dtype)
 
     # -- ops
@@ -331,6 +345,7 @@ class Emitter:
         return self.create("constant", [], {"value": attr}, [(array.shape, dtype)])[0]
 
     def iota(self, shape: Sequence[int], dim: int, dtype: str) -> Value:
+        """Each element's index along `dim`; the same one is made once."""
         shape = tuple(shape)
         key = ("iota", shape, dim, dtype)
         found = self._constants.get(key)
@@ -341,6 +356,11 @@ class Emitter:
     # -- elementwise
 
     def convert(self, x: Value, dtype: str) -> Value:
+        """`x` converted to a dtype; constants are converted here.
+
+        Raises:
+            Unsupported: one of the dtypes is complex.
+        """
         if x.dtype == dtype:
             return x
         if is_complex(dtype) or is_complex(x.dtype):
@@ -374,9 +394,11 @@ class Emitter:
         return a, b
 
     def binary(self, name: str, a: Any, b: Any) -> Value:
+        """An op of two operands, broadcast and converted to one type first."""
         return self(name, *self.pair(a, b))
 
     def compare(self, predicate: str, a: Any, b: Any) -> Value:
+        """Booleans. predicate: eq, ne, lt, le, gt or ge."""
         return self("compare", *self.pair(a, b), predicate=predicate)
 
     def select(self, pred: Value, a: Any, b: Any) -> Value:
@@ -390,14 +412,17 @@ class Emitter:
                     self.broadcast(b, shape))  # fmt: skip
 
     def maximum(self, a: Any, b: Any) -> Value:
+        """The larger one, elementwise; NaN where one is."""
         return self.binary("maximum", a, b)
 
     def minimum(self, a: Any, b: Any) -> Value:
+        """The smaller one, elementwise; NaN where one is."""
         return self.binary("minimum", a, b)
 
     # -- shape
 
     def broadcast(self, x: Value, shape: Sequence[int], dims: Sequence[int] | None = None) -> Value:
+        """`x` repeated to a shape. dims: where each of its dimensions lies in it; by default the last ones."""
         shape = tuple(shape)
         if x.shape == shape and (dims is None or tuple(dims) == tuple(range(len(shape)))):
             return x
@@ -408,6 +433,7 @@ class Emitter:
         return self("broadcast", x, shape=shape, dims=tuple(dims))
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        """`x` with another shape; constants are made again."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
@@ -416,6 +442,7 @@ class Emitter:
         return self("reshape", x, shape=shape)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        """`x` with its dimensions in another order; constants are made again."""
         permutation = tuple(permutation)
         if permutation == tuple(range(len(permutation))):
             return x
@@ -433,11 +460,13 @@ class Emitter:
         return self("slice", x, starts=tuple(starts), limits=tuple(limits), strides=tuple(strides))
 
     def pad(self, x: Value, low: Sequence[int], high: Sequence[int], value: Number = 0) -> Value:
+        """`x` with `low` and `high` elements of a value before and behind, by dimension."""
         if not any(low) and not any(high):
             return x
         return self("pad", x, self.full(value, (), x.dtype), low=tuple(low), high=tuple(high))
 
     def concatenate(self, xs: Sequence[Value], dim: int) -> Value:
+        """Values joined along a dimension, by as many ops as their numbers of types ask for."""
         xs = [x for x in xs if x.shape[dim] != 0] or [xs[0]]
         while len(xs) > 1:  # an op has few groups of operands of one type
             joined, rest = [xs[0]], list(xs[1:])
@@ -449,6 +478,7 @@ class Emitter:
         return xs[0]
 
     def unsqueeze(self, x: Value, dim: int) -> Value:
+        """`x` with a dimension of size 1 at `dim`, which counts from 0."""
         return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
 
     def keep(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
@@ -476,6 +506,7 @@ class Emitter:
         return self.keep(result, x.shape, dims) if keepdim else result
 
     def mean(self, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
+        """The sum over dimensions, divided by their number of elements, in the value's own dtype."""
         count = 1
         for d in dims:
             count *= x.shape[d]

@@ -59,10 +59,12 @@ class CallRecorder(Watcher):
 
 
 def graph_head(name: str, kind: str) -> str:
+    """The line of a graph, as OneFlow prints it."""
     return f"(GRAPH:{name}:{kind})"
 
 
 def module_head(path: str, module: torch.nn.Module) -> str:
+    """The line of a module, as OneFlow prints it."""
     extra = " ".join(line.strip() for line in module.extra_repr().splitlines())
     return f"(MODULE:{path}:{module._get_name()}({extra}))"
 
@@ -82,6 +84,7 @@ def tensor_lines(kind: str, owner: str, tensors: Sequence[TensorInfo]) -> Iterat
 
 
 def config_line(training: bool, switches: Mapping[str, Any]) -> str:
+    """The line of the configuration, as OneFlow prints it."""
     shown = {"training": training, **switches}
     return f"(CONFIG:config:GraphConfig({''.join(f'{k}={v!r}, ' for k, v in shown.items())}))"
 

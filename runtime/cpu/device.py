@@ -23,38 +23,47 @@ class Cpu:
     _nothing = nullcontext()
 
     def check(self, program: Program) -> None:
+        """Raises DeviceError: the program was compiled for another target."""
         if program.target != "cpu":
             raise DeviceError(f"{program.name} is compiled for {program.target}, not for the CPU")
 
     def code(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> KernelTable:
+        """The program's kernels in machine code, as a table of steps."""
         return KernelTable(program, fixed, look)
 
     def binding(self, program: Program) -> None:
+        """None: arguments are used where they lie."""
         return None
 
     def graph(self, steps: Any, wanted: bool) -> None:
+        """None: a call runs its steps one by one."""
         return None
 
     def report(self, words: int) -> torch.Tensor:
+        """`words` zeros of int64 that kernels write to and the host reads."""
         return torch.zeros(words, dtype=torch.int64)
 
     def placed(self, spans: Sequence[Span]) -> None:
-        pass
+        """Nothing: `checks` is False, so memory is not followed."""
 
     def section(self) -> nullcontext[None]:
+        """A context that does nothing: there is no current device to set."""
         return self._nothing
 
     def follow(self, stream: int | None) -> None:
+        """None: the CPU has no streams."""
         return None
 
     def mark(self) -> float:
+        """The time now, in seconds of `time.perf_counter`."""
         return time.perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
+        """Seconds between two marks."""
         return end - begin
 
     def synchronize(self) -> None:
-        pass
+        """Nothing: a step has run when it returns."""
 
 
 CPU = Cpu()

@@ -121,9 +121,11 @@ class Segment:
 
     @property
     def has_run(self) -> bool:
+        """Whether the rows ran since `prepare`: the runner clears the word of the threads."""
         return not self._words[3]
 
     def prepare(self) -> None:
+        """Set the number of threads: PyTorch's, at most what the kernels can use."""
         self._words[3] = min(torch.get_num_threads(), self._most)
 
     def run(self) -> None:
@@ -139,6 +141,7 @@ class Segment:
         """Kernels draw nothing."""
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        """Every step of the segment with what runs it alone."""
         for row in range(self._begin, self._begin + self.count):
             yield self._table.steps[row], partial(_run, Segment(self._table, row, row + 1))
 

@@ -43,21 +43,27 @@ class Begun:
 
     @property
     def label(self) -> str:
+        """The op's name and source."""
         return self.item.step.label if isinstance(self.item, Launch) else self.item.label
 
     @property
     def torn(self) -> bool:
+        """Whether a step of the host may have written into arguments without having run to its end; False for
+        a launch."""
         return not isinstance(self.item, Launch) and self.item.torn
 
     def prepare(self) -> None:
+        """A step of the host is to run once more; a launch needs nothing."""
         if not isinstance(self.item, Launch):
             self.item.prepare()
 
     def undo(self) -> None:
+        """Put back what a step of the host took from outside the program; a launch takes nothing."""
         if not isinstance(self.item, Launch):
             self.item.undo()
 
     def run(self) -> None:
+        """Begin the step on the device, and wait for it where the table is told to."""
         item, device = self.item, self._table.device
         try:
             if isinstance(item, Launch):
@@ -71,6 +77,7 @@ class Begun:
             raise DeviceError(self._explained(error)) from None
 
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
+        """The one step, with what begins it."""
         yield self.item.step, self.run
 
     def _explained(self, error: DeviceError) -> str:

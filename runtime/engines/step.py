@@ -27,6 +27,7 @@ class EngineCall(HostStep):
 
     @property
     def copies(self) -> Copies:
+        """Counts of the engine's operands and results that were copied."""
         return self._code.copies
 
     def refs(self) -> list[TensorRef]:

@@ -217,6 +217,12 @@ def encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> A
 
 
 def decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """The value that `encode` turned into JSON: containers and scalars are made again, tensors are looked up
+    by name.
+
+    Raises:
+        KeyError: a tensor that is named is not there.
+    """
     if isinstance(value, list):
         return [decode(v, tensors) for v in value]
     if not isinstance(value, dict):

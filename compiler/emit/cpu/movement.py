@@ -12,6 +12,7 @@ from .program_builder import Builder
 
 
 def iota(b: Builder, o: Op) -> None:
+    """A kernel that writes each element's index along a dimension."""
     (r,) = o.results
     nodes, walk = counting(b, o)
     b.flat(b.place(r), b.body.types[r], b.strides(r), nodes, b.label(o), indices=[walk])
@@ -36,10 +37,12 @@ def pad(b: Builder, o: Op) -> None:
 
 
 def concatenate(b: Builder, o: Op) -> None:
+    """A copy for each operand, to its part of the result."""
     for part in concatenation(b, o):
         b.copy(*part, b.label(o))
 
 
 def reverse(b: Builder, o: Op) -> None:
+    """A copy that reads backwards."""
     for part in reversal(b, o):
         b.copy(*part, b.label(o))

@@ -42,6 +42,7 @@ def fmod(a: Term, b: Term, attrs: Attrs) -> Term:
 
 
 def remainder(a: Term, b: Term, attrs: Attrs) -> Term:
+    """Python's a % b: fmod, moved to the sign of `b`."""
     rest = make("fmod", a, b)
     if a.dtype in UNSIGNED:
         return rest
@@ -120,32 +121,39 @@ def _constant(x: Term) -> int | None:
 
 
 def sign(x: Term, attrs: Attrs) -> Term:
+    """−1, 0 or 1; 0 at NaN."""
     if x.dtype in UNSIGNED:
         return x.is_("gt", 0).to(x.dtype)
     return x.is_("gt", 0).to(x.dtype) - x.is_("lt", 0).to(x.dtype)
 
 
 def trunc(x: Term, attrs: Attrs) -> Term:
+    """Rounded towards zero."""
     return x.is_("lt", 0.0).where(make("ceil", x), make("floor", x))
 
 
 def is_nan(x: Term, attrs: Attrs) -> Term:
+    """Booleans: x ≠ x."""
     return x.is_("ne", x)
 
 
 def is_inf(x: Term, attrs: Attrs) -> Term:
+    """Booleans: |x| = ∞."""
     return abs(x).is_("eq", math.inf)
 
 
 def reciprocal(x: Term, attrs: Attrs) -> Term:
+    """1 / x."""
     return 1.0 / x
 
 
 def rsqrt(x: Term, attrs: Attrs) -> Term:
+    """1 / √x."""
     return 1.0 / make("sqrt", x)
 
 
 def sigmoid(x: Term, attrs: Attrs) -> Term:
+    """1 / (1 + e⁻ˣ)."""
     return 1.0 / (make("exp", -x) + 1.0)
 
 
@@ -170,6 +178,7 @@ def atan2(a: Term, b: Term, attrs: Attrs) -> Term:
 
 
 def exp2(x: Term, attrs: Attrs) -> Term:
+    """2ˣ, by pow."""
     return make("pow", x.like(2.0), x)
 
 
@@ -192,10 +201,12 @@ def log1p(x: Term, attrs: Attrs) -> Term:
 
 
 def log2(x: Term, attrs: Attrs) -> Term:
+    """The logarithm to base 2."""
     return _log(x, _LN2)
 
 
 def log10(x: Term, attrs: Attrs) -> Term:
+    """The logarithm to base 10."""
     return _log(x, math.log(10.0))
 
 
@@ -208,19 +219,23 @@ def _log(x: Term, base: float) -> Term:
 
 
 def tan(x: Term, attrs: Attrs) -> Term:
+    """sin(x) / cos(x), at least in float32."""
     t = wide(x)
     return (make("sin", t) / make("cos", t)).to(x.dtype)
 
 
 def asin(x: Term, attrs: Attrs) -> Term:
+    """atan2(x, √((1 − x)(1 + x)))."""
     return make("atan2", x, make("sqrt", (1.0 - x) * (x + 1.0)))
 
 
 def acos(x: Term, attrs: Attrs) -> Term:
+    """atan2(√((1 − x)(1 + x)), x)."""
     return make("atan2", make("sqrt", (1.0 - x) * (x + 1.0)), x)
 
 
 def atan(x: Term, attrs: Attrs) -> Term:
+    """atan2(x, 1)."""
     return make("atan2", x, x.like(1.0))
 
 
@@ -234,11 +249,13 @@ def sinh(x: Term, attrs: Attrs) -> Term:
 
 
 def cosh(x: Term, attrs: Attrs) -> Term:
+    """(eˣ + e⁻ˣ) / 2 with the half inside the exponents, which does not overflow early."""
     t = wide(x)
     return (make("exp", t - _LN2) + make("exp", -t - _LN2)).to(x.dtype)
 
 
 def asinh(x: Term, attrs: Attrs) -> Term:
+    """By log1p near 0, by log(|x|) + log 2 where x² would overflow."""
     t = wide(x)
     a = abs(t)
     near = make("log1p", a + a * a / (make("sqrt", a * a + 1.0) + 1.0))
@@ -247,6 +264,7 @@ def asinh(x: Term, attrs: Attrs) -> Term:
 
 
 def acosh(x: Term, attrs: Attrs) -> Term:
+    """By log1p near 1, by log(x) + log 2 where x² would overflow; NaN below 1."""
     t = wide(x)
     d = t - 1.0
     near = make("log1p", d + make("sqrt", d * (t + 1.0)))
@@ -256,6 +274,7 @@ def acosh(x: Term, attrs: Attrs) -> Term:
 
 
 def atanh(x: Term, attrs: Attrs) -> Term:
+    """(log1p(x) − log1p(−x)) / 2."""
     t = wide(x)
     return ((make("log1p", t) - make("log1p", -t)) * 0.5).to(x.dtype)
 
@@ -290,6 +309,7 @@ def _ratio(x: Term, over_under: tuple[tuple[float, ...], tuple[float, ...]]) -> 
 
 
 def erf(x: Term, attrs: Attrs) -> Term:
+    """Ratios of polynomials: of erf below 1, of erfc · e^(x²) above."""
     t = wide(x)
     a = make("minimum", abs(t), t.like(6.0))  # 1 beyond, in float64 too
     near = t * _ratio(t * t, _ERF)

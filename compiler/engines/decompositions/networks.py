@@ -55,6 +55,7 @@ def _kept(shape: tuple[int, ...], rng: Term, attrs: Attrs, dtype: str) -> Term:
 
 
 def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
+    """softmax(q kᵀ · scale + bias) v, and the logarithms of the rows' sums, out of products and reductions."""
     q, k, v = terms[:3]
     heads = q.shape[2]
     found = extras([t.type for t in terms], 3)
@@ -75,6 +76,7 @@ def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
 
 
 def attention_grad(terms: list[Term], attrs: Attrs) -> list[Term]:
+    """The gradients of `attention` for q, k, v and, where wanted, the bias, from the saved logarithms."""
     dy, q, k, v, y, sums = terms[:6]
     heads, shared = q.shape[2], k.shape[2]
     found = extras([t.type for t in terms], 6)
@@ -159,6 +161,7 @@ def reduce(x: Term, attrs: Attrs) -> Term:
 
 
 def partial_sums(x: Term, attrs: Attrs) -> Term:
+    """Sums over runs of rows; the last run is filled up with zeros."""
     run, width = attrs["run"], x.shape[-1]
     rows = math.prod(x.shape[:-1])
     count = -(-rows // run)

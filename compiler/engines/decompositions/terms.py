@@ -23,14 +23,17 @@ class Term:
 
     @property
     def type(self) -> TensorType:
+        """Shape and dtype."""
         return builder.type_of(self.value)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of its dimensions."""
         return self.type.shape
 
     @property
     def dtype(self) -> str:
+        """The dialect's name of its element type."""
         return self.type.dtype
 
     def like(self, other: Term | float) -> Term:
@@ -86,12 +89,15 @@ class Term:
         return make("select", self, kind.like(a), kind.like(b))
 
     def to(self, dtype: str) -> Term:
+        """Converted to a dtype."""
         return Term(builder.convert(self.value, dtype))
 
     def reshape(self, *shape: int) -> Term:
+        """With another shape of as many elements."""
         return Term(builder.reshape(self.value, shape))
 
     def permute(self, *dims: int) -> Term:
+        """With dimensions in another order."""
         return Term(builder.transpose(self.value, dims))
 
     def spread(self, shape: Sequence[int], dims: Sequence[int] | None = None) -> Term:
@@ -99,6 +105,7 @@ class Term:
         return Term(builder.broadcast(self.value, shape, dims))
 
     def reduce(self, kind: str, *dims: int) -> Term:
+        """Reduced over dimensions, which go away. kind: sum, prod, max, min, any or all."""
         return make("reduce", self, kind=kind, dims=tuple(sorted(dims)))
 
     def slice(self, dim: int, start: int, limit: int, stride: int = 1) -> Term:

@@ -131,6 +131,7 @@ def _sum_type(dtype: str) -> str:
 
 
 def avg_pool(x: Term, attrs: Attrs) -> Term:
+    """Means over windows: a sum per dimension, divided by the windows' sizes."""
     y = pooled_type(x.type, attrs)
     total = x.to(_sum_type(x.dtype))
     for dim, rows in _table(attrs, x.type, y):
@@ -143,6 +144,7 @@ def avg_pool(x: Term, attrs: Attrs) -> Term:
 
 
 def avg_pool_grad(dy: Term, attrs: Attrs) -> Term:
+    """The gradient of `avg_pool`: to each position the sum of the windows that cover it."""
     x = TensorType(tuple(attrs["shape"]), dy.dtype)
     total = _divided(dy.to(_sum_type(dy.dtype)), divisors(attrs, x, dy.type))
     for dim, rows in _table(attrs, x, dy.type):
@@ -160,6 +162,7 @@ def lowest(dtype: str) -> float:
 
 
 def max_pool(x: Term, attrs: Attrs) -> list[Term]:
+    """Maxima over windows and, where wanted, their positions."""
     y = pooled_type(x.type, attrs)
     if attrs["positions"] == "none":
         best = x

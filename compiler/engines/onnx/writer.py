@@ -68,18 +68,23 @@ class Writer:
         return found
 
     def scalar(self, value: float, dtype: str) -> str:
+        """A 0-d constant."""
         return self.constant(np.array(value, NUMPY[dtype]))
 
     def ints(self, values: Sequence[int]) -> str:
+        """A 1-d int64 constant."""
         return self.constant(np.array(list(values), np.int64))
 
     def cast(self, x: str, dtype: str) -> str:
+        """ONNX's Cast."""
         return self.node("Cast", [x], to=NUMBERS[dtype])
 
     def reshape(self, x: str, shape: Sequence[int]) -> str:
+        """ONNX's Reshape; sizes of 0 are sizes."""
         return self.node("Reshape", [x, self.ints(shape)], allowzero=1)
 
     def transpose(self, x: str, permutation: Sequence[int]) -> str:
+        """ONNX's Transpose; nothing where no dimension moves."""
         if list(permutation) == list(range(len(permutation))):
             return x
         return self.node("Transpose", [x], perm=list(permutation))

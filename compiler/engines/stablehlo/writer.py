@@ -27,6 +27,7 @@ def pairs(values: Sequence[tuple[int, int]]) -> str:
 
 
 def compare_type(dtype: str) -> str:
+    """StableHLO's kind of comparison for a dtype."""
     return "FLOAT" if dtype in FLOATS else "UNSIGNED" if dtype in (*UNSIGNED, "i1") else "SIGNED"
 
 
@@ -82,6 +83,7 @@ class Writer:
         )
 
     def convert(self, x: ir.Value, dtype: str) -> ir.Value:
+        """stablehlo.convert; nothing where the dtype is the value's own."""
         ty = type_of(x)
         return x if ty.dtype == dtype else self.one("convert", [x], TensorType(ty.shape, dtype))
 
@@ -90,6 +92,7 @@ class Writer:
         return self.convert(x, "f32") if type_of(x).dtype in HALVES else x
 
     def compare(self, predicate: str, a: ir.Value, b: ir.Value) -> ir.Value:
+        """stablehlo.compare. predicate: eq, ne, lt, le, gt or ge."""
         ty = type_of(a)
         return self.one(
             "compare",
@@ -100,15 +103,18 @@ class Writer:
         )
 
     def broadcast(self, x: ir.Value, shape: Sequence[int], dims: Sequence[int]) -> ir.Value:
+        """stablehlo.broadcast_in_dim. dims: where each dimension of `x` lies in `shape`."""
         ty = TensorType(tuple(shape), type_of(x).dtype)
         return self.one("broadcast_in_dim", [x], ty, broadcast_dimensions=numbers(dims))
 
     def transpose(self, x: ir.Value, permutation: Sequence[int]) -> ir.Value:
+        """stablehlo.transpose."""
         ty = type_of(x)
         new = TensorType(tuple(ty.shape[p] for p in permutation), ty.dtype)
         return self.one("transpose", [x], new, permutation=numbers(permutation))
 
     def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+        """stablehlo.reshape."""
         return self.one("reshape", [x], TensorType(tuple(shape), type_of(x).dtype))
 
     def combiner(self, op: ir.Operation, name: str, dtype: str) -> None:

@@ -61,6 +61,7 @@ class BucketOptions:
 
 
 def run(function: func.FuncOp, options: BucketOptions) -> None:
+    """Join small collectives of gradients of the function into large ones, in place."""
     if not any(
         GRADIENT in v.operation.attributes for v in function.regions[0].blocks[0].operations
     ):

@@ -26,6 +26,7 @@ from .zero_1 import ZeroOptions
 
 
 def run(function: func.FuncOp, options: ZeroOptions) -> None:
+    """Split the all-reduces of gradients of the function, in place."""
     if not gradients(function, options.min_size):
         return
     unthread(function)

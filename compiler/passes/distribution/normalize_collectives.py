@@ -36,6 +36,7 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Bring the collectives of the function to dimension 0 and into one order, in place."""
     for view in list(function.regions[0].blocks[0].operations):
         op = view.operation
         if op.name == f"gflow.{COLLECTIVE}" and "dim" in op.attributes:

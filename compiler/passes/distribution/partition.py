@@ -47,6 +47,7 @@ _OURS = (SHARDING, OPERANDS, WHY)
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Make the function that of one rank, in place."""
     _Partition(function).run()
     thread(function)
 

@@ -57,6 +57,7 @@ class Pieces:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks of the group."""
         return int(self.group["ranks"])
 
     def scatter(self, op: ir.Operation) -> None:

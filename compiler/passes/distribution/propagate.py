@@ -53,6 +53,11 @@ OPERANDS, WHY = "gflow.operand_shardings", "gflow.why"
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Write the layout over the mesh into every op of the function.
+
+    Raises:
+        PassError: the function has no mesh.
+    """
     mesh = required_mesh(function)
     body = read_live_body(function)
     _Propagation(function, body, mesh).run()

@@ -30,6 +30,7 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Split the collectives of the function into a start and a wait, in place."""
     block = function.regions[0].blocks[0]
     if not any(view.operation.name == f"gflow.{COLLECTIVE}" for view in block.operations):
         return

@@ -45,6 +45,7 @@ _WHOLE = ("parameter", "buffer", "gradient", "input", "constant")
 
 
 def run(function: func.FuncOp, options: ZeroOptions) -> None:
+    """Divide updates of parameters and their optimizer state in the function over the ranks, in place."""
     found = gradients(function, options.min_size)
     if not found:
         return

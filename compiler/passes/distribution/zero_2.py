@@ -30,6 +30,7 @@ _FORM = ("reshape", "pad", "mul", "convert", "constant")
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Divide the gradients of the function over the ranks, in place."""
     unthread(function)
     body = read_body(function)
     for o in body.ops:

@@ -69,6 +69,11 @@ class Zero3Options:
 
 
 def run(function: func.FuncOp, options: Zero3Options) -> None:
+    """Divide the parameters of the function over the ranks, in place.
+
+    Raises:
+        PassError: the option restore-level is not 0, 1 or 2.
+    """
     if options.restore_level not in (0, 1, 2):
         raise PassError(f"restore-level must be 0, 1 or 2, found {options.restore_level}")
     unthread(function)

@@ -53,6 +53,11 @@ class Options:
 
 
 def run(function: func.FuncOp, options: Options) -> None:
+    """Move what an engine takes of the function into regions of their own, in place.
+
+    Raises:
+        PassError: there is no such engine.
+    """
     try:
         form = form_of(options.engine)
     except ValueError as error:

@@ -76,6 +76,7 @@ class Dataflow:
         return "other"
 
     def shape(self, value: int) -> tuple[int, ...]:
+        """The shape of a value."""
         return self.body.types[value].shape
 
     def own_space(self, o: Op) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ from .recompute import recompute
 
 
 def run(function: func.FuncOp, options: FuseOptions) -> None:
+    """Fuse ops of the function into kernels, in place."""
     body = read_live_body(function)
     targets = zip(body.returned, aliases(function, body))
     updates = frozenset(v for v, alias in targets if alias is not None)

@@ -228,6 +228,7 @@ def same_space(a: Group, b: Group) -> bool:
 
 
 def numel(shape: tuple[int, ...]) -> int:
+    """The number of elements of a shape."""
     return TensorType(shape, "i1").numel
 
 

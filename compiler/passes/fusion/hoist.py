@@ -44,6 +44,7 @@ class HoistOptions:
 
 
 def run(function: func.FuncOp, options: HoistOptions) -> None:
+    """Move pointwise kernels that read arguments alone to the front of the function."""
     lives = lives_of(function)
     body, at = lives.body, lives.at
     if not body.ops:

@@ -108,6 +108,7 @@ class _Order:
 
 
 def run(function: func.FuncOp, options: JoinOptions) -> None:
+    """Join sums of columns of the function to the kernels that walk the rows, in place."""
     body = read_body(function)
     order = _Order(body)
     near: dict[

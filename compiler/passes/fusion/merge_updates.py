@@ -48,6 +48,7 @@ class MergeOptions:
 
 
 def run(function: func.FuncOp, options: MergeOptions) -> None:
+    """Merge the updates of parameters of the function into few kernels behind the last gradient."""
     body = read_body(function)
     targets = {
         v: body.arguments[alias]

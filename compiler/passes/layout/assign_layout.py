@@ -126,6 +126,8 @@ class LayoutRewriter(Rewriter):
             self._lazy.update(r for r in op.results if self.type(r).rank in _RANKS)
 
     def visit_other(self, op: ir.Operation) -> None:
+        """An op with no layout of its own: operands are brought to the layout of PyTorch's sizes, results
+        follow."""
         if op.name == "gflow.aten":
             self.follow_results(op)
         elif op.name == "gflow.max_pool":

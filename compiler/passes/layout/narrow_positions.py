@@ -34,6 +34,8 @@ from ..base import NoOptions, Pass
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Count positions of max pools of the function from their windows, in a byte, where only gradients read
+    them."""
     for view in list(function.regions[0].blocks[0].operations):
         op = view.operation
         if op.name == "gflow.max_pool" and len(op.results) == 2:

@@ -64,6 +64,7 @@ def copy_of(value: ir.Value) -> ir.Value:
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Insert the copies that memory needs into the function."""
     body = read_body(function)
     first = _fix_updates(function, body, aliases(function, body))
     body = read_body(function)

@@ -54,6 +54,8 @@ class RepeatCopiesOptions:
 
 
 def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:
+    """Make copies of the function again where they are needed next, as long as the lower bound of its memory
+    falls."""
     lives = lives_of(function)
     for _ in range(options.rounds):
         before = lives.lower_bound

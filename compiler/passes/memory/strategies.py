@@ -196,18 +196,22 @@ def _life(b: Buffer) -> int:
 
 
 def by_size(buffers: Sequence[Buffer]) -> Offsets:
+    """Largest first, each at the lowest free offset."""
     return in_order(buffers, ranked(buffers, lambda b: b.size))
 
 
 def by_lifetime(buffers: Sequence[Buffer]) -> Offsets:
+    """Longest-lived first, each at the lowest free offset."""
     return in_order(buffers, ranked(buffers, _life))
 
 
 def by_volume(buffers: Sequence[Buffer]) -> Offsets:
+    """Largest bytes × lifetime first, each at the lowest free offset."""
     return in_order(buffers, ranked(buffers, lambda b: b.size * _life(b)))
 
 
 def best_fit(buffers: Sequence[Buffer]) -> Offsets:
+    """Largest first, each in the smallest gap that holds it."""
     return in_order(buffers, ranked(buffers, lambda b: b.size), smallest=True)
 
 

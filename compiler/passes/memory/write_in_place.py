@@ -39,6 +39,7 @@ _WRITERS = ("pointwise", "row")
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Give what concatenations and copies of the function read a place in their results."""
     body = read_body(function)
     at = layouts(function, body)
     # what the function returns has a place of its own

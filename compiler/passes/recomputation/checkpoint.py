@@ -59,6 +59,7 @@ _LOOK_AHEAD = 64
 
 
 def run(function: func.FuncOp, options: NoOptions) -> None:
+    """Compute values of the marked scopes of the function again in the backward, in place."""
     if not marked(function):
         return
     lasting = _lasting_arguments(function)

@@ -33,6 +33,7 @@ class Replay:
 
     @property
     def peak(self) -> int:
+        """The most bytes that are alive at once."""
         return int(self.live.max(initial=0))
 
 

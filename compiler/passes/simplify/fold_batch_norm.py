@@ -52,6 +52,7 @@ class FoldOptions:
 
 
 def run(function: func.FuncOp, options: FoldOptions) -> None:
+    """Fold scales and shifts of channels of the function into weights, in place."""
     body = read_body(function)
     updated = {body.arguments[a] for a in aliases(function, body) if a is not None}
     for o in body.ops:

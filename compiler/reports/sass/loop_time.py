@@ -43,6 +43,7 @@ class LoopTime:
 
     @property
     def tensor(self) -> float:
+        """Cycles of the tensor cores per iteration."""
         return self.pipes.get("tensor", 0.0)
 
     @property

@@ -17,6 +17,7 @@ from ..registry import lowers
 
 @lowers("aten.clamp")
 def clamp(em: Emitter, x: Value, low: Any = None, high: Any = None, **named: Any) -> Value:
+    """The larger of `x` and `low`, then the smaller of that and `high`; NaN stays."""
     low, high = named.get("min", low), named.get("max", high)
     operands = [x, *(b for b in (low, high) if b is not None)]
 
@@ -41,16 +42,19 @@ def _bounded(em: Emitter, kind: str, v: Value, bound: Value, given: Any) -> Valu
 
 @lowers("aten.clamp_min")
 def clamp_min(em: Emitter, x: Value, low: Any) -> Value:
+    """`clamp` without an upper bound."""
     return clamp(em, x, low, None)
 
 
 @lowers("aten.clamp_max")
 def clamp_max(em: Emitter, x: Value, high: Any) -> Value:
+    """`clamp` without a lower bound."""
     return clamp(em, x, None, high)
 
 
 @lowers("aten.where")
 def where(em: Emitter, condition: Value, a: Any, b: Any) -> Value:
+    """`a` where the condition holds, `b` elsewhere, broadcast and promoted to one dtype."""
     dtype = result_dtype([a, b])
     shapes = [v.shape for v in (condition, a, b) if isinstance(v, Value)]
     shape: tuple[int, ...] = ()
@@ -67,6 +71,7 @@ def where(em: Emitter, condition: Value, a: Any, b: Any) -> Value:
 
 @lowers("aten.masked_fill")
 def masked_fill(em: Emitter, x: Value, mask: Value, value: Any) -> Value:
+    """`value`, a number or 0-d tensor, where the mask holds; `x` elsewhere."""
     shape = broadcast_shapes(x.shape, mask.shape)
     if isinstance(value, Value):
         filling = em.broadcast(em.convert(value, x.dtype), shape)
@@ -83,6 +88,7 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Value:
+    """NaN and infinities replaced by numbers: by default 0 and the dtype's bounds."""
     if not is_float(x.dtype):
         return x
     info = torch.finfo({"f64": torch.float64, "f32": torch.float32, "f16": torch.float16}
@@ -102,11 +108,13 @@ def nan_to_num(
 
 
 def truth(em: Emitter, x: Value) -> Value:
+    """Booleans: not zero."""
     return em.convert(x, "i1")
 
 
 @lowers("aten.logical_not")
 def logical_not(em: Emitter, x: Value) -> Value:
+    """Booleans: zero."""
     return ~truth(em, x)
 
 
@@ -122,21 +130,25 @@ for _name in ("and", "or", "xor"):
 
 @lowers("aten.bitwise_not")
 def bitwise_not(em: Emitter, x: Value) -> Value:
+    """Each bit inverted; the negation of booleans."""
     return ~x
 
 
 @lowers("aten.isnan")
 def isnan(em: Emitter, x: Value) -> Value:
+    """Booleans; False for dtypes without NaN."""
     return em("is_nan", x.compute()) if is_float(x.dtype) else em.full(False, x.shape, "i1")
 
 
 @lowers("aten.isinf")
 def isinf(em: Emitter, x: Value) -> Value:
+    """Booleans; False for dtypes without infinities."""
     return em("is_inf", x.compute()) if is_float(x.dtype) else em.full(False, x.shape, "i1")
 
 
 @lowers("aten.isfinite")
 def isfinite(em: Emitter, x: Value) -> Value:
+    """Booleans: neither infinite nor NaN."""
     if not is_float(x.dtype):
         return em.full(True, x.shape, "i1")
     return em("abs", x.compute()).lt(math.inf)
@@ -144,16 +156,19 @@ def isfinite(em: Emitter, x: Value) -> Value:
 
 @lowers("aten.isposinf")
 def isposinf(em: Emitter, x: Value) -> Value:
+    """Booleans: +∞."""
     return x.compute().eq(math.inf) if is_float(x.dtype) else em.full(False, x.shape, "i1")
 
 
 @lowers("aten.isneginf")
 def isneginf(em: Emitter, x: Value) -> Value:
+    """Booleans: −∞."""
     return x.compute().eq(-math.inf) if is_float(x.dtype) else em.full(False, x.shape, "i1")
 
 
 @lowers("aten.signbit")
 def signbit(em: Emitter, x: Value) -> Value:
+    """Booleans: the sign is negative, that of −0.0 too."""
     if x.dtype == "i1":
         return em.full(False, x.shape, "i1")
     if not is_float(x.dtype):
@@ -167,6 +182,11 @@ def signbit(em: Emitter, x: Value) -> Value:
 
 @lowers("aten._to_copy", "aten.to")
 def to_copy(em: Emitter, x: Value, **options: Any) -> Value:
+    """`x` with another dtype; device and layout change nothing here.
+
+    Raises:
+        Unsupported: it goes to the meta device.
+    """
     dtype = options.get("dtype")
     device = options.get("device")
     if device is not None and torch.device(device).type == "meta":
@@ -181,6 +201,7 @@ def to_copy(em: Emitter, x: Value, **options: Any) -> Value:
 
 @lowers("prims.convert_element_type")
 def convert_element_type(em: Emitter, x: Value, dtype: torch.dtype) -> Value:
+    """`x` with another dtype."""
     return to_copy(em, x, dtype=dtype)
 
 
@@ -189,11 +210,17 @@ def convert_element_type(em: Emitter, x: Value, dtype: torch.dtype) -> Value:
         "aten.detach_copy", "aten.alias_copy", "aten.contiguous", "aten.view_of",
         "prims.view_of")  # fmt: skip
 def clone(em: Emitter, x: Value, **options: Any) -> Value:
+    """The value itself: memory is the compiler's."""
     return x
 
 
 @lowers("aten.copy")
 def copy(em: Emitter, x: Value, source: Any, non_blocking: bool = False) -> Value:
+    """What `source` is, with the shape and dtype of `x`.
+
+    Raises:
+        Unsupported: a complex number.
+    """
     if isinstance(source, complex):
         raise Unsupported("complex numbers")
     if not isinstance(source, Value):
@@ -203,6 +230,7 @@ def copy(em: Emitter, x: Value, source: Any, non_blocking: bool = False) -> Valu
 
 @lowers("aten.fill")
 def fill(em: Emitter, x: Value, value: Any) -> Value:
+    """`value` with the shape and dtype of `x`."""
     if isinstance(value, Value):
         return em.broadcast(em.convert(value, x.dtype), x.shape)
     return em.full(value, x.shape, x.dtype)

@@ -38,16 +38,19 @@ def _full(em: Emitter, value: Any, shape: Any, dtype: str) -> Value:
 
 @lowers("aten.full")
 def full(em: Emitter, shape: Any, value: Any, **options: Any) -> Value:
+    """A number or 0-d tensor in every element."""
     return _full(em, value, shape, _dtype(em, options))
 
 
 @lowers("aten.full_like")
 def full_like(em: Emitter, x: Value, value: Any, **options: Any) -> Value:
+    """`full` with the shape and, unless one is given, the dtype of `x`."""
     return _full(em, value, x.shape, _dtype(em, options, x))
 
 
 @lowers("aten.new_full")
 def new_full(em: Emitter, x: Value, shape: Any, value: Any, **options: Any) -> Value:
+    """`full` with a shape of its own and, unless one is given, the dtype of `x`."""
     return _full(em, value, shape, _dtype(em, options, x))
 
 
@@ -71,21 +74,29 @@ for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
 
 @lowers("aten._efficientzerotensor")
 def zero_tensor(em: Emitter, shape: Any, **options: Any) -> Value:
+    """Zeros: what autograd has for a gradient that is zero."""
     return em.full(0, shape, _dtype(em, options))
 
 
 @lowers("aten.empty_permuted", "aten.empty_strided", "aten.new_empty_strided")
 def empty_strided(em: Emitter, *args: Any, **options: Any) -> Value:
+    """Zeros where PyTorch leaves memory as it is; strides are the compiler's."""
     return em.full(0, em.current_results[0].shape, mlir_dtype(em.current_results[0].dtype))
 
 
 @lowers("aten.scalar_tensor")
 def scalar_tensor(em: Emitter, value: Any, **options: Any) -> Value:
+    """A number as a 0-d tensor."""
     return _full(em, value, (), _dtype(em, options))
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(em: Emitter, *bounds: Any, **options: Any) -> Value:
+    """start, start + step, … below the end.
+
+    Raises:
+        Unsupported: a bound is traced.
+    """
     if any(isinstance(b, Value) for b in bounds):
         raise Unsupported("traced bounds")
     start, step = 0, 1
@@ -126,6 +137,7 @@ def _made(em: Emitter, make: Callable[[torch.dtype], torch.Tensor]) -> Value | N
 def prims_iota(
     em: Emitter, length: int, *, start: int, step: int, dtype: Any, **options: Any
 ) -> Value:
+    """start + i · step for i < length."""
     return _ramp(em, start, step, length, mlir_dtype(dtype))
 
 
@@ -146,6 +158,11 @@ def _ramp(em: Emitter, start: Any, step: Any, count: int, dtype: str) -> Value:
 
 @lowers("aten.linspace")
 def linspace(em: Emitter, start: Any, end: Any, steps: int, **options: Any) -> Value:
+    """`steps` numbers from `start` to `end`, both included, with PyTorch's rounding from both ends.
+
+    Raises:
+        Unsupported: a bound is traced; integers that cannot be made here.
+    """
     if isinstance(start, Value) or isinstance(end, Value):
         raise Unsupported("traced bounds")
     dtype = _dtype(em, options)
@@ -175,6 +192,11 @@ def linspace(em: Emitter, start: Any, end: Any, steps: int, **options: Any) -> V
 def logspace(
     em: Emitter, start: Any, end: Any, steps: int, base: float = 10.0, **options: Any
 ) -> Value:
+    """base to the power of `linspace`.
+
+    Raises:
+        Unsupported: a bound is traced, the base is not positive; integers that cannot be made here.
+    """
     if isinstance(start, Value) or isinstance(end, Value) or base <= 0:
         raise Unsupported("traced bounds")
     dtype = _dtype(em, options)
@@ -189,6 +211,7 @@ def logspace(
 
 @lowers("aten.eye")
 def eye(em: Emitter, rows: int, columns: int | None = None, **options: Any) -> Value:
+    """Ones on the diagonal, zeros elsewhere."""
     shape = (rows, rows if columns is None else columns)
     same = em.iota(shape, 0, "i64").eq(em.iota(shape, 1, "i64"))
     return same.to(_dtype(em, options))
@@ -201,9 +224,11 @@ def _triangle(em: Emitter, rows: int, columns: int, offset: int, lower: bool) ->
 
 @lowers("aten.tril_indices")
 def tril_indices(em: Emitter, rows: int, columns: int, offset: int = 0, **options: Any) -> Value:
+    """Rows and columns, [2, n], of the elements on and below a diagonal."""
     return _triangle(em, rows, columns, offset, True).to(_dtype(em, options))
 
 
 @lowers("aten.triu_indices")
 def triu_indices(em: Emitter, rows: int, columns: int, offset: int = 0, **options: Any) -> Value:
+    """Rows and columns, [2, n], of the elements on and above a diagonal."""
     return _triangle(em, rows, columns, offset, False).to(_dtype(em, options))

@@ -84,6 +84,8 @@ for _name in _COMPARE:
 
 @lowers("aten.add")
 def add(em: Emitter, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """a + alpha · b; `or` of booleans."""
+
     def body(x: Value, y: Value) -> Value:
         if x.dtype == "i1":  # alpha is a bool, or ATen refuses it
             return x | y if alpha else x
@@ -101,16 +103,19 @@ def scaled(x: Value, alpha: Any) -> Value:
 
 @lowers("aten.sub")
 def sub(em: Emitter, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """a − alpha · b."""
     return pointwise(em, [a, b], lambda x, y: x - scaled(y, alpha))
 
 
 @lowers("aten.rsub")
 def rsub(em: Emitter, a: Any, b: Any, alpha: Any = 1) -> Value:
+    """b − alpha · a."""
     return sub(em, b, a, alpha)
 
 
 @lowers("aten.div")
 def div(em: Emitter, a: Any, b: Any, rounding_mode: str | None = None) -> Value:
+    """a / b, in floats unless rounded. rounding_mode: None, "trunc" or "floor"."""
     if rounding_mode is None:
         return pointwise(em, [a, b], lambda x, y: x / y, float_result=True)
     if rounding_mode == "trunc":
@@ -123,6 +128,7 @@ RULES["aten.true_divide"] = div
 
 @lowers("aten.floor_divide")
 def floor_divide(em: Emitter, a: Any, b: Any) -> Value:
+    """a / b, rounded down."""
     return pointwise(em, [a, b], lambda x, y: _div_floor(em, x, y))
 
 
@@ -147,6 +153,8 @@ def _div_floor(em: Emitter, x: Value, y: Value) -> Value:
 
 @lowers("aten.pow")
 def pow_(em: Emitter, base: Any, exponent: Any) -> Value:
+    """base to the power of exponent; exponents that are known and small are products and roots."""
+
     def body(x: Value, y: Value) -> Value:
         if isinstance(exponent, int | float) and not isinstance(exponent, bool):
             special = _pow_constant(em, x, exponent)
@@ -189,32 +197,42 @@ def _pow_constant(em: Emitter, x: Value, exponent: float) -> Value | None:
 
 @lowers("aten.neg")
 def neg(em: Emitter, x: Value) -> Value:
+    """−x."""
     return pointwise(em, [x], lambda v: -v)
 
 
 @lowers("aten.positive", "aten.conj", "aten._conj", "aten.resolve_conj", "aten.resolve_neg",
         "aten.conj_physical", "aten._conj_physical", "aten.real")  # fmt: skip
 def identity(em: Emitter, x: Value) -> Value:
+    """The value itself; it is not complex."""
     return x
 
 
 @lowers("aten.abs")
 def abs_(em: Emitter, x: Value) -> Value:
+    """|x|."""
     return x if x.dtype == "i1" else pointwise(em, [x], lambda v: em("abs", v))
 
 
 @lowers("aten.sign", "aten.sgn")
 def sign(em: Emitter, x: Value) -> Value:
+    """−1, 0 or 1."""
     return x if x.dtype == "i1" else pointwise(em, [x], lambda v: em("sign", v))
 
 
 @lowers("aten.square")
 def square(em: Emitter, x: Value) -> Value:
+    """x²."""
     return pow_(em, x, 2)
 
 
 @lowers("aten.round")
 def round_(em: Emitter, x: Value, decimals: int = 0) -> Value:
+    """Rounded to nearest, halves to even, at a decimal place.
+
+    Raises:
+        Unsupported: integers at a decimal place.
+    """
     if not is_float(x.dtype):
         if decimals != 0:
             raise Unsupported("integers rounded to decimals")
@@ -231,11 +249,14 @@ def round_(em: Emitter, x: Value, decimals: int = 0) -> Value:
 
 @lowers("aten.frac")
 def frac(em: Emitter, x: Value) -> Value:
+    """x − trunc(x)."""
     return pointwise(em, [x], lambda v: v - em("trunc", v))
 
 
 @lowers("aten.hypot")
 def hypot(em: Emitter, a: Any, b: Any) -> Value:
+    """√(a² + b²) without overflow in between."""
+
     def body(x: Value, y: Value) -> Value:
         x, y = em("abs", x), em("abs", y)
         large, small = em.maximum(x, y), em.minimum(x, y)
@@ -250,11 +271,13 @@ def hypot(em: Emitter, a: Any, b: Any) -> Value:
 
 @lowers("aten.fmax")
 def fmax(em: Emitter, a: Any, b: Any) -> Value:
+    """The larger one; of a NaN and a number, the number."""
     return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, "maximum", x, y))
 
 
 @lowers("aten.fmin")
 def fmin(em: Emitter, a: Any, b: Any) -> Value:
+    """The smaller one; of a NaN and a number, the number."""
     return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, "minimum", x, y))
 
 
@@ -267,6 +290,8 @@ def _ignore_nan(em: Emitter, name: str, x: Value, y: Value) -> Value:
 
 @lowers("aten.heaviside")
 def heaviside(em: Emitter, x: Value, at_zero: Value) -> Value:
+    """0 below 0, 1 above, `at_zero` at 0."""
+
     def body(v: Value, z: Value) -> Value:
         positive = em.convert(v.gt(0), v.dtype) if v.dtype != "i1" else v
         return em.select(v.eq(0), z, positive)
@@ -276,11 +301,13 @@ def heaviside(em: Emitter, x: Value, at_zero: Value) -> Value:
 
 @lowers("aten.xlogy")
 def xlogy(em: Emitter, a: Any, b: Any) -> Value:
+    """a · log(b); 0 where a is 0, unless b is NaN."""
     return pointwise(em, [a, b], lambda x, y: _xlog(em, x, y, "log"), float_result=True)
 
 
 @lowers("aten.special_xlog1py")
 def xlog1py(em: Emitter, a: Any, b: Any) -> Value:
+    """a · log(1 + b); 0 where a is 0, unless b is NaN."""
     return pointwise(em, [a, b], lambda x, y: _xlog(em, x, y, "log1p"), float_result=True)
 
 
@@ -291,11 +318,13 @@ def _xlog(em: Emitter, x: Value, y: Value, log: str) -> Value:
 
 @lowers("aten.logaddexp")
 def logaddexp(em: Emitter, a: Any, b: Any) -> Value:
+    """log(eᵃ + eᵇ), from the larger one."""
     return pointwise(em, [a, b], lambda x, y: _logaddexp(em, x, y, "exp", 1.0))
 
 
 @lowers("aten.logaddexp2")
 def logaddexp2(em: Emitter, a: Any, b: Any) -> Value:
+    """log₂(2ᵃ + 2ᵇ), from the larger one."""
     return pointwise(em, [a, b], lambda x, y: _logaddexp(em, x, y, "exp2", 1 / math.log(2)))
 
 
@@ -328,33 +357,40 @@ def _lerp(em: Emitter, a: Value, b: Value, w: Value) -> Value:
 
 @lowers("aten.addcmul")
 def addcmul(em: Emitter, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    """x + value · a · b."""
     dtype = result_dtype([x, a, b])
     return pointwise(em, [x, a, b], lambda v, p, q: v + scaled(p, value) * q, dtype=dtype)
 
 
 @lowers("aten.addcdiv")
 def addcdiv(em: Emitter, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    """x + value · a / b."""
     dtype = result_dtype([x, a, b])
     return pointwise(em, [x, a, b], lambda v, p, q: v + scaled(p, value) / q, dtype=dtype)
 
 
 @lowers("aten.ldexp")
 def ldexp(em: Emitter, x: Value, power: Value) -> Value:
+    """x · 2^power."""
     return pointwise(em, [x, power], lambda v, p: v * em("exp2", p), float_result=True)
 
 
 @lowers("aten.deg2rad")
 def deg2rad(em: Emitter, x: Value) -> Value:
+    """x · π / 180."""
     return pointwise(em, [x], lambda v: v * (math.pi / 180), float_result=True)
 
 
 @lowers("aten.rad2deg")
 def rad2deg(em: Emitter, x: Value) -> Value:
+    """x · 180 / π."""
     return pointwise(em, [x], lambda v: v * (180 / math.pi), float_result=True)
 
 
 @lowers("aten.sinc")
 def sinc(em: Emitter, x: Value) -> Value:
+    """sin(πx) / (πx); 1 at 0."""
+
     def body(v: Value) -> Value:
         angle = v * math.pi
         return em.select(v.eq(0.0), 1.0, em("sin", angle) / angle)
@@ -364,6 +400,8 @@ def sinc(em: Emitter, x: Value) -> Value:
 
 @lowers("aten.logit")
 def logit(em: Emitter, x: Value, eps: float | None = None) -> Value:
+    """log(x / (1 − x)), of x clamped to [eps, 1 − eps] where eps is given."""
+
     def body(v: Value) -> Value:
         if eps is not None:
             v = em.minimum(em.maximum(v, eps), 1 - eps)

@@ -29,6 +29,7 @@ def embedding(
     em: Emitter, weight: Value, index: Value, padding_idx: int = -1,
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Value:  # fmt: skip
+    """Rows of the weight: [*index, width]."""
     return em("take", weight, _index(em, index), dim=0)
 
 
@@ -36,6 +37,11 @@ def embedding(
 def embedding_dense_backward(
     em: Emitter, dy: Value, index: Value, rows: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Value:
+    """The weight's gradient: rows of `dy` added up by index, those at `padding_idx` left out.
+
+    Raises:
+        Unsupported: gradients are scaled by frequency, or there are none.
+    """
     if scale_grad_by_freq or dy.numel == 0:
         raise Unsupported("gradients scaled by frequency")
     index = _index(em, index)
@@ -49,6 +55,7 @@ def embedding_dense_backward(
 
 @lowers("aten.index_select")
 def index_select(em: Emitter, x: Value, dim: int, index: Value) -> Value:
+    """Slices of `x` along `dim`; the index has one dimension."""
     index = _index(em, index)
     if not x.rank:
         return x
@@ -59,6 +66,7 @@ def index_select(em: Emitter, x: Value, dim: int, index: Value) -> Value:
 
 @lowers("aten.gather")
 def gather(em: Emitter, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`."""
     index = _index(em, index)
     if not x.rank or not index.rank:
         flat = em("take", x.reshape((x.numel,)), index.reshape((index.numel,)), dim=0)
@@ -68,6 +76,7 @@ def gather(em: Emitter, x: Value, dim: int, index: Value, *, sparse_grad: bool =
 
 @lowers("aten.take")
 def take(em: Emitter, x: Value, index: Value) -> Value:
+    """Elements of `x` as one dimension, with the index's shape; negative indices count from the end."""
     return em("take", x.reshape((x.numel,)), _wrapped(em, index, x.numel), dim=0)
 
 
@@ -75,6 +84,11 @@ def take(em: Emitter, x: Value, index: Value) -> Value:
 def index_add(
     em: Emitter, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
 ) -> Value:
+    """`x` with alpha · source added at positions along `dim`; equal indices add up.
+
+    Raises:
+        Unsupported: a 0-d tensor, or booleans.
+    """
     if not x.rank or not source.rank or x.dtype == "i1":
         raise Unsupported("index_add on a scalar")
     if alpha != 1:
@@ -86,6 +100,11 @@ def index_add(
 
 @lowers("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
+    """`x` with a value at positions along `dim`.
+
+    Raises:
+        Unsupported: `x` is a 0-d tensor.
+    """
     if not x.rank:
         raise Unsupported("index_fill on a scalar")
     dim = wrap(dim, x.rank)
@@ -131,6 +150,7 @@ def _merged(
 
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index_tensor(em: Emitter, x: Value, indices: Sequence[Value | None]) -> Value:
+    """x[indices]: tensors of indices, None for dimensions that are taken whole."""
     if not any(i is not None for i in indices):
         return x
     merged, linear, first, _ = _merged(em, x, indices)
@@ -142,6 +162,11 @@ def index_put(
     em: Emitter, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
     unsafe: bool = False,
 ) -> Value:  # fmt: skip
+    """`x` with values at x[indices]. accumulate: added to what is there.
+
+    Raises:
+        Unsupported: the number of values depends on data, or what the message says.
+    """
     masks = [i for i in indices if i is not None]
     if len(masks) == 1 and masks[0].dtype == "i1" and indices[0] is not None:
         if values.numel != 1 or accumulate:

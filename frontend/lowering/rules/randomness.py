@@ -70,6 +70,11 @@ def _reject_generator(generator: Any) -> None:
 
 @lowers("aten.rand", "aten.rand_like")
 def rand(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value:
+    """Uniform in [0, 1). like: a shape, or a value with it.
+
+    Raises:
+        Unsupported: a generator is given, here and below.
+    """
     _reject_generator(generator)
     model = like if isinstance(like, Value) else None
     return uniform_bits(em, model.shape if model else like, _float(_dtype(em, options, model)))
@@ -77,6 +82,7 @@ def rand(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value
 
 @lowers("aten.randn", "aten.randn_like")
 def randn(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value:
+    """Standard normal. like: a shape, or a value with it."""
     _reject_generator(generator)
     model = like if isinstance(like, Value) else None
     return normals(em, model.shape if model else like, _float(_dtype(em, options, model)))
@@ -86,6 +92,7 @@ def randn(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Valu
 def uniform(
     em: Emitter, x: Value, low: float = 0.0, high: float = 1.0, *, generator: Any = None, **kw: Any
 ) -> Value:
+    """Uniform in [low, high), with the shape and dtype of `x`."""
     _reject_generator(generator)
     low, high = kw.get("from", low), kw.get("to", high)
     u = uniform_bits(em, x.shape, opmath(_float(x.dtype)))
@@ -96,6 +103,7 @@ def uniform(
 def normal_functional(
     em: Emitter, x: Value, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
 ) -> Value:
+    """Normal, with the shape and dtype of `x`."""
     _reject_generator(generator)
     z = normals(em, x.shape, opmath(_float(x.dtype)))
     return (z * std + mean).to(x.dtype)
@@ -103,6 +111,7 @@ def normal_functional(
 
 @lowers("aten.normal.Tensor_float", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")
 def normal(em: Emitter, mean: Any, std: Any = 1.0, *, generator: Any = None) -> Value:
+    """Normal; mean and std are numbers or tensors."""
     _reject_generator(generator)
     want = em.current_results[0]
     dtype = opmath(_float(mlir_dtype(want.dtype)))
@@ -116,6 +125,7 @@ def normal(em: Emitter, mean: Any, std: Any = 1.0, *, generator: Any = None) -> 
 def normal_sized(
     em: Emitter, mean: float, std: float, size: Any, *, generator: Any = None, **options: Any
 ) -> Value:
+    """Normal, of a shape."""
     return normal(em, mean, std, generator=generator)
 
 
@@ -123,6 +133,7 @@ def normal_sized(
 def log_normal(
     em: Emitter, x: Value, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
 ) -> Value:
+    """e to the power of normals, with the shape and dtype of `x`."""
     _reject_generator(generator)
     z = normals(em, x.shape, opmath(_float(x.dtype)))
     return em("exp", z * std + mean).to(x.dtype)
@@ -130,6 +141,7 @@ def log_normal(
 
 @lowers("aten.exponential")
 def exponential(em: Emitter, x: Value, rate: float = 1.0, *, generator: Any = None) -> Value:
+    """−log(1 − u) / rate, u uniform, with the shape and dtype of `x`."""
     _reject_generator(generator)
     u = uniform_bits(em, x.shape, opmath(_float(x.dtype)))
     return (em("log1p", -u) / -rate).to(x.dtype)
@@ -139,6 +151,7 @@ def exponential(em: Emitter, x: Value, rate: float = 1.0, *, generator: Any = No
 def cauchy(
     em: Emitter, x: Value, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
 ) -> Value:
+    """median + sigma · tan(π · (u − 1/2)), u uniform, with the shape and dtype of `x`."""
     _reject_generator(generator)
     u = uniform_bits(em, x.shape, opmath(_float(x.dtype)))
     return (em("tan", (u - 0.5) * math.pi) * sigma + median).to(x.dtype)
@@ -146,6 +159,11 @@ def cauchy(
 
 @lowers("aten.geometric")
 def geometric(em: Emitter, x: Value, p: float, *, generator: Any = None) -> Value:
+    """⌈log(u) / log(1 − p)⌉, at least 1, with the shape and dtype of `x`.
+
+    Raises:
+        Unsupported: p is not in (0, 1).
+    """
     _reject_generator(generator)
     if not 0 < p < 1:
         raise Unsupported("a geometric distribution without failures")
@@ -163,18 +181,21 @@ def _bernoulli(em: Emitter, shape: Any, p: Any) -> Value:
 
 @lowers("aten.bernoulli.default")
 def bernoulli(em: Emitter, p: Value, *, generator: Any = None) -> Value:
+    """1 with probability `p`, elementwise."""
     _reject_generator(generator)
     return _bernoulli(em, p.shape, p.to("f32")).to(p.dtype)
 
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.Tensor")
 def bernoulli_p(em: Emitter, x: Value, p: Any = 0.5, *, generator: Any = None) -> Value:
+    """1 with probability `p`, with the shape and dtype of `x`."""
     _reject_generator(generator)
     return _bernoulli(em, x.shape, p.to("f32") if isinstance(p, Value) else p).to(x.dtype)
 
 
 @lowers("aten.native_dropout")
 def native_dropout(em: Emitter, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
+    """x / (1 − p) where kept, 0 elsewhere, and the mask of what is kept."""
     if train is False or p == 0:
         return x, em.full(True, x.shape, "i1")
     if p == 1:
@@ -186,6 +207,7 @@ def native_dropout(em: Emitter, x: Value, p: float, train: bool | None) -> tuple
 
 @lowers("aten.native_dropout_backward")
 def native_dropout_backward(em: Emitter, dy: Value, mask: Value, scale: float) -> Value:
+    """dy · scale where the mask holds."""
     d = dy.compute()
     return em.select(mask, d * scale, 0.0).to(dy.dtype)
 
@@ -208,6 +230,7 @@ def _integers(em: Emitter, low: Any, high: Any, shape: Any, dtype: str) -> Value
 
 @lowers("aten.randint.default", "aten.randint.generator")
 def randint(em: Emitter, high: Any, size: Any, *, generator: Any = None, **options: Any) -> Value:
+    """Integers in [0, high), of a shape."""
     _reject_generator(generator)
     return _integers(em, 0, high, size, _dtype(em, options))
 
@@ -216,22 +239,30 @@ def randint(em: Emitter, high: Any, size: Any, *, generator: Any = None, **optio
 def randint_low(
     em: Emitter, low: Any, high: Any, size: Any, *, generator: Any = None, **options: Any
 ) -> Value:
+    """Integers in [low, high), of a shape."""
     _reject_generator(generator)
     return _integers(em, low, high, size, _dtype(em, options))
 
 
 @lowers("aten.randint_like.default")
 def randint_like(em: Emitter, x: Value, high: Any, **options: Any) -> Value:
+    """Integers in [0, high), with the shape of `x`."""
     return _integers(em, 0, high, x.shape, _dtype(em, options, x))
 
 
 @lowers("aten.randint_like.low_dtype")
 def randint_like_low(em: Emitter, x: Value, low: Any, high: Any, **options: Any) -> Value:
+    """Integers in [low, high), with the shape of `x`."""
     return _integers(em, low, high, x.shape, _dtype(em, options, x))
 
 
 @lowers("aten.random.from", "aten.random.to")
 def random_range(em: Emitter, x: Value, *bounds: Any, generator: Any = None) -> Value:
+    """Integers in a range, with the shape and dtype of `x`.
+
+    Raises:
+        Unsupported: the range has no end.
+    """
     _reject_generator(generator)
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
     if high is None:

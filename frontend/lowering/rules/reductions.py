@@ -36,6 +36,7 @@ def _accumulator(x: Value, dtype: Any) -> tuple[Value, str]:
 def sum_(
     em: Emitter, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
+    """The sum over `dims` (None: all); of integers in int64, of halves in float32, rounded once."""
     v, result = _accumulator(x, dtype)
     return v.sum(all_dims(x, dims), keepdim).to(result)
 
@@ -44,6 +45,7 @@ def sum_(
 def nansum(
     em: Emitter, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
+    """The sum over `dims`, NaN as 0."""
     v, result = _accumulator(x, dtype)
     if is_float(v.dtype):
         v = em.select(em("is_nan", v), 0.0, v)
@@ -54,6 +56,7 @@ def nansum(
 def mean(
     em: Emitter, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
+    """The mean over `dims`, in float32 for halves."""
     result = mlir_dtype(dtype) if dtype is not None else x.dtype
     v = x.to(opmath(result))
     return em.mean(v, all_dims(x, dims), keepdim).to(result)
@@ -61,22 +64,26 @@ def mean(
 
 @lowers("aten.prod")
 def prod(em: Emitter, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    """The product over `dim` (None: all); of integers in int64."""
     v, result = _accumulator(x, dtype)
     return em.reduce(v, "prod", all_dims(x, dim), keepdim).to(result)
 
 
 @lowers("aten.amax")
 def amax(em: Emitter, x: Value, dims: Any = (), keepdim: bool = False) -> Value:
+    """The maximum over `dims` (none: all)."""
     return em.reduce(x.compute(), "max", all_dims(x, dims), keepdim).to(x.dtype)
 
 
 @lowers("aten.amin")
 def amin(em: Emitter, x: Value, dims: Any = (), keepdim: bool = False) -> Value:
+    """The minimum over `dims` (none: all)."""
     return em.reduce(x.compute(), "min", all_dims(x, dims), keepdim).to(x.dtype)
 
 
 @lowers("aten.aminmax")
 def aminmax(em: Emitter, x: Value, *, dim: Any = None, keepdim: bool = False) -> Any:
+    """Minimum and maximum over `dim`."""
     return amin(em, x, dim, keepdim), amax(em, x, dim, keepdim)
 
 
@@ -98,11 +105,13 @@ def _ordered(v: Value) -> Value:
 
 @lowers("aten.max.default", "aten.max.dim")
 def max_(em: Emitter, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
+    """The maximum of all, or along `dim` with its positions (int64)."""
     return _extreme(em, "max", x, dim, keepdim)
 
 
 @lowers("aten.min.default", "aten.min.dim")
 def min_(em: Emitter, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
+    """The minimum of all, or along `dim` with its positions (int64)."""
     return _extreme(em, "min", x, dim, keepdim)
 
 
@@ -118,26 +127,31 @@ def _arg(em: Emitter, kind: str, x: Value, dim: int | None, keepdim: bool) -> Va
 
 @lowers("aten.argmax")
 def argmax(em: Emitter, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The position of the maximum, int64; the first of equal ones."""
     return _arg(em, "argmax", x, dim, keepdim)
 
 
 @lowers("aten.argmin")
 def argmin(em: Emitter, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """The position of the minimum, int64; the first of equal ones."""
     return _arg(em, "argmin", x, dim, keepdim)
 
 
 @lowers("aten.any")
 def any_(em: Emitter, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """Booleans: whether one element over `dims` is not zero."""
     return em.reduce(truth(em, x), "any", all_dims(x, dims), keepdim)
 
 
 @lowers("aten.all")
 def all_(em: Emitter, x: Value, dims: Any = None, keepdim: bool = False) -> Value:
+    """Booleans: whether no element over `dims` is zero."""
     return em.reduce(truth(em, x), "all", all_dims(x, dims), keepdim)
 
 
 @lowers("aten.count_nonzero")
 def count_nonzero(em: Emitter, x: Value, dims: Any = None) -> Value:
+    """How many elements over `dims` are not zero, int64."""
     return truth(em, x).to("i64").sum(all_dims(x, dims))
 
 
@@ -183,6 +197,7 @@ def var(
     em: Emitter, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False,
     correction: Any = None,
 ) -> Value:  # fmt: skip
+    """The variance over `dims`. correction: subtracted from the count (1 unless given)."""
     return _var_mean(em, x, dims, unbiased, keepdim, correction)[0].to(x.dtype)
 
 
@@ -191,6 +206,7 @@ def var_mean(
     em: Emitter, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False,
     correction: Any = None,
 ) -> tuple[Value, Value]:  # fmt: skip
+    """Variance and mean over `dims`."""
     v, m = _var_mean(em, x, dims, unbiased, keepdim, correction)
     return v.to(x.dtype), m.to(x.dtype)
 
@@ -200,6 +216,7 @@ def std(
     em: Emitter, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False,
     correction: Any = None,
 ) -> Value:  # fmt: skip
+    """The square root of `var`."""
     v = _var_mean(em, x, dims, unbiased, keepdim, correction)[0]
     return em("sqrt", v).to(x.dtype)
 
@@ -209,12 +226,18 @@ def std_mean(
     em: Emitter, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False,
     correction: Any = None,
 ) -> tuple[Value, Value]:  # fmt: skip
+    """Standard deviation and mean over `dims`."""
     v, m = _var_mean(em, x, dims, unbiased, keepdim, correction)
     return em("sqrt", v).to(x.dtype), m.to(x.dtype)
 
 
 @lowers("aten.logsumexp")
 def logsumexp(em: Emitter, x: Value, dims: Any, keepdim: bool = False) -> Value:
+    """log of the sum of eˣ over `dims`, from the maximum.
+
+    Raises:
+        Unsupported: `x` is not a float.
+    """
     if not is_float(x.dtype):
         raise Unsupported("logsumexp of integers")
     reduced = all_dims(x, dims)
@@ -233,6 +256,11 @@ def vector_norm(
     em: Emitter, x: Value, order: Any = 2, dims: Any = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> Value:  # fmt: skip
+    """(Σ |x|^order)^(1 / order) over `dims`; ±inf: the largest or smallest |x|; 0: how many are not zero.
+
+    Raises:
+        Unsupported: the order is traced.
+    """
     result = mlir_dtype(dtype) if dtype is not None else x.dtype
     v = x.to(opmath(result))
     reduced = all_dims(x, dims)
@@ -262,4 +290,5 @@ def norm(
     em: Emitter, x: Value, order: Any = 2, dims: Any = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> Value:  # fmt: skip
+    """`vector_norm`; order 2 unless given."""
     return vector_norm(em, x, 2 if order is None else order, dims, keepdim, dtype)

@@ -14,6 +14,11 @@ from .shape import slice_range, wrap
 
 @lowers("aten.constant_pad_nd")
 def constant_pad(em: Emitter, x: Value, padding: Any, value: Any = 0) -> Value:
+    """`x` with a number around it; negative padding cuts. padding: pairs, from the last dimension on.
+
+    Raises:
+        Unsupported: the number is traced.
+    """
     if isinstance(value, Value):
         raise Unsupported("a traced padding value")
     low, high = [0] * x.rank, [0] * x.rank
@@ -51,6 +56,7 @@ def _place(em: Emitter, x: Value, dim: int, start: int, step: int, size: int) ->
 def slice_backward(
     em: Emitter, dy: Value, sizes: Any, dim: int, start: int, end: int, step: int
 ) -> Value:
+    """Zeros of `sizes` with `dy` in the slice."""
     dim = wrap(dim, len(sizes))
     start, end = slice_range(start, end, sizes[dim])
     return _place(em, dy, dim, start, step, sizes[dim])
@@ -58,6 +64,7 @@ def slice_backward(
 
 @lowers("aten.select_backward")
 def select_backward(em: Emitter, dy: Value, sizes: Any, dim: int, index: int) -> Value:
+    """Zeros of `sizes` with `dy` at the index."""
     dim = wrap(dim, len(sizes))
     index += sizes[dim] if index < 0 else 0
     return _place(em, em.unsqueeze(dy, dim), dim, index, 1, sizes[dim])
@@ -68,6 +75,7 @@ def slice_scatter(
     em: Emitter, x: Value, source: Value, dim: int = 0, start: int | None = None,
     end: int | None = None, step: int = 1,
 ) -> Value:  # fmt: skip
+    """`x` with `source` in a slice along `dim`."""
     dim = wrap(dim, x.rank)
     size = x.shape[dim]
     start, end = slice_range(start, end, size)
@@ -86,6 +94,7 @@ def slice_scatter(
 
 @lowers("aten.select_scatter")
 def select_scatter(em: Emitter, x: Value, source: Value, dim: int, index: int) -> Value:
+    """`x` with `source` at an index along `dim`."""
     dim = wrap(dim, x.rank)
     index += x.shape[dim] if index < 0 else 0
     source = em.broadcast(source, (*x.shape[:dim], *x.shape[dim + 1 :]))
@@ -96,6 +105,7 @@ def select_scatter(em: Emitter, x: Value, source: Value, dim: int, index: int) -
 def diagonal_backward(
     em: Emitter, dy: Value, sizes: Any, offset: int, dim1: int, dim2: int
 ) -> Value:
+    """Zeros of `sizes` with `dy` on a diagonal."""
     zeros = em.full(0, sizes, dy.dtype)
     return diagonal_scatter(em, zeros, dy, offset, dim1, dim2)
 
@@ -104,6 +114,7 @@ def diagonal_backward(
 def diagonal_scatter(
     em: Emitter, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Value:
+    """`x` with `source` on a diagonal of two dimensions."""
     dim1, dim2 = wrap(dim1, x.rank), wrap(dim2, x.rank)
     rows, columns = x.shape[dim1], x.shape[dim2]
     top, left = max(-offset, 0), max(offset, 0)
@@ -133,9 +144,11 @@ def _band(em: Emitter, x: Value) -> Value:
 
 @lowers("aten.tril")
 def tril(em: Emitter, x: Value, diagonal: int = 0) -> Value:
+    """Zeros above a diagonal of the last two dimensions."""
     return em.select(_band(em, x).le(diagonal), x, 0)
 
 
 @lowers("aten.triu")
 def triu(em: Emitter, x: Value, diagonal: int = 0) -> Value:
+    """Zeros below a diagonal of the last two dimensions."""
     return em.select(_band(em, x).ge(diagonal), x, 0)

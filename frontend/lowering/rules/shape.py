@@ -14,6 +14,7 @@ from ..registry import lowers
 
 
 def wrap(dim: int, rank: int) -> int:
+    """A dimension counted from 0; 0 for rank 0."""
     return dim % rank if rank else 0
 
 
@@ -31,11 +32,13 @@ def _sizes(shape: Any, numel: int) -> tuple[int, ...]:
 @lowers("aten.view.default", "aten.reshape", "aten._unsafe_view", "aten.view_copy.default",
         "aten._reshape_alias", "aten._reshape_copy", "aten.reshape_copy")  # fmt: skip
 def view(em: Emitter, x: Value, shape: Any, stride: Any = None) -> Value:
+    """`x` with another shape; a size of −1 is what is left. Strides are the compiler's."""
     return em.reshape(x, _sizes(shape, x.numel))
 
 
 @lowers("aten.flatten")
 def flatten(em: Emitter, x: Value, start: int = 0, end: int = -1) -> Value:
+    """Dimensions from `start` to `end`, both included, as one."""
     if not x.rank:
         return x.reshape((1,))
     start, end = wrap(start, x.rank), wrap(end, x.rank)
@@ -45,6 +48,7 @@ def flatten(em: Emitter, x: Value, start: int = 0, end: int = -1) -> Value:
 
 @lowers("aten.expand", "aten.expand_copy")
 def expand(em: Emitter, x: Value, shape: Any, implicit: bool = False) -> Value:
+    """`x` repeated to a shape; −1 keeps a size."""
     lead = len(shape) - x.rank
     shape = [x.shape[d - lead] if s == -1 else s for d, s in enumerate(shape)]
     return em.broadcast(x, shape)
@@ -52,21 +56,25 @@ def expand(em: Emitter, x: Value, shape: Any, implicit: bool = False) -> Value:
 
 @lowers("aten.broadcast_to")
 def broadcast_to(em: Emitter, x: Value, shape: Any) -> Value:
+    """`expand`."""
     return expand(em, x, shape)
 
 
 @lowers("prims.broadcast_in_dim")
 def broadcast_in_dim(em: Emitter, x: Value, shape: Any, dims: Any) -> Value:
+    """`x` repeated to a shape. dims: where each of its dimensions lies in it."""
     return em.broadcast(x, shape, dims)
 
 
 @lowers("aten.permute", "aten.permute_copy")
 def permute(em: Emitter, x: Value, dims: Any) -> Value:
+    """Dimensions in another order."""
     return em.transpose(x, [wrap(d, x.rank) for d in dims])
 
 
 @lowers("aten.transpose.int", "aten.transpose_copy.int", "aten.swapaxes", "aten.swapdims")
 def transpose(em: Emitter, x: Value, a: int, b: int) -> Value:
+    """Two dimensions exchanged."""
     order = list(range(x.rank))
     if order:
         a, b = wrap(a, x.rank), wrap(b, x.rank)
@@ -76,6 +84,7 @@ def transpose(em: Emitter, x: Value, a: int, b: int) -> Value:
 
 @lowers("aten.t", "aten.t_copy", "aten.numpy_T", "aten.mT", "aten.adjoint")
 def t(em: Emitter, x: Value) -> Value:
+    """The last two dimensions exchanged."""
     order = list(range(x.rank))
     order[-2:] = reversed(order[-2:])
     return em.transpose(x, order)
@@ -83,11 +92,13 @@ def t(em: Emitter, x: Value) -> Value:
 
 @lowers("aten.unsqueeze", "aten.unsqueeze_copy")
 def unsqueeze(em: Emitter, x: Value, dim: int) -> Value:
+    """A dimension of size 1 at `dim`."""
     return em.unsqueeze(x, dim % (x.rank + 1))
 
 
 @lowers("aten.squeeze", "aten.squeeze_copy")
 def squeeze(em: Emitter, x: Value, dims: Any = None) -> Value:
+    """Without dimensions of size 1: those among `dims`, or all."""
     if dims is None:
         chosen = set(range(x.rank))
     else:
@@ -97,6 +108,11 @@ def squeeze(em: Emitter, x: Value, dims: Any = None) -> Value:
 
 @lowers("aten.view.dtype", "aten.view_copy.dtype")
 def view_dtype(em: Emitter, x: Value, dtype: Any) -> Value:
+    """The value itself.
+
+    Raises:
+        Unsupported: its bits would be read as another dtype.
+    """
     if mlir_dtype(dtype) != x.dtype:
         raise Unsupported("bits read as another type")
     return x
@@ -110,6 +126,11 @@ _END = (1 << 63) - 1
 
 
 def slice_range(start: int | None, end: int | None, size: int) -> tuple[int, int]:
+    """A slice's bounds in [0, size], negative ones counted from the end.
+
+    Raises:
+        Unsupported: a bound is traced.
+    """
     start = 0 if start is None else start
     end = size if end is None else end
     if isinstance(start, Value) or isinstance(end, Value):
@@ -134,12 +155,18 @@ def slice_(
     em: Emitter, x: Value, dim: int = 0, start: int | None = None, end: int | None = None,
     step: int = 1,
 ) -> Value:  # fmt: skip
+    """x[.., start:end:step, ..] along `dim`."""
     dim = wrap(dim, x.rank)
     return em.slice(x, dim, *slice_range(start, end, x.shape[dim]), step)
 
 
 @lowers("aten.narrow")
 def narrow(em: Emitter, x: Value, dim: int, start: int, length: int) -> Value:
+    """x[.., start : start + length, ..] along `dim`.
+
+    Raises:
+        Unsupported: the start is traced.
+    """
     if isinstance(start, Value):
         raise Unsupported("a traced start")
     dim = wrap(dim, x.rank)
@@ -149,6 +176,11 @@ def narrow(em: Emitter, x: Value, dim: int, start: int, length: int) -> Value:
 
 @lowers("aten.select.int", "aten.select_copy.int")
 def select(em: Emitter, x: Value, dim: int, index: int) -> Value:
+    """x[.., index, ..] along `dim`, which goes away.
+
+    Raises:
+        Unsupported: the index is traced.
+    """
     if isinstance(index, Value):
         raise Unsupported("a traced position")
     dim = wrap(dim, x.rank)
@@ -159,11 +191,13 @@ def select(em: Emitter, x: Value, dim: int, index: int) -> Value:
 
 @lowers("aten.unbind", "aten.unbind_copy")
 def unbind(em: Emitter, x: Value, dim: int = 0) -> list[Value]:
+    """All of `select` along `dim`."""
     return [select(em, x, dim, i) for i in range(x.shape[wrap(dim, x.rank)])]
 
 
 @lowers("aten.split_with_sizes", "aten.split_with_sizes_copy", "aten.split.sizes")
 def split_with_sizes(em: Emitter, x: Value, sizes: Any, dim: int = 0) -> list[Value]:
+    """Parts of given sizes along `dim`."""
     dim = wrap(dim, x.rank)
     parts, start = [], 0
     for size in sizes:
@@ -174,6 +208,7 @@ def split_with_sizes(em: Emitter, x: Value, sizes: Any, dim: int = 0) -> list[Va
 
 @lowers("aten.split.Tensor", "aten.split_copy", "aten.unsafe_split")
 def split(em: Emitter, x: Value, size: int, dim: int = 0) -> list[Value]:
+    """Parts of one size along `dim`; the last may be smaller."""
     dim = wrap(dim, x.rank)
     total = x.shape[dim]
     if size == 0 or total == 0:
@@ -183,6 +218,7 @@ def split(em: Emitter, x: Value, size: int, dim: int = 0) -> list[Value]:
 
 @lowers("aten.diagonal", "aten.diagonal_copy")
 def diagonal(em: Emitter, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """A diagonal of two dimensions, as the last dimension."""
     dim1, dim2 = wrap(dim1, x.rank), wrap(dim2, x.rank)
     order = [d for d in range(x.rank) if d not in (dim1, dim2)] + [dim1, dim2]
     m = em.transpose(x, order)
@@ -204,6 +240,7 @@ def diagonal(em: Emitter, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 
 
 @lowers("aten.cat", "aten.concat", "aten.concatenate")
 def cat(em: Emitter, xs: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors joined along `dim`, promoted to one dtype; tensors of shape [0] are left out."""
     dtype = result_dtype(xs)
     kept = [x for x in xs if x.shape != (0,)] or [xs[0]]
     return em.concatenate([x.to(dtype) for x in kept], wrap(dim, kept[0].rank))
@@ -211,6 +248,7 @@ def cat(em: Emitter, xs: Sequence[Value], dim: int = 0) -> Value:
 
 @lowers("aten.stack")
 def stack(em: Emitter, xs: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors joined along a new dimension `dim`, promoted to one dtype."""
     dim %= xs[0].rank + 1
     dtype = result_dtype(xs)
     return em.concatenate([em.unsqueeze(x.to(dtype), dim) for x in xs], dim)
@@ -218,6 +256,7 @@ def stack(em: Emitter, xs: Sequence[Value], dim: int = 0) -> Value:
 
 @lowers("aten.repeat")
 def repeat(em: Emitter, x: Value, repeats: Any) -> Value:
+    """Copies side by side: repeats[d] of them along dimension d."""
     lead = len(repeats) - x.rank
     sizes = (1,) * lead + x.shape
     split: list[int] = []
@@ -234,12 +273,14 @@ def repeat(em: Emitter, x: Value, repeats: Any) -> Value:
 
 @lowers("aten.flip")
 def flip(em: Emitter, x: Value, dims: Any) -> Value:
+    """Dimensions read backwards."""
     dims = sorted({wrap(d, x.rank) for d in dims})
     return em("reverse", x, dims=tuple(dims)) if dims and x.rank else x
 
 
 @lowers("aten.roll")
 def roll(em: Emitter, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    """Elements moved along dimensions, round at the end; without dims, as one dimension."""
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
     if x.numel == 0:

@@ -146,6 +146,7 @@ def _addresses(shape: Sequence[int], strides: Sequence[int], offset: int) -> np.
 
 @lowers("aten.as_strided", "aten.as_strided_copy")
 def as_strided(em: Emitter, x: Value, shape: Any, strides: Any, offset: int | None = None) -> Value:
+    """The memory of the tensor that `x` is a view of, read by a shape, strides and an offset, in elements."""
     source = _source(em)
     memory = _memory_order(source)
     if memory is None:
@@ -192,6 +193,7 @@ def as_strided_scatter(
 
 @lowers("aten.unfold", "aten.unfold_copy")
 def unfold(em: Emitter, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows of `size` every `step` along `dim`: [.., windows, .., size]."""
     if not x.rank:
         return em.slice(x.reshape((1,)), 0, 0, size)
     dim = wrap(dim, x.rank)

@@ -52,6 +52,8 @@ class Guard:
     expected: Any
 
     def holds(self, leaves: Sequence[float]) -> bool:
+        """Whether the expression gives what it gave in the trace. leaves: this call's numbers. False where it
+        cannot be evaluated (a division by 0, say)."""
         try:
             return bool(evaluate(self.expr, leaves) == self.expected)
         except (ArithmeticError, ValueError, TypeError):

@@ -46,6 +46,7 @@ class Place:
     holder: Mapping[Any, Any] = field(default_factory=dict)
 
     def locate(self) -> bool:
+        """Look the holder up in the optimizer as it is now; False where it is gone."""
         optimizer = self.optimizer
         if self.kind == "group":
             if self.which >= len(optimizer.param_groups):
@@ -104,6 +105,7 @@ class StateSlot:
     value: TraceValue
 
     def read(self) -> Any:
+        """The value that lies at the place now; `MISSING` where there is none."""
         return item(self.place.holder, self.key, self.path)
 
 
@@ -126,6 +128,7 @@ class NumberSource:
     born: bool = False
 
     def read(self) -> Any:
+        """The number that lies at the place now; `MISSING` where there is none."""
         return item(self.place.holder, self.key, self.path)
 
 
@@ -140,6 +143,7 @@ class BakedValue:
     path: tuple[Any, ...] = ()
 
     def holds(self) -> bool:
+        """Whether the place still holds the value that the trace read."""
         current = item(self.place.holder, self.key, self.path)
         return current is self.value or bool(current == self.value)
 
@@ -155,6 +159,7 @@ class Structure:
     keys: tuple[Any, ...] | None
 
     def holds(self) -> bool:
+        """Whether the container has the length and the keys that the trace saw."""
         holder: Any = self.place.holder
         if self.at:
             holder = item(holder, self.at[0], self.at[1:])
@@ -175,6 +180,7 @@ class PlainWrite:
     value: Any
 
     def apply(self) -> None:
+        """Write the value to its place; containers are copied."""
         value = self.value
         if isinstance(value, (list, dict)):
             value = copy.deepcopy(value)  # the author's own from here on

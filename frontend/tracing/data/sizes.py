@@ -51,6 +51,7 @@ class Size(int):
 
     @staticmethod
     def make(coefficients: tuple[int, ...], symbol: Symbol) -> Size:
+        """The size that a polynomial of a symbol's size is; its value is that at the symbol's stand-in."""
         self = Size(evaluate(coefficients, symbol.stand_in))
         self.coefficients, self.name = coefficients, symbol.name
         return self

@@ -31,7 +31,8 @@ class Mode(Protocol):
 
     recorder: Recorder
 
-    def concrete(self, size: Any) -> Any: ...
+    def concrete(self, size: Any) -> Any:
+        """The value that a size has in this trace, as a plain int."""
 
 
 def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:

@@ -36,7 +36,9 @@ class ScalarRecorder(Protocol):
 
     def record_number(
         self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
-    ) -> TraceValue: ...
+    ) -> TraceValue:
+        """Record an ATen op on 0-d tensors, and return its result. dtype: of the result, float64 or int64.
+        words: keyword arguments of the op."""
 
 
 def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
@@ -65,42 +67,67 @@ class Number:
 
     # the interface PyTorch's C++ asks of a symbolic node
     def is_int(self) -> bool:
+        """Whether it is an integer (of PyTorch's protocol for symbolic nodes)."""
         return self.is_integer
 
     def is_float(self) -> bool:
+        """Whether it is a float."""
         return not self.is_integer
 
     def is_bool(self) -> bool:
+        """False: comparisons give Python's bools, guarded."""
         return False
 
     def is_symbolic(self) -> bool:
+        """True: the value may differ at the next call."""
         return True
 
     def is_constant(self) -> bool:
+        """False: the value may differ at the next call."""
         return False
 
     def is_nested_int(self) -> bool:
+        """False: it is no size of a nested tensor."""
         return False
 
     def maybe_as_int(self) -> None:
+        """None: no value is known without a guard."""
         return None
 
     def maybe_as_float(self) -> None:
+        """None: no value is known without a guard."""
         return None
 
     def has_hint(self) -> bool:
+        """Whether it has a value in this trace; not where it comes out of a tensor."""
         return self.expr is not None
 
     def clone(self) -> Number:
+        """The node itself, which never changes."""
         return self
 
     def guard_float(self, file: str = "", line: int = 0) -> float:
+        """The value in this trace as a float, guarded.
+
+        Raises:
+            StateBranch: it comes out of a tensor.
+        """
         return self.concrete(float)
 
     def guard_int(self, file: str = "", line: int = 0) -> int:
+        """The value in this trace as an int, guarded.
+
+        Raises:
+            StateBranch: it comes out of a tensor.
+        """
         return self.concrete(int)
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        """The value in this trace as a bool, guarded.
+
+        Raises:
+            StateBranch: it comes out of a tensor.
+        """
         return self.concrete(bool)
 
     def _graph_repr(self) -> str:
@@ -121,6 +148,7 @@ def number_of(obj: Any) -> Number | None:
 
 
 def wrap(node: Number) -> TracedFloat | TracedInt:
+    """The Python number around a node."""
     return TracedInt(node) if node.is_integer else TracedFloat(node)
 
 

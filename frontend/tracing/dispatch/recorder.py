@@ -85,6 +85,7 @@ def untraced() -> Iterator[None]:
 
 
 def set_value(fake: torch.Tensor, value: TraceValue) -> TraceValue:
+    """Note on a fake tensor which value of the trace it holds, and return the value."""
     fake._gflow_value = value  # type: ignore[attr-defined]
     return value
 
@@ -123,6 +124,8 @@ class Recorder(TorchDispatchMode):
     # values
 
     def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
+        """A value of the trace with the shape, strides, dtype and device of `tensor`. is_number: whether it
+        stands for a Python number."""
         shape = tuple(tensor.shape)
         strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
         if self.sizes is not None:
@@ -197,6 +200,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def rewind(self, mark: Mark) -> None:
+        """Forget what was recorded since `mark`."""
         del self.ops[mark.ops :]
         del self.inputs[mark.inputs :]
         del self.guards[mark.guards :]
@@ -226,6 +230,11 @@ class Recorder(TorchDispatchMode):
         return fake
 
     def value_of(self, fake: torch.Tensor) -> TraceValue:
+        """The value of the trace that a tensor holds; a tensor from outside becomes a constant.
+
+        Raises:
+            GraphTraceError: it was made in another trace.
+        """
         value = getattr(fake, "_gflow_value", None)
         if value is None or fake.fake_mode is not self.fake_mode:  # type: ignore[attr-defined]
             if isinstance(fake, FakeTensor):

@@ -42,18 +42,22 @@ class SeenDict(dict[Any, Any]):
         return super().__contains__(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
+        """dict.get; the key counts as read."""
         self.seen.keys.add(key)
         return super().get(key, default)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
+        """dict.setdefault; the key counts as read."""
         self.seen.keys.add(key)
         return super().setdefault(key, default)
 
     def pop(self, key: Any, *default: Any) -> Any:
+        """dict.pop; the key counts as read."""
         self.seen.keys.add(key)
         return super().pop(key, *default)
 
     def popitem(self) -> Any:
+        """dict.popitem; every key counts as read."""
         self._all()
         return super().popitem()
 
@@ -73,18 +77,22 @@ class SeenDict(dict[Any, Any]):
         return super().__iter__()
 
     def keys(self) -> Any:
+        """dict.keys; every key counts as read."""
         self._all()
         return super().keys()
 
     def values(self) -> Any:
+        """dict.values; every key counts as read."""
         self._all()
         return super().values()
 
     def items(self) -> Any:
+        """dict.items; every key counts as read."""
         self._all()
         return super().items()
 
     def copy(self) -> Any:
+        """A plain dict of the items; every key counts as read."""
         self._all()
         return dict(super().items())
 

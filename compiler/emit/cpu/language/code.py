@@ -30,9 +30,11 @@ class Code(Emitter):
     # -- 64-bit integers
 
     def i64(self, value: int) -> str:
+        """An i64 constant."""
         return self.const(value, "i64")
 
     def binary(self, op: str, a: str | int, b: str | int) -> str:
+        """An op of `arith` on two i64; ints become constants."""
         a, b = (self.i64(x) if isinstance(x, int) else x for x in (a, b))
         return self(f"arith.{op} {a}, {b} : i64")
 
@@ -43,12 +45,15 @@ class Code(Emitter):
         return total if isinstance(total, str) else self.i64(total)
 
     def add(self, *terms: str | int) -> str:
+        """The sum of i64 values and ints, by `arith.addi`."""
         return self._chain("addi", terms)
 
     def sub(self, a: str | int, b: str | int) -> str:
+        """a − b, by `arith.subi`."""
         return self.binary("subi", a, b)
 
     def mul(self, *factors: str | int) -> str:
+        """The product of i64 values and ints, by `arith.muli`."""
         return self._chain("muli", factors)
 
     def split(self, flat: str, size: str) -> tuple[str, str]:
@@ -60,9 +65,11 @@ class Code(Emitter):
         return self.binary("ceildivsi", x, granule)
 
     def at_least(self, a: str | int, b: str | int) -> str:
+        """The larger one, by `arith.maxsi`."""
         return self.binary("maxsi", a, b)
 
     def at_most(self, a: str | int, b: str | int) -> str:
+        """The smaller one, by `arith.minsi`."""
         return self.binary("minsi", a, b)
 
     def within(self, x: str, size: str) -> str:
@@ -106,6 +113,7 @@ class Code(Emitter):
         return self(f"arith.extsi {self(f'llvm.call @omp_get_{which}() : () -> i32')} : i32 to i64")
 
     def barrier(self) -> None:
+        """Wait for all of OpenMP's threads."""
         self.externals.add("GOMP_barrier")
         self.line("llvm.call @GOMP_barrier() : () -> ()")
 

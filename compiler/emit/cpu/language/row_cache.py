@@ -43,5 +43,6 @@ def store(w: Writer, i: int, name: str) -> None:
 
 
 def load(w: Writer, i: int) -> str:
+    """The vector of node `i` that was kept for the present position of the row."""
     at, ty, align = _address(w, i)
     return w.read(at, ty, align, None)

@@ -31,10 +31,13 @@ def shaped(dtype: str, lanes: int) -> str:
 
 
 def register_type(dtype: str, lanes: int) -> str:
+    """MLIR's type for `lanes` values of a dtype in registers, where they may be wider than in memory; 0 lanes:
+    a scalar."""
     return shaped(register_dtype(dtype), lanes)
 
 
 def is_unsigned(dtype: str) -> bool:
+    """Whether a dtype compares and converts as unsigned; booleans do."""
     return dtype.startswith("ui") or dtype == "i1"
 
 
@@ -67,6 +70,7 @@ def _pred(lanes: int) -> str:
 
 
 def select(e: Emitter, pred: str, a: str, b: str, ty: str, lanes: int) -> str:
+    """`arith.select`: `a` where `pred` is true, `b` elsewhere."""
     return e(f"arith.select {pred}, {a}, {b} : {_pred(lanes)}{ty}")
 
 
@@ -103,6 +107,7 @@ _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "
 
 
 def compare(e: Emitter, predicate: str, a: str, b: str, dtype: str, lanes: int) -> str:
+    """`arith.cmpf` or `arith.cmpi`, as the dtype asks. predicate: eq, ne, lt, le, gt or ge."""
     ty = register_type(dtype, lanes)
     if dtype in FLOATS:
         return e(f"arith.cmpf {_FLOAT_PREDICATES[predicate]}, {a}, {b} : {ty}")

@@ -57,6 +57,7 @@ class Emitter:
 
     @contextmanager
     def indented(self) -> Iterator[None]:
+        """What is written inside is indented by one level more."""
         self._indent += 1
         yield
         self._indent -= 1

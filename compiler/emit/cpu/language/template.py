@@ -32,9 +32,11 @@ class Template(Code):
         return self.values[name]
 
     def pointer(self, base: str, index: str) -> str:
+        """The address of the float32 at `base[index]`."""
         return self(f"llvm.getelementptr {base}[{index}] : (!llvm.ptr, i64) -> !llvm.ptr, f32")
 
     def zero(self) -> str:
+        """A vector of zeros."""
         return self.const(0.0, F32)
 
     def mask(self, count: str) -> str:
@@ -49,6 +51,8 @@ class Template(Code):
     def load(
         self, base: str, index: str, mask: str | None = None, stride: str | None = None
     ) -> str:
+        """A vector of float32 from `base[index]`. stride: between its elements, in elements (None: 1). mask:
+        lanes to read."""
         at = self.pointer(base, index)
         if stride is not None:
             return self.gather(at, stride, F32, 4, mask)
@@ -57,6 +61,8 @@ class Template(Code):
     def store(
         self, value: str, base: str, index: str, mask: str | None = None, stride: str | None = None
     ) -> None:
+        """Write a vector of float32 to `base[index]`. stride: between its elements, in elements (None: 1).
+        mask: lanes to write."""
         at = self.pointer(base, index)
         if stride is not None:
             self.scatter(value, at, stride, F32, 4, mask)
@@ -68,10 +74,13 @@ class Template(Code):
         return self.loop(low, high, 1, [(s, F32) for s in sums], body)
 
     def fma(self, a: str, b: str, c: str) -> str:
+        """a · b + c, rounded once."""
         return self(f"math.fma {a}, {b}, {c} : {F32}")
 
     def plus(self, a: str, b: str) -> str:
+        """a + b."""
         return self(f"arith.addf {a}, {b} : {F32}")
 
     def function(self, name: str) -> str:
+        """The text as an `llvm.func` that takes the address of its words."""
         return f"  llvm.func @{name}(%w: !llvm.ptr) {{\n{self.text()}\n    llvm.return\n  }}"

@@ -46,9 +46,11 @@ class Writer(Code):
     # -- words and numbers
 
     def word(self, *key: object) -> str:
+        """The value of a word of the kernel, by its key in the plan's index."""
         return self.words[self.p.index[key]]
 
     def size(self, d: int) -> str:
+        """The size of dimension `d`, an i64."""
         return self.word("size", d)
 
     def linear(self, name: str, i: int, strides: tuple[int, ...]) -> str | None:
@@ -64,6 +66,7 @@ class Writer(Code):
         return total
 
     def product(self, dims: Iterable[int]) -> str:
+        """The product of dimensions' sizes, an i64; 1 of none."""
         total = None
         for d in dims:
             total = self.size(d) if total is None else self.mul(total, self.size(d))

@@ -57,10 +57,12 @@ class Epilogue:
 
     @property
     def rows(self) -> int:
+        """The number of rows of the root's result."""
         return self.made.rows
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one row of the root's result."""
         return self.made.width * self.made.type.itemsize
 
     def target(self, first: int, scratch: Place) -> Place:

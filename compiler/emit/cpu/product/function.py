@@ -24,9 +24,11 @@ class Function(Code):
         return self(f"llvm.getelementptr {base}[{offset}] : (!llvm.ptr, i64) -> !llvm.ptr, i8")
 
     def load(self, at: str, mask: str | None = None) -> str:
+        """A vector of float32 from the address `at`. mask: lanes to read."""
         return self.read(at, VECTOR, ITEM, mask)
 
     def store(self, value: str, at: str, mask: str | None = None) -> None:
+        """Write a vector of float32 to the address `at`. mask: lanes to write."""
         self.write(value, at, VECTOR, ITEM, mask)
 
     def prefetch(self, at: str, write: bool = False) -> None:
@@ -35,13 +37,16 @@ class Function(Code):
         self.line(f'"llvm.intr.prefetch"({at}) <{{{hints}}}> : (!llvm.ptr) -> ()')
 
     def plus(self, a: str, b: str) -> str:
+        """a + b, of vectors."""
         return self(f"arith.addf {a}, {b} : {VECTOR}")
 
     def compare(self, predicate: str, a: str, b: str | int) -> str:
+        """`arith.cmpi` on i64."""
         b = self.i64(b) if isinstance(b, int) else b
         return self(f"arith.cmpi {predicate}, {a}, {b} : i64")
 
     def choose(self, condition: str, a: str | int, b: str | int) -> str:
+        """The i64 `a` where the condition is true, otherwise `b`."""
         a, b = (self.i64(x) if isinstance(x, int) else x for x in (a, b))
         return self(f"arith.select {condition}, {a}, {b} : i64")
 
@@ -74,4 +79,5 @@ class Function(Code):
         self.line(f"llvm.call {function}({arguments}) : !llvm.ptr, ({types}) -> ()")
 
     def function(self, name: str, arguments: str = "%w: !llvm.ptr") -> str:
+        """The text as an `llvm.func`. arguments: its parameters in MLIR's words."""
         return f"  llvm.func @{name}({arguments}) {{\n{self.text()}\n    llvm.return\n  }}"

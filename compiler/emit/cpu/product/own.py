@@ -40,6 +40,7 @@ class Operand:
 
     @property
     def transposed(self) -> Operand:
+        """The operand with rows and columns exchanged; nothing moves."""
         return Operand(self.place, self.column, self.row, self.each)
 
 
@@ -107,6 +108,7 @@ def at_most_count(count: Count) -> int:
 
 
 def at_most_one(count: Count) -> bool:
+    """Whether a count is 1 or less at every size."""
     return at_most_count(count) <= 1
 
 

@@ -130,6 +130,8 @@ def _cover(w: Writer, start: str, body: Callable[[_Tile], None]) -> None:
 
 
 def write_column(w: Writer) -> None:
+    """The body of a kernel that reduces the outer dimensions: vectors along the inner one, an accumulator a
+    column."""
     p = w.p
     hoist(w, 0, set())
     if p.split:

@@ -15,6 +15,7 @@ def write_scalar(w: Writer) -> None:
 
 
 def write_pointwise(w: Writer) -> None:
+    """The body of a kernel without reductions: loops over the index space, vectors along the inner one."""
     p = w.p
     hoist(w, 0, set())
     every = range(len(w.k.stores))

@@ -117,6 +117,7 @@ def of_level(w: Writer, depth: int | None = None) -> list[int]:
 
 
 def levels(w: Writer) -> int:
+    """The depth of the deepest reduction, which is the number of passes over the data."""
     return max(w.k.nodes[r].depth for r in of_level(w))
 
 

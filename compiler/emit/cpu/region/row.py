@@ -74,6 +74,8 @@ def _sweep(w: Writer, stores: list[int]) -> None:
 
 
 def write_row(w: Writer) -> None:
+    """The body of a kernel that reduces the inner dimensions: a row at a time, as often as reductions depend
+    on each other."""
     p = w.p
     hoist(w, 0, set())
     if p.split:

@@ -24,6 +24,7 @@ class Parameters:
     values: list[int | float | Place] = field(default_factory=list)
 
     def pointer(self, name: str, dtype: str, place: Place) -> str:
+        """A pointer parameter to a value of `dtype` at `place`; gives its name."""
         self.types[name] = pointer_type(dtype)
         self.values.append(place)
         return name
@@ -47,6 +48,7 @@ class Parameters:
         return str(value) if value in (0, 1) else self.number(name, value)
 
     def strides(self, stem: str, values: Sequence[int]) -> list[str]:
+        """Parameters `stem0`, `stem1`, … for strides in elements; gives their texts."""
         return [self.stride(f"{stem}{i}", s) for i, s in enumerate(values)]
 
 
@@ -74,6 +76,7 @@ def wide(text: str, needed: bool) -> str:
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """Lines, indented by `depth` levels; empty ones stay empty."""
     return [f"{'    ' * depth}{line}" if line else "" for line in lines]
 
 

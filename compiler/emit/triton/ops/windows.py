@@ -32,6 +32,7 @@ class Line:
 
     @property
     def span(self) -> int:
+        """Elements from a window's first to its last, dilation counted."""
         return self.dilation * (self.kernel - 1) + 1
 
     @property
@@ -146,6 +147,7 @@ class Windows:
         return found, inside
 
     def kernel(self) -> list[int]:
+        """The window's size in each dimension."""
         return [line.kernel for line in self.lines]
 
     def first(self) -> list[str]:
@@ -227,4 +229,5 @@ class Windows:
         return found, inside
 
     def covering(self) -> list[int]:
+        """The most windows that may hold one element, in each dimension."""
         return [line.covering for line in self.lines]

@@ -52,6 +52,8 @@ class Walk:
         return lines
 
     def dilated(self, i: int) -> str:
+        """The offset of a tap of the kernel along spatial dimension `i`, in elements: its index times the
+        dilation."""
         return term(f"k{i}", self.p.stride(f"dilation{i}", self.g.dilation[i]))
 
     def padded(self, i: int) -> bool:
@@ -85,6 +87,7 @@ class Walk:
 
 
 def and_masks(*masks: str | None) -> str:
+    """The conjunction of masks in Triton's text; None is no condition."""
     return " & ".join(m for m in masks if m)
 
 

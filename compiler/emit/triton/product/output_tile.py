@@ -65,6 +65,7 @@ class Tile:
 
     @property
     def rank(self) -> int:
+        """The number of the tile's dimensions."""
         return len(self.masks)
 
     def spread(self, text: str, dim: int) -> str:

@@ -122,14 +122,17 @@ def spanning(k: Kernel) -> list[int]:
 
 
 def reductions(k: Kernel, depth: int) -> list[int]:
+    """The reductions of one depth, by node."""
     return [i for i, n in enumerate(k.nodes) if n.op == "reduce" and n.depth == depth]
 
 
 def levels(k: Kernel) -> int:
+    """The depth of the deepest reduction; 0 without one."""
     return max((n.depth for n in k.nodes if n.op == "reduce"), default=0)
 
 
 def write_reductions(w: Writer) -> None:
+    """Accumulate the reductions, level by level, and store what depends on none that is to come."""
     k = w.k
     wide, deepest = spanning(k), levels(k)
     for level in range(1, deepest + 1):

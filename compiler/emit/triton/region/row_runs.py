@@ -17,6 +17,7 @@ from .writer import Writer
 
 
 def write_runs(w: Writer) -> None:
+    """A program walks a run of rows; it adds what is reduced over rows to one partial result per run."""
     k = w.k
     partial = sorted(partial_stores(k))
     sums = list(dict.fromkeys(k.stores[n].node for n in partial))

@@ -71,6 +71,7 @@ class Writer:
     # -- text
 
     def line(self, text: str, scope: int = -1) -> None:
+        """Write a line into a scope; −1: the innermost."""
         s = self.scopes[scope]
         s.lines.append(s.indent + text)
 
@@ -94,11 +95,13 @@ class Writer:
     # -- parameters
 
     def parameter(self, name: str, kind: str, value: int | float | Place) -> str:
+        """A parameter of the kernel, and its value at the launch; gives its name."""
         self.parameters[name] = kind
         self.values[name] = value
         return name
 
     def number(self, name: str, value: int) -> str:
+        """An integer parameter; gives its name."""
         return self.parameter(name, self.number_type, value)
 
     def multiple(self, name: str, value: int) -> str:
@@ -110,11 +113,14 @@ class Writer:
         return f"({self.number(f'{name}_{unit}', value // unit)} * {unit})"
 
     def size(self, d: int) -> str:
+        """The size of dimension `d`, a parameter; that of the columns of a matrix says which power of two
+        divides it."""
         if d == self.t.cols and (self.t.rows or self.t.outer):
             return self.multiple(f"n{d}", self.k.sizes[d])
         return self.number(f"n{d}", self.k.sizes[d])
 
     def product(self, dims: Sequence[int]) -> str:
+        """The product of dimensions' sizes, in Triton's text."""
         return " * ".join(self.size(d) for d in dims) or "1"
 
     def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
@@ -131,6 +137,7 @@ class Writer:
         return (self.t.cols,) if self.t.cols >= 0 else ()
 
     def reduced(self, which: str) -> bool:
+        """Whether an axis, "rows" or "cols", is reduced."""
         dims = self.axis(which)
         return bool(dims) and dims[0] in self.k.reduced
 
@@ -139,6 +146,7 @@ class Writer:
         return self.reduced(which) or (self.t.runs and which == "rows")
 
     def block(self, which: str) -> str:
+        """The name of the tile's size along an axis, a constexpr."""
         return which.upper()
 
     def masked(self, which: str) -> bool:
@@ -148,6 +156,7 @@ class Writer:
         return total == 0 or any(total % block for block in blocks)
 
     def shape(self) -> str:
+        """The shape of the tile, in Triton's text."""
         return "[ROWS, COLS]" if self.t.rows else "[COLS]"
 
     def setup(self) -> str:
@@ -242,6 +251,7 @@ class Writer:
             body()
 
     def nested(self, body: Callable[[], None]) -> None:
+        """The body, inside loops over rows and columns."""
         self.loop("rows", lambda: self.loop("cols", body))
 
     # -- memory
@@ -281,9 +291,11 @@ class Writer:
         return self.name("mask", "inside", " & ".join(parts), frozenset(self.k_tile()))
 
     def k_tile(self) -> tuple[int, ...]:
+        """Dimensions of the tile."""
         return (*self.t.rows, *self.axis("cols"))
 
     def pointer(self, name: str, a: Access, place: Place) -> str:
+        """Pointers to the elements of an access, in Triton's text. name: of the base pointer."""
         base = self.parameter(name, pointer_type(a.dtype), place)
         parts = [base]
         if a.offset:
@@ -303,6 +315,7 @@ class Writer:
         return loaded(text, a.dtype)
 
     def store(self, n: int, value: str) -> None:
+        """Write store `n` of the kernel; partial results go to their program's place."""
         a = self.k.stores[n]
         pointer = self.pointer(f"out{n}", a, self.stores[a.operand])
         if n in self.pieces:
@@ -329,15 +342,20 @@ class Writer:
         return dag.value(self, i)
 
     def known(self, key: Any) -> str | None:
+        """The name that holds what `key` stands for in an open scope; None if there is none."""
         return next((s.names[key] for s in self.scopes if key in s.names), None)
 
     def add(self, text: str, dims: frozenset[int]) -> None:
+        """Write a line into the scope of what varies along `dims`."""
         self.line(text, self.scope_of(dims))
 
     def position(self, slot: int) -> str:
+        """The linear position that counter `slot` gives, in Triton's text."""
         return self.offset(self.k.indices[slot])
 
     def fours(self, slot: int, dims: frozenset[int]) -> dag.Fours | None:
+        """The positions of a counter as runs of four along the columns, for which one Philox block is enough;
+        None where they are none."""
         strides, cols = self.k.indices[slot], self.t.cols
         if cols < 0 or strides[cols] != 1:
             return None

@@ -130,6 +130,12 @@ def on_cpu(
     em: Emitter, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False, *,
     attn_mask: Value | None = None, scale: float | None = None,
 ) -> list[Value]:  # fmt: skip
+    """Attention as ATen's CPU kernel: the result, [batch, heads, queries, channels], and logarithms of the
+    rows' sums.
+
+    Raises:
+        Unsupported: there is dropout.
+    """
     if dropout:
         raise Unsupported("dropout, which this kernel does not know")
     plain = attn_mask is None and not causal and q.dtype in ("f32", "f64")
@@ -144,6 +150,11 @@ def on_cpu_backward(
     em: Emitter, dy: Value, q: Value, k: Value, v: Value, y: Value, sums: Value, dropout: float,
     causal: bool, *, attn_mask: Value | None = None, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Gradients of q, k and v.
+
+    Raises:
+        Unsupported: there is dropout.
+    """
     if dropout:
         raise Unsupported("dropout, which this kernel does not know")
     return _backward(em, dy, q, k, v, y, sums, attn_mask, 0.0, causal, scale)[:3]
@@ -165,6 +176,7 @@ def flash(
     em: Emitter, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False,
     debug_mask: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Attention as ATen's flash kernel: the result, logarithms of the rows' sums, and what its backward takes."""
     _limits(q, v)
     y, sums, stream = _forward(em, q, k, v, None, dropout, causal, scale)
     return [y, _fitted(em, sums), *_rest(em, stream, 2)]
@@ -176,6 +188,7 @@ def flash_backward(
     cum_k: Any, max_q: Any, max_k: Any, dropout: float, causal: bool, seed: Value, offset: Any, *,
     scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Gradients of q, k and v; masks of dropout are made again from the seed."""
     _limits(q, v)
     return _backward(em, dy, q, k, v, y, sums, None, dropout, causal, scale, seed)[:3]
 
@@ -185,6 +198,7 @@ def efficient(
     em: Emitter, q: Value, k: Value, v: Value, bias: Value | None, compute_sums: bool,
     dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Attention as ATen's memory-efficient kernel, with a bias that is added to the scores."""
     _limits(q, v)
     y, sums, stream = _forward(em, q, k, v, bias, dropout, causal, scale)
     return [y, _fitted(em, sums), *_rest(em, stream, 2)]
@@ -196,6 +210,7 @@ def efficient_backward(
     sums: Value, seed: Value, offset: Any, dropout: float, wanted: Sequence[bool],
     causal: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Gradients of q, k, v and the bias, as far as they are wanted."""
     _limits(q, v)
     if sums.rank == 3 and sums.shape[2] > q.shape[2]:
         sums = em.slice(sums, 2, 0, q.shape[2])
@@ -211,6 +226,7 @@ def cudnn(
     dropout: float = 0.0, causal: bool = False, debug_mask: bool = False, *,
     scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Attention as ATen's cuDNN kernel."""
     return efficient(em, q, k, v, bias, compute_sums, dropout, causal, scale=scale)
 
 
@@ -219,6 +235,7 @@ def overrideable(
     em: Emitter, q: Value, k: Value, v: Value, bias: Value | None = None, dropout: float = 0.0,
     causal: bool = False, debug_mask: bool = False, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Attention as ATen's kernel for other devices."""
     return efficient(em, q, k, v, bias, True, dropout, causal, scale=scale)
 
 
@@ -228,6 +245,7 @@ def cudnn_backward(
     offset: Any, bias: Value | None, cum_q: Any, cum_k: Any, max_q: Any, max_k: Any,
     dropout: float, causal: bool, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Gradients of q, k and v."""
     _limits(q, v)
     return _backward(em, dy, q, k, v, y, sums, bias, dropout, causal, scale, seed)[:3]
 
@@ -238,6 +256,7 @@ def overrideable_backward(
     wanted: Sequence[bool], y: Value, sums: Value, cum_q: Any, cum_k: Any, max_q: Any, max_k: Any,
     dropout: float, causal: bool, seed: Value, offset: Any, *, scale: float | None = None,
 ) -> list[Value | None]:  # fmt: skip
+    """Gradients of q, k, v and the bias, as far as they are wanted."""
     _limits(q, v)
     bias_grad = bias is not None and wanted[3]
     grads = _backward(em, dy, q, k, v, y, sums, bias, dropout, causal, scale, seed, bias_grad)

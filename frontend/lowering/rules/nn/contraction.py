@@ -21,16 +21,19 @@ def matmul(em: Emitter, a: Value, b: Value) -> Value:
 
 @lowers("aten.mm.default", "aten.bmm.default")
 def mm(em: Emitter, a: Value, b: Value) -> Value:
+    """a @ b: [m, k] by [k, n], or a batch of such."""
     return matmul(em, a, b)
 
 
 @lowers("aten.mv")
 def mv(em: Emitter, a: Value, x: Value) -> Value:
+    """a @ x: [m, k] by [k]."""
     return matmul(em, a, x.reshape((*x.shape, 1))).reshape((a.shape[0],))
 
 
 @lowers("aten.dot", "aten.vdot")
 def dot(em: Emitter, a: Value, b: Value) -> Value:
+    """The sum of products of two vectors, 0-d."""
     return matmul(em, a.reshape((1, a.numel)), b.reshape((b.numel, 1))).reshape(())
 
 
@@ -45,16 +48,19 @@ def _accumulated(em: Emitter, x: Value, product: Value, beta: Any, alpha: Any) -
 
 @lowers("aten.addmm.default", "aten.baddbmm.default")
 def addmm(em: Emitter, x: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta · x + alpha · a @ b; x is broadcast."""
     return _accumulated(em, x, matmul(em, a, b), beta, alpha)
 
 
 @lowers("aten.addmv")
 def addmv(em: Emitter, x: Value, a: Value, v: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta · x + alpha · a @ v."""
     return _accumulated(em, x, mv(em, a, v), beta, alpha)
 
 
 @lowers("aten.addr")
 def addr(em: Emitter, x: Value, u: Value, v: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta · x + alpha · u vᵀ; booleans by `and` and `or`."""
     dtype = result_dtype([x, u, v])
     if dtype == "i1":
         product = u.reshape((u.numel, 1)) & v
@@ -65,6 +71,7 @@ def addr(em: Emitter, x: Value, u: Value, v: Value, *, beta: Any = 1, alpha: Any
 
 @lowers("aten.addbmm")
 def addbmm(em: Emitter, x: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta · x + alpha · the sum of a[i] @ b[i] over the batch, as one product."""
     batch, rows, inner = a.shape
     wide = em.transpose(a, (1, 0, 2)).reshape((rows, batch * inner))
     tall = b.reshape((batch * inner, b.shape[-1]))
@@ -73,6 +80,7 @@ def addbmm(em: Emitter, x: Value, a: Value, b: Value, *, beta: Any = 1, alpha: A
 
 @lowers("aten.linear")
 def linear(em: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x @ weightᵀ + bias: [.., k] by [n, k] gives [.., n]."""
     if weight.rank == 1:
         y = mv(
             em, x.reshape((-1 if not x.numel else x.numel // weight.numel, weight.numel)), weight
@@ -87,6 +95,7 @@ def linear(em: Emitter, x: Value, weight: Value, bias: Value | None = None) -> V
 
 @lowers("aten.matmul")
 def matmul_any(em: Emitter, a: Value, b: Value) -> Value:
+    """PyTorch's matmul: vectors are rows or columns, batch dimensions are broadcast."""
     left = a if a.rank > 1 else a.reshape((1, *a.shape))
     right = b if b.rank > 1 else b.reshape((*b.shape, 1))
     batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])

@@ -29,6 +29,7 @@ def convolution(
     em: Emitter, x: Value, weight: Value, bias: Value | None, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int,
 ) -> Value:  # fmt: skip
+    """aten.convolution; a transposed one is the gradient for the input."""
     attrs = _attrs(x, stride, padding, dilation, groups)
     if transposed:
         shape = tuple(em.current_results[0].shape)
@@ -46,6 +47,11 @@ def convolution_backward(
     em: Emitter, dy: Value, x: Value, weight: Value, bias_sizes: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
+    """Gradients of input, weight and bias, as far as output_mask wants them.
+
+    Raises:
+        Unsupported: `dy` is empty.
+    """
     attrs = _attrs(x, stride, padding, dilation, groups)
     if dy.numel == 0:
         raise Unsupported("an empty convolution")

@@ -40,16 +40,20 @@ def _loss_backward(
 
 @lowers("aten.mse_loss")
 def mse_loss(em: Emitter, x: Value, y: Value, reduction: int = 1) -> Value:
+    """(x − y)². reduction, here and below: 0 none, 1 the mean, 2 the sum."""
     return _loss(em, [x, y], lambda a, b: (a - b) * (a - b), reduction)
 
 
 @lowers("aten.mse_loss_backward")
 def mse_loss_backward(em: Emitter, dy: Value, x: Value, y: Value, reduction: int) -> Value:
+    """2 · (x − y) · dy, divided for the mean."""
     return _loss_backward(em, dy, x, [y], lambda d, a, b: (a - b) * 2.0 * d, reduction)
 
 
 @lowers("aten.smooth_l1_loss")
 def smooth_l1(em: Emitter, x: Value, y: Value, reduction: int = 1, beta: float = 1.0) -> Value:
+    """(x − y)² / (2 · beta) where |x − y| < beta, |x − y| − beta / 2 elsewhere."""
+
     def body(a: Value, b: Value) -> Value:
         gap = em("abs", a - b)
         if beta == 0:
@@ -63,6 +67,8 @@ def smooth_l1(em: Emitter, x: Value, y: Value, reduction: int = 1, beta: float =
 def smooth_l1_backward(
     em: Emitter, dy: Value, x: Value, y: Value, reduction: int, beta: float
 ) -> Value:
+    """The gradient of `smooth_l1` for x."""
+
     def body(d: Value, a: Value, b: Value) -> Value:
         gap = a - b
         outside = em.select(gap.lt(0.0), -d, d)
@@ -75,6 +81,8 @@ def smooth_l1_backward(
 
 @lowers("aten.huber_loss")
 def huber(em: Emitter, x: Value, y: Value, reduction: int = 1, delta: float = 1.0) -> Value:
+    """(x − y)² / 2 up to delta, delta · (|x − y| − delta / 2) beyond."""
+
     def body(a: Value, b: Value) -> Value:
         gap = em("abs", a - b)
         return em.select(gap.le(delta), gap * gap * 0.5, (gap - 0.5 * delta) * delta)
@@ -86,6 +94,8 @@ def huber(em: Emitter, x: Value, y: Value, reduction: int = 1, delta: float = 1.
 def huber_backward(
     em: Emitter, dy: Value, x: Value, y: Value, reduction: int, delta: float
 ) -> Value:
+    """dy · (x − y), clamped to ±delta."""
+
     def body(d: Value, a: Value, b: Value) -> Value:
         gap = a - b
         return d * em.minimum(em.maximum(gap, -delta), delta)
@@ -95,11 +105,14 @@ def huber_backward(
 
 @lowers("aten.soft_margin_loss")
 def soft_margin(em: Emitter, x: Value, y: Value, reduction: int = 1) -> Value:
+    """log(1 + e^(−x · y))."""
     return _loss(em, [x, y], lambda a, b: em("log1p", em("exp", -a * b)), reduction)
 
 
 @lowers("aten.soft_margin_loss_backward")
 def soft_margin_backward(em: Emitter, dy: Value, x: Value, y: Value, reduction: int) -> Value:
+    """The gradient of `soft_margin` for x."""
+
     def body(d: Value, a: Value, b: Value) -> Value:
         return d * b * (em("sigmoid", a * b) - 1.0)
 
@@ -111,6 +124,8 @@ def soft_margin_backward(em: Emitter, dy: Value, x: Value, y: Value, reduction: 
 
 @lowers("aten.binary_cross_entropy")
 def bce(em: Emitter, x: Value, y: Value, weight: Value | None = None, reduction: int = 1) -> Value:
+    """−weight · (y · log x + (1 − y) · log(1 − x)), logarithms at least −100."""
+
     def body(p: Value, target: Value, *w: Value) -> Value:
         log_p = em.maximum(em("log", p), -100.0)
         log_q = em.maximum(em("log1p", -p), -100.0)
@@ -124,6 +139,8 @@ def bce(em: Emitter, x: Value, y: Value, weight: Value | None = None, reduction:
 def bce_backward(
     em: Emitter, dy: Value, x: Value, y: Value, weight: Value | None = None, reduction: int = 1
 ) -> Value:
+    """weight · dy · (x − y) / max(x · (1 − x), 10⁻¹²)."""
+
     def body(d: Value, p: Value, target: Value, *w: Value) -> Value:
         grad = d * (p - target) / em.maximum((1.0 - p) * p, 1e-12)
         return grad * w[0] if w else grad
@@ -136,6 +153,7 @@ def bce_with_logits(
     em: Emitter, x: Value, y: Value, weight: Value | None = None, pos_weight: Value | None = None,
     reduction: int = 1,
 ) -> Value:  # fmt: skip
+    """`bce` of sigmoid(x), by a formula that does not overflow. pos_weight: of positive targets."""
     extra = [w for w in (weight, pos_weight) if w is not None]
 
     def body(z: Value, target: Value, *rest: Value) -> Value:
@@ -189,6 +207,7 @@ def _nll_forward(
 def nll_loss(
     em: Emitter, x: Value, target: Value, weight: Value | None, reduction: int, ignore_index: int
 ) -> tuple[Value, Value]:
+    """−weight[target] · x[target], and the sum of weights. x: [n, classes, ..] or [classes]."""
     return _nll_forward(em, x, target, weight, reduction, ignore_index)
 
 
@@ -197,6 +216,7 @@ def nll_loss_backward(
     em: Emitter, dy: Value, x: Value, target: Value, weight: Value | None, reduction: int,
     ignore_index: int, total_weight: Value,
 ) -> Value:  # fmt: skip
+    """The gradient of `nll_loss` for x. total_weight: as `nll_loss` gave it."""
     hit, _, dim = _hits(em, x, target, ignore_index)
     d = dy.compute()
     if reduction == 1:

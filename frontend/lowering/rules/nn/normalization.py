@@ -133,6 +133,7 @@ def batch_norm_functional(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
     running_var: Value, training: bool, momentum: Any, eps: float,
 ) -> Any:  # fmt: skip
+    """Batch norm with its saved statistics and the new running ones, as values."""
     if not training:
         y = _evaluate(em, x, weight, bias, running_mean, running_var, eps)
         return y, _unsaved(em, 1), _unsaved(em, 2), running_mean, running_var
@@ -147,6 +148,7 @@ def batch_norm_with_update(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, running_mean: Value,
     running_var: Value, momentum: Any, eps: float,
 ) -> Any:  # fmt: skip
+    """`batch_norm_functional` in training, with cuDNN's reserve, which is empty."""
     y, mean, rstd, new_mean, new_var = batch_norm_functional(
         em, x, weight, bias, running_mean, running_var, True, momentum, eps
     )
@@ -158,6 +160,7 @@ def batch_norm_no_update(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value,
     momentum: Any, eps: float,
 ) -> Any:  # fmt: skip
+    """Batch norm by running statistics, with cuDNN's reserve, which is empty."""
     y = _evaluate(em, x, weight, bias, mean, var, eps)
     return y, _unsaved(em, 1), _unsaved(em, 2), _unsaved(em, 3).to("ui8")
 
@@ -167,6 +170,7 @@ def batch_norm_eval(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value,
     momentum: Any, eps: float,
 ) -> Any:  # fmt: skip
+    """Batch norm by running statistics."""
     y = _evaluate(em, x, weight, bias, mean, var, eps)
     return y, _unsaved(em, 1), _unsaved(em, 2)
 
@@ -176,6 +180,8 @@ def native_batch_norm(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, mean: Value | None,
     var: Value | None, training: bool, momentum: Any, eps: float,
 ) -> Any:  # fmt: skip
+    """Batch norm by the batch's statistics in training or without running ones, otherwise by running
+    statistics."""
     if training or mean is None or var is None:
         return _train(em, x, weight, bias, eps)[:3]
     return batch_norm_eval(em, x, weight, bias, mean, var, momentum, eps)
@@ -186,6 +192,7 @@ def batch_norm_no_stats(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: Any,
     eps: float,
 ) -> Any:  # fmt: skip
+    """Batch norm by the batch's statistics."""
     return _train(em, x, weight, bias, eps)[:3]
 
 
@@ -195,6 +202,7 @@ def native_batch_norm_backward(
     running_var: Value | None, save_mean: Value | None, save_rstd: Value | None, train: bool,
     eps: float, output_mask: Any,
 ) -> Any:  # fmt: skip
+    """Gradients of x, weight and bias, as far as output_mask wants them."""
     v, d = x.compute(), dy.compute()
     dims = [i for i in range(x.rank) if i != 1]
     count = math.prod(x.shape[i] for i in dims)
@@ -231,6 +239,7 @@ def batch_norm_backward(
     running_var: Value | None, save_mean: Value | None, save_rstd: Value | None, update: bool,
     eps: float, output_mask: Any, reserve: Value,
 ) -> Any:  # fmt: skip
+    """`native_batch_norm_backward`; cuDNN's reserve is not needed."""
     return native_batch_norm_backward(
         em, dy, x, weight, running_mean, running_var, save_mean, save_rstd, update, eps, output_mask
     )
@@ -247,6 +256,7 @@ def _inner(x: Value, shape: Sequence[int]) -> list[int]:
 def native_layer_norm(
     em: Emitter, x: Value, shape: Any, weight: Value | None, bias: Value | None, eps: float
 ) -> Any:
+    """The norm over the last dimensions, and their mean and 1 / standard deviation, in float32 for halves."""
     v = x.compute()
     dims = _inner(x, shape)
     count = math.prod(x.shape[d] for d in dims)
@@ -273,6 +283,7 @@ def native_layer_norm_backward(
     em: Emitter, dy: Value, x: Value, shape: Any, mean: Value, rstd: Value, weight: Value | None,
     bias: Value | None, output_mask: Any,
 ) -> Any:  # fmt: skip
+    """Gradients of x, weight and bias, as far as output_mask wants them."""
     v, d = x.compute(), dy.compute()
     dims = _inner(x, shape)
     outer = range(x.rank - len(dims))
@@ -296,6 +307,7 @@ def _rms_eps(x: Value, eps: float | None) -> float:
 
 @lowers("aten._fused_rms_norm")
 def rms_norm(em: Emitter, x: Value, shape: Any, weight: Value | None, eps: float | None) -> Any:
+    """x / √(mean of x² + eps) · weight over the last dimensions, and the factor."""
     v = x.compute()
     dims = _inner(x, shape)
     rstd = em("rsqrt", em.mean(v * v, dims, keepdim=True) + _rms_eps(v, eps))
@@ -308,6 +320,7 @@ def rms_norm_backward(
     em: Emitter, dy: Value, x: Value, shape: Any, rstd: Value, weight: Value | None,
     output_mask: Any,
 ) -> Any:  # fmt: skip
+    """Gradients of x and weight, as far as output_mask wants them."""
     v, d = x.compute(), dy.compute()
     dims = _inner(x, shape)
     rstd = rstd.to(v.dtype)
@@ -342,6 +355,7 @@ def native_group_norm(
     em: Emitter, x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hw: int,
     groups: int, eps: float,
 ) -> Any:  # fmt: skip
+    """The norm over groups of channels, and their mean and 1 / standard deviation: [n, groups]."""
     v = _spatial(x.compute())
     grouped = (n, groups, c // groups)
     centres, variances = _moments(em, _spatial(x), range(2, v.rank))
@@ -370,6 +384,7 @@ def native_group_norm_backward(
     em: Emitter, dy: Value, x: Value, mean: Value, rstd: Value, weight: Value | None, n: int,
     c: int, hw: int, groups: int, output_mask: Any,
 ) -> Any:  # fmt: skip
+    """Gradients of x, weight and bias, as far as output_mask wants them."""
     if x.numel == 0:
         dtype = x.compute().dtype
         statistics = math.nan if n and not hw else 0  # of nothing

@@ -46,6 +46,7 @@ def lstm_cell_backward(
     em: Emitter, dhy: Value | None, dcy: Value | None, cx: Value, cy: Value, workspace: Value,
     has_bias: bool,
 ) -> tuple[Value, Value, Value | None]:  # fmt: skip
+    """Gradients of gates, cell state and bias. workspace: the activated gates, [batch, 4 · hidden]."""
     i, f, c, o = _parts(em, workspace.compute(), 4)
     y = em("tanh", cy.compute())
     dcell = em.full(0, cx.shape, y.dtype) if dcy is None else dcy.compute()
@@ -82,6 +83,7 @@ def gru_cell(
 def gru_cell_backward(
     em: Emitter, dhy: Value, workspace: Value, has_bias: bool
 ) -> tuple[Value | None, ...]:
+    """Gradients of both gates' inputs, the hidden state and the biases. workspace: [batch, 5 · hidden]."""
     r, z, n, hx, hn = _parts(em, workspace.compute(), 5)
     d = dhy.compute()
     dz = d * (hx - n) * (1 - z) * z

@@ -13,6 +13,7 @@ from ..shape import wrap
 
 @lowers("aten._softmax")
 def softmax(em: Emitter, x: Value, dim: int, half_to_float: Any = False) -> Value:
+    """e^(x − max) / sum along `dim`, in float32 for halves. half_to_float: the result, too."""
     if not x.numel or not x.rank:
         return em.full(1, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
@@ -35,6 +36,7 @@ def safe_softmax(em: Emitter, x: Value, dim: int, dtype: Any = None) -> Value:
 
 @lowers("aten._log_softmax")
 def log_softmax(em: Emitter, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """x − max − log(sum of e^(x − max)) along `dim`, in float32 for halves."""
     if not x.numel or not x.rank:
         return em.full(0, x.shape, x.dtype)
     v, dims = x.compute(), [wrap(dim, x.rank)]
@@ -49,6 +51,7 @@ def log_softmax(em: Emitter, x: Value, dim: int, half_to_float: bool = False) ->
 
 @lowers("aten._softmax_backward_data")
 def softmax_backward(em: Emitter, dy: Value, y: Value, dim: int, dtype: Any) -> Value:
+    """y · (dy − sum of dy · y) along `dim`."""
     d, v, dims = dy.compute(), y.compute(), [wrap(dim, y.rank)]
     product = d * v
     return (product - v * product.sum(dims, keepdim=True)).to(mlir_dtype(dtype))
@@ -56,5 +59,6 @@ def softmax_backward(em: Emitter, dy: Value, y: Value, dim: int, dtype: Any) -> 
 
 @lowers("aten._log_softmax_backward_data")
 def log_softmax_backward(em: Emitter, dy: Value, y: Value, dim: int, dtype: Any) -> Value:
+    """dy − e^y · sum of dy along `dim`."""
     d, v, dims = dy.compute(), y.compute(), [wrap(dim, y.rank)]
     return (d - em("exp", v) * d.sum(dims, keepdim=True)).to(mlir_dtype(dtype))

@@ -33,18 +33,22 @@ class Arith:
 
     @property
     def int_ty(self) -> str:
+        """The type of integers as wide as the floats."""
         return self.like(f"i{_BITS[self.scalar]}")
 
     @property
     def mask_ty(self) -> str:
+        """The type of comparisons' results."""
         return self.like("i1")
 
     # Constants
 
     def c(self, value: float) -> str:
+        """A float constant in every lane."""
         return self.e.const(value, self.ty)
 
     def ic(self, value: int) -> str:
+        """An integer constant, as wide as the floats, in every lane."""
         return self.e.const(value, self.int_ty)
 
     # Floating point
@@ -53,18 +57,23 @@ class Arith:
         return self.e(f"{op} {', '.join(args)} : {self.ty}")
 
     def add(self, a: str, b: str) -> str:
+        """a + b."""
         return self._op("arith.addf", a, b)
 
     def sub(self, a: str, b: str) -> str:
+        """a − b."""
         return self._op("arith.subf", a, b)
 
     def mul(self, a: str, b: str) -> str:
+        """a · b."""
         return self._op("arith.mulf", a, b)
 
     def div(self, a: str, b: str) -> str:
+        """a / b."""
         return self._op("arith.divf", a, b)
 
     def neg(self, a: str) -> str:
+        """−a."""
         return self._op("arith.negf", a)
 
     def fma(self, a: str, b: str, c: str) -> str:
@@ -72,18 +81,23 @@ class Arith:
         return self._op("math.fma", a, b, c)
 
     def abs(self, a: str) -> str:
+        """|a|."""
         return self._op("math.absf", a)
 
     def sqrt(self, a: str) -> str:
+        """The square root, correctly rounded."""
         return self._op("math.sqrt", a)
 
     def trunc(self, a: str) -> str:
+        """Rounded towards zero."""
         return self._op("math.trunc", a)
 
     def floor(self, a: str) -> str:
+        """Rounded down."""
         return self._op("math.floor", a)
 
     def copysign(self, a: str, sign: str) -> str:
+        """The magnitude of `a` with the sign of `sign`."""
         return self._op("math.copysign", a, sign)
 
     def at_most(self, a: str, limit: str) -> str:
@@ -104,24 +118,30 @@ class Arith:
     # Masks
 
     def cmp(self, predicate: str, a: str, b: str) -> str:
+        """A mask. predicate: of `arith.cmpf` (olt, uge, …)."""
         return self.e(f"arith.cmpf {predicate}, {a}, {b} : {self.ty}")
 
     def select(self, mask: str, a: str, b: str) -> str:
+        """`a` where the mask is true, `b` elsewhere."""
         kind = f"{self.mask_ty}, {self.ty}" if self.lanes else self.ty
         return self.e(f"arith.select {mask}, {a}, {b} : {kind}")
 
     def both(self, a: str, b: str) -> str:
+        """The conjunction of two masks."""
         return self.e(f"arith.andi {a}, {b} : {self.mask_ty}")
 
     def either(self, a: str, b: str) -> str:
+        """The disjunction of two masks."""
         return self.e(f"arith.ori {a}, {b} : {self.mask_ty}")
 
     # Bit patterns
 
     def bits(self, a: str) -> str:
+        """The bits of floats, as integers."""
         return self.e(f"arith.bitcast {a} : {self.ty} to {self.int_ty}")
 
     def from_bits(self, a: str) -> str:
+        """The floats of given bits."""
         return self.e(f"arith.bitcast {a} : {self.int_ty} to {self.ty}")
 
     def i(self, op: str, a: str, b: str) -> str:
@@ -129,14 +149,17 @@ class Arith:
         return self.e(f"arith.{op} {a}, {b} : {self.int_ty}")
 
     def to_float(self, a: str) -> str:
+        """Signed integers converted to floats."""
         return self.e(f"arith.sitofp {a} : {self.int_ty} to {self.ty}")
 
     # float32 code that is easier in float64
 
     def widened(self) -> Arith:
+        """The same arithmetic in float64."""
         return Arith(self.e, self.like("f64"))
 
     def widen(self, a: str) -> str:
+        """float32 converted to float64."""
         return self.e(f"arith.extf {a} : {self.ty} to {self.like('f64')}")
 
     def narrow(self, a: str) -> str:

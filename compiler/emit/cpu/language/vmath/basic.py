@@ -9,26 +9,32 @@ from .libm import call
 
 
 def sqrt(m: Arith, x: str) -> str:
+    """√x, correctly rounded."""
     return m.sqrt(x)
 
 
 def rsqrt(m: Arith, x: str) -> str:
+    """1 / √x, rounded twice."""
     return m.div(m.c(1.0), m.sqrt(x))
 
 
 def reciprocal(m: Arith, x: str) -> str:
+    """1 / x, correctly rounded."""
     return m.div(m.c(1.0), x)
 
 
 def floor(m: Arith, x: str) -> str:
+    """x rounded down."""
     return m.floor(x)
 
 
 def ceil(m: Arith, x: str) -> str:
+    """x rounded up."""
     return m.e(f"math.ceil {x} : {m.ty}")
 
 
 def trunc(m: Arith, x: str) -> str:
+    """x rounded towards zero."""
     return m.trunc(x)
 
 
@@ -38,6 +44,7 @@ def round(m: Arith, x: str) -> str:
 
 
 def abs(m: Arith, x: str) -> str:
+    """|x|."""
     return m.abs(x)
 
 
@@ -49,6 +56,7 @@ def sign(m: Arith, x: str) -> str:
 
 
 def copysign(m: Arith, x: str, sign: str) -> str:
+    """The magnitude of `x` with the sign of `sign`."""
     return m.copysign(x, sign)
 
 
@@ -80,4 +88,5 @@ def remainder_from_fmod(m: Arith, r: str, y: str) -> str:
 
 
 def remainder_float32(m: Arith, x: str, y: str) -> str:
+    """Python's x % y in float32: the exact remainder with the sign of `y`."""
     return remainder_from_fmod(m, fmod_float32(m, x, y), y)

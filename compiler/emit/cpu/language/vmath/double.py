@@ -11,16 +11,19 @@ from .wide import erfinv_estimate, erfinv_specials
 
 
 def sigmoid(m: Arith, x: str) -> str:
+    """1 / (1 + e⁻ˣ) in float64, from e^−|x|, which does not overflow."""
     z = call(m, "exp", [m.neg(m.abs(x))])
     one = m.c(1.0)
     return m.div(m.select(m.cmp("olt", x, m.c(0.0)), z, one), m.add(z, one))
 
 
 def fmod(m: Arith, x: str, y: str) -> str:
+    """C's fmod in float64, by libm."""
     return call(m, "fmod", [x, y])
 
 
 def remainder(m: Arith, x: str, y: str) -> str:
+    """Python's x % y in float64: the remainder with the sign of `y`."""
     return basic.remainder_from_fmod(m, fmod(m, x, y), y)
 
 

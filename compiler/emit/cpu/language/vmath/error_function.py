@@ -12,6 +12,7 @@ from .exponential import exp_of_moderate
 
 
 def erf(m: Arith, x: str) -> str:
+    """erf(x) in float32: a polynomial below 0.92, 1 − e^p(|x|) above."""
     a = m.abs(x)
     square = m.mul(x, x)
     small = m.fma(m.poly(square, ERF_SMALL), x, x)

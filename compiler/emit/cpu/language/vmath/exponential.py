@@ -60,10 +60,12 @@ def exp_of_moderate(m: Arith, x: str) -> str:
 
 
 def exp(m: Arith, x: str) -> str:
+    """eˣ in float32; arguments that overflow or vanish are clamped first."""
     return _exp(m, m.at_least(m.at_most(x, m.c(89.0)), m.c(-105.0)))
 
 
 def exp2(m: Arith, x: str) -> str:
+    """2ˣ in float32: the nearest integer goes into the exponent, a polynomial gives the rest."""
     x = m.at_least(m.at_most(x, m.c(129.0)), m.c(-151.0))
     rounder = m.c(_ROUNDER + 254)
     shifted = m.add(x, rounder)
@@ -72,6 +74,7 @@ def exp2(m: Arith, x: str) -> str:
 
 
 def expm1(m: Arith, x: str) -> str:
+    """eˣ − 1 in float32, accurate around 0."""
     clamped = m.at_least(m.at_most(x, m.c(89.0)), m.c(-18.0))
     # 2 * (2^(n-1) expm1(r) + 2^(n-1) - 1/2), where 2^n alone could overflow.
     _, bits, r = _reduce(m, clamped, 126)
@@ -106,6 +109,7 @@ def _half_exp_and_inverse(m: Arith, a: str) -> tuple[str, str]:
 
 
 def sinh(m: Arith, x: str) -> str:
+    """sinh(x) in float32: an odd polynomial below 1, (e^|x| − e^−|x|) / 2 above."""
     a = m.abs(x)
     half, inverse = _half_exp_and_inverse(m, a)
     square = m.mul(a, a)
@@ -114,5 +118,6 @@ def sinh(m: Arith, x: str) -> str:
 
 
 def cosh(m: Arith, x: str) -> str:
+    """cosh(x) = (e^|x| + e^−|x|) / 2 in float32."""
     half, inverse = _half_exp_and_inverse(m, m.abs(x))
     return m.add(half, inverse)

@@ -75,14 +75,17 @@ def _log(m: Arith, x: str, base: _Base) -> str:
 
 
 def log(m: Arith, x: str) -> str:
+    """The natural logarithm in float32."""
     return _log(m, x, _NATURAL)
 
 
 def log2(m: Arith, x: str) -> str:
+    """The logarithm to base 2 in float32."""
     return _log(m, x, _TWO)
 
 
 def log10(m: Arith, x: str) -> str:
+    """The logarithm to base 10 in float32."""
     return _log(m, x, _TEN)
 
 

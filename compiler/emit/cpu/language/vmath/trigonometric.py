@@ -67,6 +67,7 @@ def _sine_of_quadrant(m: Arith, bits: str, r: str) -> tuple[str, str]:
 
 
 def sin(m: Arith, x: str) -> str:
+    """sin(x) in float32: reduced to a quadrant, large arguments by libm."""
     a = m.abs(x)
     value, sign = _sine_of_quadrant(m, *_quadrant(m, a, 0))
     return _large_by_libm(m, x, a, _with_sign(m, value, sign, m.bits(x)), "sinf")
@@ -104,12 +105,14 @@ def _asin_parts(m: Arith, a: str) -> tuple[str, str]:
 
 
 def asin(m: Arith, x: str) -> str:
+    """asin(x) in float32; NaN outside [−1, 1]."""
     large, s = _asin_parts(m, m.abs(x))
     complement = m.add(m.fma(m.c(-2.0), s, m.c(_HALF_PI_HI)), m.c(_HALF_PI_LO))
     return m.copysign(m.select(large, complement, s), x)
 
 
 def acos(m: Arith, x: str) -> str:
+    """acos(x) in float32; NaN outside [−1, 1]."""
     large, s = _asin_parts(m, m.abs(x))
     negative = m.cmp("olt", x, m.c(0.0))
     twice = m.add(s, s)
@@ -126,6 +129,7 @@ def _atan_ratio(m: Arith, low: str, high: str, swapped: str) -> str:
 
 
 def atan(m: Arith, x: str) -> str:
+    """atan(x) in float32."""
     a = m.abs(x)
     one = m.c(1.0)
     large = m.cmp("ogt", a, one)
@@ -134,6 +138,7 @@ def atan(m: Arith, x: str) -> str:
 
 
 def atan2(m: Arith, y: str, x: str) -> str:
+    """The angle of the point (x, y) in float32, with C's results at zeros and infinities."""
     a, b = m.abs(y), m.abs(x)
     steep = m.cmp("ogt", a, b)
     low, high = m.select(steep, b, a), m.select(steep, a, b)

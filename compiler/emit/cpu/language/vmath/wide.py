@@ -71,6 +71,7 @@ def erfinv_specials(m: Arith, x: str, y: str) -> str:
 
 
 def erfinv(m: Arith, x: str) -> str:
+    """The inverse of erf on (−1, 1), computed in float64 and rounded to float32."""
     return erfinv_specials(m, x, m.narrow(erfinv_estimate(m.widened(), m.widen(x))))
 
 
@@ -82,6 +83,7 @@ def _odd_around_zero(m: Arith, x: str, far: str, limit: float) -> str:
 
 
 def asinh(m: Arith, x: str) -> str:
+    """asinh(x), computed in float64 and rounded to float32."""
     w = m.widened()
     a = w.abs(m.widen(x))
     inner = w.add(a, w.sqrt(w.fma(a, a, w.c(1.0))))
@@ -89,6 +91,7 @@ def asinh(m: Arith, x: str) -> str:
 
 
 def acosh(m: Arith, x: str) -> str:
+    """acosh(x), computed in float64 and rounded to float32; NaN below 1."""
     w = m.widened()
     a = m.widen(x)
     inner = w.add(a, w.sqrt(w.fma(a, a, w.c(-1.0))))
@@ -99,6 +102,7 @@ def acosh(m: Arith, x: str) -> str:
 
 
 def atanh(m: Arith, x: str) -> str:
+    """atanh(x), computed in float64 and rounded to float32; ±∞ at ±1, NaN beyond."""
     w = m.widened()
     a = w.abs(m.widen(x))
     one = w.c(1.0)
