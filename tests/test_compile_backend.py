@@ -253,3 +253,15 @@ def test_results_that_share_memory_across_a_graph_break() -> None:
 
     x = torch.randn(3, 4)
     torch.testing.assert_close(torch.compile(function, backend="gflow")(x), function(x))
+
+
+def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:
+    """Dynamo guards no storage offset: one program serves arguments that begin elsewhere in their memory."""
+
+    def third(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((3,), (1,), 2) * 2
+
+    memory = torch.arange(20.0)
+    compiled: Any = torch.compile(third, backend="gflow")
+    for x in (memory[:6], memory[5:11], memory[2:8]):
+        torch.testing.assert_close(compiled(x), third(x))

@@ -11,6 +11,8 @@ import torch
 
 import gflow as flow
 from gflow import nn
+from gflow.tracing.context.location import is_user_code
+from gflow.tracing.reads.names import is_installed
 
 
 class Wrong(nn.Module):
@@ -110,3 +112,18 @@ def test_warnings_of_pytorch_are_at_the_authors_line() -> None:
     with pytest.warns(UserWarning, match="Using a target size") as seen:
         Predict(Losing())(torch.ones(3, 3))
     assert [(w.filename, w.lineno) for w in seen] == [(__file__, *lines_of("losing"))]
+
+
+def test_a_copy_of_a_librarys_file_is_the_authors_code(tmp_path: Path) -> None:
+    """Code objects that read alike are equal, whatever files they stand in."""
+    source = "def forward(self, x):\n    return x + x[:, :2]\n"
+    names: list[dict[str, Any]] = [{}, {}]
+    for own, file in zip(
+        names, (Path(torch.__file__).parent / "copied.py", tmp_path / "copied.py")
+    ):
+        exec(compile(source, str(file), "exec"), own)
+    library, mine = (n["forward"].__code__ for n in names)
+    assert library == mine
+    assert not is_user_code(library)
+    assert is_user_code(mine)
+    assert is_installed(library) != is_installed(mine)

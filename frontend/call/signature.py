@@ -23,6 +23,8 @@ _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
+#: in the key of a tensor whose memory does not hold its elements, which a trace refuses
+_NOT_IN_MEMORY = "not in memory"
 #: types of arguments that are leaves, and their own key
 _OWN_KEY = frozenset({type(None), bool, int, str})
 
@@ -152,6 +154,8 @@ def _flattened(
             if kind is Tensor:
                 tensors.append(arg)
                 parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
+                if arg.is_neg() or arg._is_zerotensor():
+                    parts.append(_NOT_IN_MEMORY)
             elif kind in _OWN_KEY:
                 parts.append((kind, arg))
             elif kind is float:
@@ -170,6 +174,10 @@ def _flattened(
                 what, do = f"a {leaf.layout} tensor", "call .to_dense()"
                 raise _wrong(build, args, kwargs, i, what, do)
             parts.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
+            if type(leaf) is not Tensor:
+                parts.append(type(leaf))
+            if leaf.is_neg() or leaf._is_zerotensor():
+                parts.append(_NOT_IN_MEMORY)
             if isinstance(leaf, torch.nn.Parameter):
                 parts.append(id(leaf))
             if is_global(leaf):

@@ -79,6 +79,9 @@ class FxProgram:
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
                 tensor = _laid_out(tensor, shape, strides)
                 copied.append((index, given[at]))
+            elif tensor.is_neg():  # its memory holds the elements with the other sign
+                tensor = tensor.resolve_neg()
+                copied.append((index, given[at]))
             arguments[index] = tensor
         run: Any = self.compiled.run
         run.done = False

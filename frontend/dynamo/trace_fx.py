@@ -22,6 +22,12 @@ from gflow.tracing.dispatch.size_expressions import Fixed, Formulas
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 _COPY = (aten.lift_fresh_copy.default,)
+#: their offset counts from where the memory of a tensor begins
+_FROM_START = (
+    aten.as_strided.default,
+    aten.as_strided_copy.default,
+    aten.as_strided_scatter.default,
+)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -229,11 +235,24 @@ class _Converter:
             return
         if target._schema.is_mutable:
             raise Untraceable(f"{target}, which writes into its argument")
+        if target in _FROM_START and self._counts_in_argument(node):
+            raise Untraceable(
+                f"{target} with a storage_offset, which counts from where the memory begins that an argument lies in"
+            )
         kwargs = {k: self._resolve(v, kinds[k]) for k, v in node.kwargs.items()}
         parts = self._parts(result)
         self.values[node] = parts
         op = TraceOp(target, args, kwargs, list(_flat(parts)), _location(node, self.phase))
         self.trace.ops.append(op)
+
+    def _counts_in_argument(self, node: torch.fx.Node) -> bool:
+        """Whether a call of `as_strided` or its kin has an offset, and a tensor in an argument's memory: where that
+        begins differs between calls, and nothing guards it."""
+        words = dict(zip((a.name for a in node.target._schema.arguments), node.args)) | node.kwargs  # type: ignore[union-attr]
+        if words.get("storage_offset") is None:
+            return False
+        place = _storage(words["self"])  # type: ignore[arg-type]
+        return any(_storage(p) == place for p in self.placeholders if "val" in p.meta)
 
     def _update(self, node: torch.fx.Node, args: tuple[Any, ...]) -> None:
         """A placeholder takes a value at the end of the graph."""

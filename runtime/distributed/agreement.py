@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -18,8 +18,9 @@ from gflow.dialects.program import CollectiveStep, Program, Ranks, TensorRef
 
 from .groups import group_of, told
 
-#: programs compared so far, by group: the ranks of a group compare the n-th ones with each other
-_compared: Counter[tuple[int, str]] = Counter()
+#: programs compared so far, by group: the ranks of a group compare the n-th ones with each other. A group that is set
+#: up again begins anew, on each rank
+_compared: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 class DisagreementError(RuntimeError):
@@ -55,9 +56,8 @@ def compare(name: str, lines: list[str], group: Any, where: str) -> None:
     store = dist.distributed_c10d._get_default_store()
     world = dist.get_process_group_ranks(group)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    key = (id(store), group.group_name)
-    number = _compared[key]
-    _compared[key] += 1
+    number = _compared.get(group, 0)
+    _compared[group] = number + 1
     prefix = f"gflow/plan/{group.group_name}/{number}"
     me = dist.get_rank()
     try:

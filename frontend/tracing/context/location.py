@@ -33,21 +33,22 @@ def _folder(package: str) -> Path:
 _OWN = ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
 _LIBRARY_DIRS = tuple(str(_folder(package).resolve()) + os.sep for package in ("torch", *_OWN))
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
-_is_user_code: dict[CodeType, bool] = {}
+#: by file: code objects of two files are equal where they read alike and begin at one line, as in a copied library
+_is_user_code: dict[str, bool] = {}
 
 
 def is_user_code(code: CodeType) -> bool:
     """Whether code is outside of torch, gflow and the standard library."""
-    known = _is_user_code.get(code)
+    file = code.co_filename
+    known = _is_user_code.get(file)
     if known is None:
-        file = code.co_filename
         path = str(Path(file).resolve())
         known = not (
             path.startswith(_LIBRARY_DIRS)
             or (path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path)
             or file.startswith("<frozen")
         )
-        _is_user_code[code] = known
+        _is_user_code[file] = known
     return known
 
 

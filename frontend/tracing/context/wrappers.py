@@ -1,5 +1,6 @@
-"""Modules and tensors that work across processes by hooks of autograd or by a tensor class: a graph would
-lose what they do, so in a group of more than one rank they are refused."""
+"""Modules and tensors that a graph would lose what they do of, so they are refused: what works across processes by
+hooks of autograd or by a tensor class (in a group of more than one rank), tensor classes that compute in their own way,
+and tensors whose elements are not what lies in their memory."""
 
 from __future__ import annotations
 
@@ -8,10 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gflow.errors import GraphTraceError
 
+from ..data.global_tensors import is_global
 from .ranks import world_size
+
+#: what ops on tensors do, unless a class says otherwise
+_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 
 _GRADIENTS = (
     "Train it in an nn.Graph that has the optimizer, which averages the gradients; or compile the inner module with "
@@ -93,7 +99,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
 def check_tensor(tensor: torch.Tensor, name: str) -> None:
     """
     Raises:
-        GraphTraceError: a tensor that is spread over ranks.
+        GraphTraceError: a tensor that is spread over ranks, or whose elements are not what lies in its memory.
     """
     kind = type(tensor)
     data = type(tensor.data) if isinstance(tensor, torch.nn.Parameter) else kind
@@ -104,3 +110,29 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
                 "an older kind) or still under way; a graph takes plain tensors and DTensors. Pass a "
                 "DTensor, or wait for it."
             )
+    if tensor.is_neg():
+        raise GraphTraceError(
+            f"{name} is a negative view (as z.conj().imag gives): its memory holds the elements with the other sign, "
+            "and a graph works on memory. Pass .resolve_neg() of it."
+        )
+    if tensor._is_zerotensor():
+        raise GraphTraceError(
+            f"{name} is a tensor of zeros that has no memory; pass .clone() of it."
+        )
+    if not is_global(tensor) and not isinstance(tensor, FakeTensor) and _computes(kind):
+        raise GraphTraceError(
+            f"{name} is a {kind.__module__}.{kind.__qualname__}, a tensor class with a way of its own to compute "
+            "(__torch_function__ or __torch_dispatch__), which a graph would lose. Pass the plain tensors that it "
+            "is made of, or .as_subclass(torch.Tensor) of one that only adds methods."
+        )
+
+
+def _computes(kind: type[Any]) -> bool:
+    """Whether a tensor class says itself what ops on it do."""
+    function = (
+        kind.__torch_function__.__func__ if hasattr(kind.__torch_function__, "__func__") else None
+    )
+    usual = (
+        kind.__torch_function__ is torch._C._disabled_torch_function_impl or function is _FUNCTION
+    )
+    return not usual or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__

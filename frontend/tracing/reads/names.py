@@ -127,15 +127,16 @@ def _line(instruction: Any, line: int) -> int:
     return line if number is None else number
 
 
-_installed: dict[CodeType, bool] = {}
+_installed: dict[str, bool] = {}  # by file: equal code may stand in several
 
 
 def is_installed(code: CodeType) -> bool:
     """Whether code belongs to an installed library."""
-    known = _installed.get(code)
+    file = code.co_filename
+    known = _installed.get(file)
     if known is None:
-        parts = Path(code.co_filename).parts
-        known = _installed[code] = "site-packages" in parts or "dist-packages" in parts
+        parts = Path(file).parts
+        known = _installed[file] = "site-packages" in parts or "dist-packages" in parts
     return known
 
 
