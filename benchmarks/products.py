@@ -44,14 +44,14 @@ class Shape:
 
     what: str
     rows: int
-    terms: int
+    k: int
     columns: int
-    a: str = "terms"
-    b: str = "terms"
+    a: str = "k"
+    b: str = "k"
 
     @property
     def contest(self) -> Contest:
-        return Contest(Problem(self.rows, self.columns, self.terms), self.a, self.b)
+        return Contest(Problem(self.rows, self.columns, self.k), self.a, self.b)
 
 
 SHAPES = (
@@ -69,9 +69,9 @@ SHAPES = (
     Shape("ResNet-18, deep", 64, 4608, 512),
     Shape("MobileNetV2, 1 x 1", 16384, 96, 24),
     Shape("decode, one row", 1, 768, 3072),
-    Shape("decode, one row, terms far", 1, 768, 3072, b="lanes"),
+    Shape("decode, one row, K far", 1, 768, 3072, b="lanes"),
     Shape("decode, eight rows", 8, 768, 3072),
-    Shape("decode, eight rows, terms far", 8, 768, 3072, b="lanes"),
+    Shape("decode, eight rows, K far", 8, 768, 3072, b="lanes"),
     Shape("square", 2048, 2048, 2048, b="lanes"),
 )
 QUICK = (Shape("small", 50, 40, 64),)
@@ -130,9 +130,9 @@ def measure(shape: Shape, threads: int, rounds: int, budget: float) -> dict[str,
         for name, program in programs(shape.contest, blocks, threads).items()
     }
     generator = torch.Generator().manual_seed(0)
-    a = torch.randn(p.rows, p.terms, generator=generator)
-    b = torch.randn(p.terms, p.columns, generator=generator)
-    values = [_lying(a, shape.a == "lanes"), _lying(b, shape.b == "terms")]
+    a = torch.randn(p.rows, p.k, generator=generator)
+    b = torch.randn(p.k, p.columns, generator=generator)
+    values = [_lying(a, shape.a == "lanes"), _lying(b, shape.b == "k")]
     packed, weight = a.to_mkldnn(), b.t().contiguous().to_mkldnn()
     nothing, top = torch.zeros(1024 * threads), Executable(peak(threads))
     ways: dict[str, Callable[[], Any]] = {
@@ -141,7 +141,7 @@ def measure(shape: Shape, threads: int, rounds: int, budget: float) -> dict[str,
         "oneDNN": lambda: torch.ops.aten.mkldnn_linear(packed, weight, None),
         "peak": lambda: top([nothing]),
     }
-    flops = dict.fromkeys(ways, 2 * p.rows * p.columns * p.terms) | {"peak": operations(threads)}
+    flops = dict.fromkeys(ways, 2 * p.rows * p.columns * p.k) | {"peak": operations(threads)}
     clock = time.thread_time if threads == 1 else time.perf_counter
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for call in ways.values():
@@ -169,7 +169,7 @@ def _lying(x: Tensor, transposed: bool) -> Tensor:
     return x.t().contiguous().t() if transposed else x
 
 
-HEAD = ("product", "rows x terms x columns", "own", "MKL", "oneDNN", "peak", "of peak", "/ MKL", "/ best", "error",
+HEAD = ("product", "rows x K x columns", "own", "MKL", "oneDNN", "peak", "of peak", "/ MKL", "/ best", "error",
         "MKL's")  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def main(argv: list[str]) -> int:
         row = result["rows"][shape.what] = measure(shape, args.threads, rounds, budget)
         rates = [number(row["rates"][name], 0) for name in ("own", "MKL", "oneDNN", "peak")]
         ratios = [number(row[name], 2) for name in ("of_peak", "to_mkl", "to_best")]
-        size = f"{shape.rows} x {shape.terms} x {shape.columns}"
+        size = f"{shape.rows} x {shape.k} x {shape.columns}"
         errors = (f"{row['error']:.1e}", f"{row['error_mkl']:.1e}")
         lines.append((shape.what, size, *rates, *ratios, *errors))
     if args.json:

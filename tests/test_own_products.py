@@ -220,9 +220,9 @@ def test_blocks_are_sound(level: str, threads: int) -> None:
         (64, 64, 64, 48),
     ):
         found = blocking.blocks_of(p, Problem(m, n, k, batch), threads)
-        height, width, terms = found.tile
+        height, width, kc = found.tile
         assert found.rows % height == found.columns % width == found.across % width == 0
-        assert 0 < terms <= p.terms + 16
+        assert 0 < kc <= p.kc + 16
         assert found.scratch(threads) < 64 * (p.near + p.block + (1 << 20)) * threads
         assert blocking.share_of_peak(p, Problem(m, n, k, batch), found, threads) <= 1
 
@@ -256,11 +256,11 @@ def test_races(isa: str, faster: str) -> None:
 
 
 def test_small_products_are_not_raced() -> None:
-    assert not Contest(Problem(64, 64, 64), "terms", "lanes").worth_while
-    long = Contest(Problem(100_000, 768, 3072), "terms", "lanes")
+    assert not Contest(Problem(64, 64, 64), "k", "lanes").worth_while
+    long = Contest(Problem(100_000, 768, 3072), "k", "lanes")
     assert long.worth_while
     short = long.shorter().product
-    assert short.rows * short.columns * short.terms <= 1 << 27
+    assert short.rows * short.columns * short.k <= 1 << 27
 
 
 def test_edited_choices_that_no_code_follows() -> None:

@@ -1,6 +1,6 @@
 """How a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of threads.
 
-a tile      rows × columns of the result, summed in registers over `terms` of the sums
+a tile      rows × columns of the result, summed in registers over a block of K
 a block     rows of A that one thread packs (`rows`), columns of B that all pack together (`columns`)
 a share     what a thread takes at a time: the rows of a block, by `across` of its columns
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.extents import at_most
 
-#: bytes of a float32, and how many make a vector; packed panels have a multiple of so many terms
+#: bytes of a float32, and how many make a vector; packed panels have a multiple of that along K
 ITEM, LANES, PADDED = 4, 16, 32
 
 #: bytes at the start of scratch: the number of the next share
@@ -23,10 +23,10 @@ class Blocks:
     """The numbers of a blocked product.
 
     Attributes:
-        tile: rows, columns and terms of a tile.
+        tile: rows, columns and kc (BLIS: how much of K) of a tile.
         rows, columns: of a block of A, and of B.
         across: columns of a share.
-        packed: columns of B are packed; else B is read where it lies, and where its terms are side by side, A, too.
+        packed: columns of B are packed; else B is read where it lies, and where its K is contiguous, A, too.
         apart: threads make whole products of a batch each, rather than one after the other together.
     """
 
@@ -65,17 +65,19 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Problem:
-    """A product, or a batch of such: rows and columns of each result, and terms of its sums. Numbers may vary from call
-    to call; decisions go by their greatest values."""
+    """A product, or a batch of such: rows and columns of each result, and K, the size of the reduction dimension.
+
+    Numbers may vary from call to call; decisions go by their greatest values.
+    """
 
     rows: int
     columns: int
-    terms: int
+    k: int
     batch: int = 1
 
     def most(self) -> Problem:
         """The problem at the greatest values of dynamic dimensions."""
-        return Problem(*(at_most(n) for n in (self.rows, self.columns, self.terms, self.batch)))
+        return Problem(*(at_most(n) for n in (self.rows, self.columns, self.k, self.batch)))
 
 
 def _whole(size: int) -> int:

@@ -16,7 +16,7 @@ _LEAST = 1 << 23
 class Contest:
     """A product of float32 that our own kernel and the library's can make.
 
-    a, b: whether the neighbours of A and of B are "terms" of a sum, or "lanes": rows of A, columns of B.
+    a, b: the contiguous dimension of A and of B: "k", or "lanes", which are rows of A, columns of B.
     """
 
     product: Problem
@@ -40,8 +40,8 @@ class Contest:
     def __str__(self) -> str:
         p = self.product
         batch = f"{p.batch} of " if p.batch > 1 else ""
-        return f"{batch}{p.rows}x{p.terms} {self.a}, {p.terms}x{p.columns} {self.b}"
+        return f"{batch}{p.rows}x{p.k} {self.a}, {p.k}x{p.columns} {self.b}"
 
 
 def _count(p: Problem) -> int:
-    return p.rows * p.columns * p.terms * p.batch
+    return p.rows * p.columns * p.k * p.batch

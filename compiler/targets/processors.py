@@ -25,7 +25,7 @@ class Processor:
         name: the level.
         tiles: rows and vectors (of 16 float32) of register tiles, the fastest first.
         wide: the most vectors of a row of a tile.
-        terms: products that one tile sums before it writes its sums, at most.
+        kc: how much of K one tile sums before it writes its sums, at most (BLIS).
         near: bytes of a core's second-level cache.
         block: bytes of packed columns that threads share.
         packing: the time that packing one element takes, in products of one.
@@ -35,7 +35,7 @@ class Processor:
     name: str
     tiles: tuple[tuple[int, int], ...]
     wide: int
-    terms: int
+    kc: int
     near: int
     block: int
     packing: float

@@ -115,13 +115,13 @@ class Choice(_Chosen):
         """
         what = "cuts a product in a way that no code follows"
         self.check(len(self.tile) == 3 and len(self.block) == 3, what)
-        (height, width, terms), (rows, columns, across) = self.tile, self.block
+        (height, width, kc), (rows, columns, across) = self.tile, self.block
         vectors = width // LANES
         most = _MOST_STRIP if self.kind == "rows" else _MOST_SUMS
         sound = width % LANES == 0 and height * vectors <= most and vectors <= 8
         self.check(sound and rows % height == columns % width == across % width == 0, what)
         apart, packed = self.batch == "apart", self.kind != "rows"
-        return Blocks((height, width, terms), rows, columns, across, apart, packed)
+        return Blocks((height, width, kc), rows, columns, across, apart, packed)
 
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.

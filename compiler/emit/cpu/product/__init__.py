@@ -5,7 +5,7 @@ conv_kernels  the kernels of convolutions, by name: text, and the words that eac
 conv_patches  patches of channels-last f32 data: the windows of a convolution as rows of a matrix
 convolution   convolutions as steps: patches and GEMM, or a depthwise kernel
 depthwise     depthwise convolutions of channels-last f32 data, one output channel for each input channel
-dots          products of few rows whose operands both have the terms of a sum side by side: nothing is packed
+dots          products of few rows whose operands are both contiguous along K: nothing is packed
 epilogue      what follows a contraction in one fused op, run piece by piece on the rows it has just made
 finish        what follows a product, on a tile that has just been summed: it is read from the stack, not from memory
 function      functions that a kernel of products calls: their arguments are values, not words
@@ -16,5 +16,5 @@ matmul        matrix products as steps: our own, BLAS calls, or calls into PyTor
 own           products of our own as steps: the words of `blocked`, and the functions that these name
 panels        packing: parts of a matrix in the order in which a register tile reads them
 race          the ways to make a product of float32, as programs of one step each that can be timed
-tile          the register tile: some rows and columns of a product, summed in registers over a block of terms
+tile          the register tile: some rows and columns of a product, summed in registers over a block of K
 """

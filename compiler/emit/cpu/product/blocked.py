@@ -1,6 +1,6 @@
 """Products of matrices of our own: panels, register tiles, and the loops over blocks around them.
 
-    for columns of B in blocks, terms in blocks          (each block of B is packed by all threads)
+    for columns of B in blocks, K in blocks              (each block of B is packed by all threads)
         for blocks of rows, handed out one by one        (whoever takes one packs its rows of A)
             for tiles of the block                       (sums in registers, then what follows)
 
@@ -25,7 +25,7 @@ WORDS = (
     *("mr", "nr", "kc", "mc", "nc", "cols", "alone", "direct", "a_bytes", "b_bytes", "each"),
 )
 #: values of `direct`: B is packed; is read where it lies, its columns side by side; neither A nor B is packed, and the
-#: terms of each lie side by side
+#: each of them is contiguous along K
 PACKED, COLUMNS, DOTS = 0, 1, 2
 
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]

@@ -49,7 +49,7 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
 
 
 def _zero(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
-    """Sums without terms."""
+    """Products with K = 0."""
     (r,) = o.results
     ty = b.body.types[r]
     if ty.numel == 0:

@@ -1,4 +1,4 @@
-"""Products of few rows whose operands both have the terms of a sum side by side: nothing is packed.
+"""Products of few rows whose operands are both contiguous along K: nothing is packed.
 
 16 sums of vectors at a time, of some rows and columns: 1 × 16, 2 × 8, 4 × 4 or 8 × 2. 30 shuffles and 15 additions make
 16 numbers of them. A strip of 64 columns is gathered on the stack, and goes on as a tile of other products does.
@@ -21,7 +21,7 @@ _OFFSETS = f"vector<{LANES}xi64>"
 
 
 def dots(name: str, rows: int) -> str:
-    """The function `name` of a strip of so many rows: 1, 2, 4 or 8. `%term` is the bytes between columns of B."""
+    """The function `name` of a strip of so many rows: 1, 2, 4 or 8. `%k_stride` is the bytes between columns of B."""
     return _Dots(rows).function(name, ARGUMENTS)
 
 
@@ -33,8 +33,8 @@ class _Dots(Tile):
         self.lines = [
             self.at("%a", self.mul(self.at_most(self.i64(i), last), "%side")) for i in range(rows)
         ]
-        rest = self.binary("remsi", "%terms", LANES)
-        self.whole = self.sub("%terms", rest)
+        rest = self.binary("remsi", "%k_size", LANES)
+        self.whole = self.sub("%k_size", rest)
         self.rest = self.first_lanes(rest, LANES)
         self.repeat(0, "%columns", self.beside, self._columns)
         self.finish_held()
@@ -42,9 +42,9 @@ class _Dots(Tile):
     def _columns(self, j: str) -> None:
         last = self.sub("%columns", 1)
         # what comes next, where few columns go on side by side: else the processor fetches along each by itself
-        ahead = self.mul("%term", self.beside)
+        ahead = self.mul("%k_stride", self.beside)
         columns = [
-            self.at("%b", self.mul(self.at_most(self.add(j, c), last), "%term"))
+            self.at("%b", self.mul(self.at_most(self.add(j, c), last), "%k_stride"))
             for c in range(self.beside)
         ]
 
@@ -66,7 +66,7 @@ class _Dots(Tile):
         sums = self.loop(0, self.whole, LANES, zeros, lambda k, s: step(None, k, s), rolled=True)
         given = [(s, VECTOR) for s in sums]
         sums = self.loop(
-            self.whole, "%terms", LANES, given, lambda k, s: step(self.rest, k, s), rolled=True
+            self.whole, "%k_size", LANES, given, lambda k, s: step(self.rest, k, s), rolled=True
         )
         self._spread(self._added(sums), j)
 

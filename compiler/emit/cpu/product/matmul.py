@@ -63,10 +63,10 @@ def _in_tiles(
     strides: Sequence[tuple[int, ...]],
     epilogue: Epilogue,
 ) -> None:
-    """C = A B in tiles, each with what follows; C has memory where sums wait for the next block of terms."""
+    """C = A B in tiles, each with what follows; C has memory where sums wait for the next block of K."""
     blocks, (m, n) = b.choice.blocks(), types[2].shape[-2:]
     scratch = b.scratch(blocks.scratch(b.threads))
-    target, row = scratch, 0  # nothing is written there where all terms are summed at once
+    target, row = scratch, 0  # nothing is written there where all of K is summed at once
     if blocks.tile[2] < types[0].shape[-1]:
         behind = b.scratch(blocks.scratch(b.threads) + types[2].nbytes, epilogue.place is None)
         target = epilogue.target(0, _behind(behind, blocks.scratch(b.threads)))

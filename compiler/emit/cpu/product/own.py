@@ -60,18 +60,18 @@ def product(
 
     Args:
         operands: A, B and C; of A and B rows or columns are neighbours in memory, of C columns.
-        sizes: rows and columns of C, and terms.
+        sizes: rows and columns of C, and K.
         scratch: `blocks.scratch` bytes.
-        finish: what follows on each tile, whose result is then not C: C holds sums between blocks of terms.
+        finish: what follows on each tile, whose result is then not C: C holds sums between blocks of K.
 
     Raises:
         CannotLower: the product cannot be cut so.
     """
     x, y, z = operands
     m, n, k = sizes
-    height, width, terms = blocks.tile
-    a = "terms" if x.column == 1 or at_most_one(k) else "lanes"
-    c = "lanes" if y.column == 1 or at_most_one(n) else "terms"
+    height, width, kc = blocks.tile
+    a = "k" if x.column == 1 or at_most_one(k) else "lanes"
+    c = "lanes" if y.column == 1 or at_most_one(n) else "k"
     direct = blocked.PACKED
     if not blocks.packed:
         direct = blocked.COLUMNS if y.column == 1 else blocked.DOTS
@@ -86,7 +86,7 @@ def product(
         "m": m, "n": n, "k": k,
         "am": ITEM * x.row, "ak": ITEM * x.column, "bk": ITEM * y.row, "bn": ITEM * y.column, "cm": ITEM * z.row,
         "batch": batch, "sa": ITEM * x.each, "sb": ITEM * y.each, "sc": ITEM * z.each, "add": int(add),
-        "mr": height, "nr": width, "kc": terms, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
+        "mr": height, "nr": width, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
         "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
     }  # fmt: skip

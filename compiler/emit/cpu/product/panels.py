@@ -1,7 +1,7 @@
 """Packing: parts of a matrix in the order in which a register tile reads them.
 
-A panel has the rows of A (or the columns of B) that one tile takes side by side, term after term:
-`panel[k][lane]`. Operands may lie either way: "terms" where neighbours in memory are terms of one sum (then blocks
+A panel has the rows of A (or the columns of B) that one tile takes side by side, k after k:
+`panel[k][lane]`. Operands may lie either way: "k" where the reduction dimension is contiguous (then blocks
 of 16 × 16 are transposed in registers, or two of 8 × 16 at once), "lanes" where they are neighbours of the panel.
 """
 
@@ -12,20 +12,20 @@ from .function import ITEM, LANES, Function
 _WORDS = f"vector<{LANES}xi32>"
 _HALF = f"vector<{LANES // 2}xi32>"
 
-#: of a panel: where the matrix begins, where the panel does, bytes between lanes and between terms, how many of each,
+#: of a panel: where the matrix begins, where the panel does, bytes between lanes and along K, how many of each,
 #: and bytes to what is packed next
-ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %term: i64, %lanes: i64, %terms: i64, %ahead: i64"
+ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %k_stride: i64, %lanes: i64, %k_size: i64, %ahead: i64"
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
 
 
 def pack(name: str, width: int, order: str) -> str:
     """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
 
-    Lanes that are not there are zeros or repeat the last one, and terms are filled up to a multiple of 32 with zeros.
+    Lanes that are not there are zeros or repeat the last one, and K is filled up to a multiple of 32 with zeros.
     It writes up to 15 elements beyond the panel where the width is no multiple of 16.
     """
     e = Function()
-    if order == "terms":
+    if order == "k":
         for first in range(0, width, LANES):
             _transposed(e, first, min(LANES, width - first), width)
     else:
@@ -39,19 +39,19 @@ def _copied(e: Function, width: int) -> None:
         e.first_lanes(e.at_most(e.at_least(e.sub("%lanes", g), 0), LANES), LANES) for g in firsts
     ]
 
-    def term(k: str) -> None:
-        source = e.at("%from", e.mul(k, "%term"))
+    def along(k: str) -> None:
+        source = e.at("%from", e.mul(k, "%k_stride"))
         target = e.at("%to", e.mul(k, width * ITEM))
         for first in firsts:  # rows far apart, which the processor would not fetch by itself
             e.prefetch(e.at(source, e.add("%ahead", first * ITEM)))
         for first, mask in zip(firsts, masks):
             e.store(e.load(e.at(source, first * ITEM), mask), e.at(target, first * ITEM))
 
-    e.repeat(0, "%terms", 1, term)
+    e.repeat(0, "%k_size", 1, along)
 
 
 def _transposed(e: Function, first: int, count: int, width: int) -> None:
-    """Lanes `first`… of a panel, 16 terms at a time."""
+    """Lanes `first`… of a panel, 16 of K at a time."""
     last = e.sub("%lanes", 1)
     rows = [e.at("%from", e.mul(e.at_most(e.i64(first + i), last), "%lane")) for i in range(count)]
 
@@ -61,7 +61,7 @@ def _transposed(e: Function, first: int, count: int, width: int) -> None:
         found = []
         for half in range(halves):
             begin = e.add(k, half * LANES)
-            left = e.at_least(e.at_most(e.sub("%terms", begin), LANES), 0)
+            left = e.at_least(e.at_most(e.sub("%k_size", begin), LANES), 0)
             mask, offset = e.first_lanes(left, LANES), e.mul(begin, ITEM)
             part = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
             found += part + [part[-1]] * (LANES // halves - count)
@@ -77,7 +77,7 @@ def _transposed(e: Function, first: int, count: int, width: int) -> None:
                 else:
                     e.write(column, at, _WORDS, ITEM, None)
 
-    e.repeat(0, "%terms", halves * LANES, block)
+    e.repeat(0, "%k_size", halves * LANES, block)
 
 
 def _half(e: Function, vector: str, number: int) -> str:

@@ -28,11 +28,11 @@ def programs(contest: Contest, blocks: Blocks, threads: int) -> dict[str, Progra
     batch = (p.batch,) if p.batch > 1 else ()
     types = [
         TensorType((*batch, *shape), "f32")
-        for shape in ((p.rows, p.terms), (p.terms, p.columns), (p.rows, p.columns))
+        for shape in ((p.rows, p.k), (p.k, p.columns), (p.rows, p.columns))
     ]
     strides = [
         _strides(types[0], contest.a == "lanes"),
-        _strides(types[1], contest.b == "terms"),
+        _strides(types[1], contest.b == "k"),
         _strides(types[2], False),
     ]
     places = [Place("arg", 0, 0), Place("arg", 1, 0), Place("result", 0, 0)]
@@ -48,7 +48,7 @@ def programs(contest: Contest, blocks: Blocks, threads: int) -> dict[str, Progra
                 own.Operand(place, s[-2], s[-1], s[0] if batch else 0)
                 for place, s in zip(places, strides)
             )
-            sizes = (p.rows, p.columns, p.terms)
+            sizes = (p.rows, p.columns, p.k)
             own.product(b, blocks, (x, y, z), sizes, Place("arena", 0, 0), kind, batch=p.batch)
         else:
             name = gemm.add_function(b, "f32")

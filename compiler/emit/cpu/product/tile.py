@@ -1,7 +1,7 @@
-"""The register tile: some rows and columns of a product, summed in registers over a block of terms.
+"""The register tile: some rows and columns of a product, summed in registers over a block of K.
 
 Sums are made of parts of 160 products, which are added up in the first cache: long chains of additions in float32
-lose accuracy. What follows a product is applied where the last terms have come in: the tile goes to the stack, and
+lose accuracy. What follows a product is applied behind the last block of K: the tile goes to the stack, and
 from there through the function that `finish` writes. Without one it is stored, or added to what is there.
 """
 
@@ -14,11 +14,11 @@ from .function import ITEM, LANES, VECTOR, Function
 #: products that are added up in one chain
 CHAIN = 160
 
-#: panels of A and B, bytes between terms of B, terms; where C is and bytes between its rows; how many rows and
+#: panels of A and B, bytes from one k to the next in B, K; where C is and bytes between its rows; how many rows and
 #: columns of it there are; whether to add to it; what follows (0: nothing), its words, and the tile's first position;
 #: bytes between rows of A, where that is read as it lies
 ARGUMENTS = (
-    "%a: !llvm.ptr, %b: !llvm.ptr, %term: i64, %terms: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
+    "%a: !llvm.ptr, %b: !llvm.ptr, %k_stride: i64, %k_size: i64, %c: !llvm.ptr, %row: i64, %rows: i64, %columns: i64, "
     "%more: i64, %finish: !llvm.ptr, %words: !llvm.ptr, %i: i64, %j: i64, %side: i64"
 )
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.ptr, !llvm.ptr, i64, i64, i64"
@@ -101,12 +101,12 @@ class _Tile(Tile):
     # -- sums
 
     def _products(self, low: str | int, high: str, sums: Sequence[str]) -> list[str]:
-        """Add the products of terms low…high."""
+        """Add the products of k in low…high."""
         across = self.vectors * LANES * ITEM
 
-        def term(k: str, sums: list[str]) -> list[str]:
+        def add(k: str, sums: list[str]) -> list[str]:
             a = self.at("%a", self.mul(k, self.rows * ITEM))
-            b = self.at("%b", self.mul(k, across if self.packed else "%term"))
+            b = self.at("%b", self.mul(k, across if self.packed else "%k_stride"))
             columns = []
             for v in range(self.vectors):
                 at = self.at(b, v * LANES * ITEM)
@@ -124,16 +124,16 @@ class _Tile(Tile):
                     made.append(self(f"math.fma {wide}, {columns[v]}, {total} : {VECTOR}"))
             return made
 
-        return self.loop(low, high, 1, [(s, VECTOR) for s in sums], term, rolled=True)
+        return self.loop(low, high, 1, [(s, VECTOR) for s in sums], add, rolled=True)
 
     def _sums(self) -> list[str]:
-        """The tile's sums; of many terms in parts."""
+        """The tile's sums; in parts where K is large."""
         count = self.rows * self.vectors
         zeros = [self.zero] * count
         types = ", ".join([VECTOR] * count)
         result = self.fresh("r")
-        many = self.compare("sgt", "%terms", CHAIN)
-        before = self.mul(self.binary("divsi", self.sub("%terms", 1), CHAIN), CHAIN)
+        many = self.compare("sgt", "%k_size", CHAIN)
+        before = self.mul(self.binary("divsi", self.sub("%k_size", 1), CHAIN), CHAIN)
         self.line(f"{result}:{count} = scf.if {many} -> ({types}) {{")
         with self.indented():
             for n in range(count):
@@ -144,12 +144,12 @@ class _Tile(Tile):
                     self.store(self.plus(x, self.load(self._place(n))), self._place(n))
 
             self.repeat(0, before, CHAIN, part)
-            last = self._products(before, "%terms", zeros)
+            last = self._products(before, "%k_size", zeros)
             sums = [self.plus(x, self.load(self._place(n))) for n, x in enumerate(last)]
             self.line(f"scf.yield {', '.join(sums)} : {types}")
         self.line("} else {")
         with self.indented():
-            self.line(f"scf.yield {', '.join(self._products(0, '%terms', zeros))} : {types}")
+            self.line(f"scf.yield {', '.join(self._products(0, '%k_size', zeros))} : {types}")
         self.line("}")
         return [f"{result}#{n}" for n in range(count)]
 

@@ -41,32 +41,32 @@ def blocks_of(p: Processor, product: Problem, threads: int) -> Blocks:
 
 def cut(p: Processor, contest: Contest, threads: int) -> Blocks:
     """The best way to cut a product whose operands lie so. Of few rows, nothing of B is packed."""
-    if contest.product.rows <= FEW_ROWS and (contest.b == "lanes" or contest.a == "terms"):
+    if contest.product.rows <= FEW_ROWS and (contest.b == "lanes" or contest.a == "k"):
         return rows_of(p, contest.product, threads, contest.b)
     return blocks_of(p, contest.product, threads)
 
 
 @cache
 def rows_of(p: Processor, product: Problem, threads: int, columns: str) -> Blocks:
-    """How a product of few rows is cut. columns: of B, "lanes" where they are side by side, else "terms"."""
-    m, n, k = product.rows, product.columns, product.terms
-    if columns == "terms":
-        height, width, terms = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
+    """How a product of few rows is cut. columns: of B, "lanes" where they are side by side, else "k"."""
+    m, n, k = product.rows, product.columns, product.k
+    if columns == "k":
+        height, width, kc = next(h for h in (1, 2, 4, 8) if h >= min(m, 8)), STRIP, k
     else:
         height, vectors = next(tile for tile in _FLAT if tile[0] >= min(m, _FLAT[-1][0]))
         width = LANES * min(vectors, p.wide)
-        terms = _alike(k, p.terms, PADDED)
+        kc = _alike(k, p.kc, PADDED)
     apart = product.batch > 1 and product.batch >= threads
     shares = 1 if apart else threads * _SHARES
     across = _alike(n, max(width, ceil(n / shares / width) * width), width)
     down, whole = ceil(m / height) * height, ceil(n / width) * width
-    return Blocks((height, width, terms), down, whole, across, apart, packed=False)
+    return Blocks((height, width, kc), down, whole, across, apart, packed=False)
 
 
 @cache
 def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
     """Whether the model takes our own product to be faster than the library's."""
-    if product.rows * product.columns * product.terms < _FEW:
+    if product.rows * product.columns * product.k < _FEW:
         return False
     if product.rows <= FEW_ROWS:  # the library reads B once, too, but calls and packing take longer
         return True
@@ -110,14 +110,14 @@ def _shares(product: Problem, b: Blocks) -> Iterator[float]:
 
 
 def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks]:
-    m, n, k = product.rows, product.columns, product.terms
+    m, n, k = product.rows, product.columns, product.k
     apart = product.batch > 1 and product.batch >= threads
     team = 1 if apart else threads
-    terms = _alike(k, p.terms, PADDED)
+    kc = _alike(k, p.kc, PADDED)
     for height, vectors in p.tiles:
         width = 16 * vectors
-        columns = _alike(n, max(p.block // (ITEM * terms), width) // width * width, width)
-        most = max(p.near // 2 // (ITEM * terms * height), 1)
+        columns = _alike(n, max(p.block // (ITEM * kc), width) // width * width, width)
+        most = max(p.near // 2 // (ITEM * kc * height), 1)
         tiles = ceil(m / height)
         fewest = min(tiles, _LEAST, most)
         for shares in (_SHARES, 2 * _SHARES) if team > 1 else (1,):
@@ -126,7 +126,7 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
             blocks = ceil(m / rows)
             beside = 1 if team == 1 else max(1, ceil(shares * team / blocks))
             across = _alike(columns, max(width, columns // beside // width * width), width)
-            yield Blocks((height, width, terms), rows, columns, across, apart)
+            yield Blocks((height, width, kc), rows, columns, across, apart)
 
 
 def _alike(total: int, most: int, unit: int) -> int:

@@ -122,7 +122,7 @@ class Chooser:
             product = Problem(a.shape[0], b.shape[1], a.shape[1])
             cut = None
             if not any(map(varies, vars(product).values())):
-                cut = self._blocked("panels", Contest(product, "terms", "lanes"))
+                cut = self._blocked("panels", Contest(product, "k", "lanes"))
             if cut is None:
                 return Choice("blas", scratch)
             return replace(cut, scratch=cut.scratch + scratch)
@@ -199,8 +199,8 @@ class Chooser:
         made = patches_of(g, types[w], strides[w], result, rows, self.threads)
         whole = all(isinstance(count, int) and not varies(count) for _, count in made.pieces)
         if kind == "patches" and (whole or name != "convolution_weight_grad"):
-            order = "lanes" if name == "convolution_weight_grad" else "terms"
-            columns = "terms" if name == "convolution" else "lanes"
+            order = "lanes" if name == "convolution_weight_grad" else "k"
+            columns = "k" if name == "convolution" else "lanes"
             cut = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
             if cut is not None:
                 return replace(cut, scratch=cut.scratch + made.scratch)
@@ -249,8 +249,8 @@ class Chooser:
         except ManyRuns:
             return None
         product = Problem(rows, z.shape[-1], x.shape[-1], runs[0][0]).most()
-        a = "terms" if strides[0][-1] == 1 else "lanes"
-        b = "lanes" if strides[1][-1] == 1 else "terms"
+        a = "k" if strides[0][-1] == 1 else "lanes"
+        b = "lanes" if strides[1][-1] == 1 else "k"
         return self._blocked("panels", Contest(product, a, b))
 
     def _blocked(self, kind: str, contest: Contest) -> Choice | None:

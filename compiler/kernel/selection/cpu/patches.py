@@ -78,10 +78,10 @@ def patches_of(
         every = weight.numel // max(g.cg, 1)
         return Patches(parts, False, 0, _patches(g, k, parts), _floating(rows, every))
     channel_major, copy = _weight(g, weight, strides, positions)
-    terms = k if g.name == "convolution" else g.og
+    reduced = k if g.name == "convolution" else g.og
     made: Count | int
     if g.pointwise:
-        parts = [(0, positions)] if rows is None else rows.pieces(terms)
+        parts = [(0, positions)] if rows is None else rows.pieces(reduced)
         made = longest(parts)
     elif g.name == "convolution":
         parts = _pieces(positions, _granule(rows, g.outputs[-1]), 4 * k, g.groups)

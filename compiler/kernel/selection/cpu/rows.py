@@ -20,9 +20,9 @@ _PIECE = 2 << 20
 #: so that the steps of one op stay few, whatever its size
 MOST_PIECES = 4096
 
-#: it pays for results that don't fit a cache, of products with few terms: with more, making the result
+#: it pays for results that don't fit a cache, of products with a small K: with more, making the result
 #: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
-_LARGE, _FEW_TERMS = 8 << 20, 256
+_LARGE, _SHORT_K = 8 << 20, 256
 
 #: bytes of scratch for the result, if it has no buffer
 _SCRATCH = 2 << 20
@@ -48,10 +48,10 @@ class Rows:
         """Rows of the result, with its batch dimensions."""
         return self.type.numel // max(self.width, 1)
 
-    def pieces(self, terms: int, granule: int = 1) -> list[tuple[int, Count]]:
+    def pieces(self, k: int, granule: int = 1) -> list[tuple[int, Count]]:
         """Rows to make at a time, as (first, count).
 
-        terms: products that each element is the sum of. granule: of rows.
+        k: the size of the reduction dimension. granule: of rows.
         """
         row = self.width * self.type.itemsize
         rows = at_most(self.rows)
@@ -59,7 +59,7 @@ class Rows:
         if self.floating:
             whole, most = size <= _SCRATCH, _SCRATCH
         else:
-            whole, most = size < _LARGE or at_most(terms) > _FEW_TERMS, _PIECE
+            whole, most = size < _LARGE or at_most(k) > _SHORT_K, _PIECE
         if whole or not self.granule or (varies(self.rows) and not self.blas):
             return [(0, self.rows)]
         both = self.common(granule)
