@@ -23,7 +23,11 @@ KIND_NAMES = {
 
 
 def to_mlir(spec: Attr, value: Any) -> ir.Attribute:
-    """`value` as an attribute of the declared kind; an `ir.Attribute` passes through."""
+    """`value` as an attribute of the declared kind; an `ir.Attribute` passes through.
+
+    Raises:
+        TypeError: an attribute of this kind must be given as an `ir.Attribute`.
+    """
     if isinstance(value, ir.Attribute):
         return value
     match spec.kind:

@@ -70,7 +70,11 @@ def view_bytes(
     strides: tuple[int, ...],
     offset: int,
 ) -> torch.Tensor:
-    """A tensor in a flat uint8 tensor, from byte `offset` on."""
+    """A tensor in a flat uint8 tensor, from byte `offset` on.
+
+    Raises:
+        ValueError: the offset is no multiple of the element's size.
+    """
     if offset % dtype.itemsize:
         raise ValueError(f"a {dtype} at byte {offset}")
     count = memory.numel() // dtype.itemsize

@@ -248,7 +248,11 @@ def plan_text(p: PlanReading) -> str:
 
 
 def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
-    """Each function as a StableHLO module, without its checks."""
+    """Each function as a StableHLO module, without its checks.
+
+    Raises:
+        EmitError: an op has no form in StableHLO.
+    """
     # start-up of gflow-opt: what is printed loads what it needs
     from ..engines.form import EngineError
     from ..engines.stablehlo.write import write_function
@@ -261,7 +265,11 @@ def stablehlo(module: ir.Operation, options: EmitOptions) -> str:
 
 
 def onnx(module: ir.Operation, options: EmitOptions) -> str:
-    """The first function as an ONNX model, in the text form of `onnx.printer`, without its checks."""
+    """The first function as an ONNX model, in the text form of `onnx.printer`, without its checks.
+
+    Raises:
+        EmitError: ONNX is not installed, or an op has no form in it.
+    """
     # start-up of gflow-opt: what is printed loads what it needs
     from ..engines.form import EngineError
     from ..engines.onnx.write import write_function

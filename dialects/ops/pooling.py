@@ -46,7 +46,11 @@ def _check_entries(attrs: Attrs, spatial: int) -> None:
 
 
 def pooled_type(x: TensorType, attrs: Attrs) -> TensorType:
-    """One element for each window and channel."""
+    """One element for each window and channel.
+
+    Raises:
+        VerifyError: the input or the windows' attributes do not fit each other.
+    """
     spatial = x.rank - 2
     if spatial not in (1, 2, 3):
         raise VerifyError(f"the input must have 1, 2 or 3 spatial dimensions, found {x}")

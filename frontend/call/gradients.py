@@ -30,7 +30,11 @@ def keeps(
 def find_parameter(
     which: str | torch.Tensor, roots: Mapping[str, torch.nn.Module], where: str
 ) -> torch.Tensor:
-    """A parameter by its name in the graph (`model.head.weight`), or itself."""
+    """A parameter by its name in the graph (`model.head.weight`), or itself.
+
+    Raises:
+        GraphError: there is none of that name.
+    """
     if isinstance(which, torch.Tensor):
         return which
     known: dict[str, torch.Tensor] = {}

@@ -221,7 +221,11 @@ def _wrong(
 
 
 def check_call(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """The arguments fit `build`'s parameters, as it declares them."""
+    """The arguments fit `build`'s parameters, as it declares them.
+
+    Raises:
+        GraphInputError: they do not.
+    """
     try:
         inspect.signature(build).bind(*args, **kwargs)
     except TypeError as error:
@@ -233,7 +237,11 @@ def check_call(build: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
 def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     """Inputs and parameters have dtypes of the dialect and are on one device (0-d CPU tensors go
-    with any)."""
+    with any).
+
+    Raises:
+        GraphInputError: one has not, is of a lazy module, or is on another device.
+    """
     from gflow.lowering.dtypes import TO_MLIR  # loads the compiler, which start-up must not
 
     known: tuple[str, torch.device] | None = None

@@ -78,7 +78,12 @@ def _any_complex(args: Any) -> bool:
 
 
 def conform(em: Emitter, func: Any, want: TraceValue | None, got: Value | None) -> Value | None:
-    """A rule's result in the type that PyTorch gives."""
+    """A rule's result in the type that PyTorch gives.
+
+    Raises:
+        LoweringError: the rule gave another shape than PyTorch, at its size or at others of a
+            dynamic dimension.
+    """
     if want is None:
         return None
     if got is None or got.shape != tuple(want.shape):

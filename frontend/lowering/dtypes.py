@@ -82,7 +82,11 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
 
 
 def result_dtype(operands: Iterable[Any]) -> str:
-    """`torch.result_type` of values and Python numbers."""
+    """`torch.result_type` of values and Python numbers.
+
+    Raises:
+        Unsupported: an operand is complex.
+    """
     operands = list(operands)
     python = (bool, int, float, complex)
     has_tensor = any(not isinstance(x, python) and not x.number for x in operands)

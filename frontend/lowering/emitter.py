@@ -212,7 +212,11 @@ class Emitter:
             self._marks["gflow.phase"] = ir.StringAttr.get(op.loc.phase)
 
     def mlir_type(self, shape: tuple[int, ...], dtype: str) -> ir.Type:
-        """The tensor type of a shape and dtype; sizes that vary are `?` in it."""
+        """The tensor type of a shape and dtype; sizes that vary are `?` in it.
+
+        Raises:
+            Unsupported: a size that varies is negative somewhere in its range.
+        """
         key = (shape, dtype)
         found = self._types.get(key)
         if found is None:
@@ -286,7 +290,11 @@ class Emitter:
         return self.create(name, operands, attrs, types)[0]
 
     def full(self, value: Number, shape: Sequence[int], dtype: str) -> Value:
-        """A splat constant; the number that it is in this call, where it is made of sizes that vary."""
+        """A splat constant; the number that it is in this call, where it is made of sizes that vary.
+
+        Raises:
+            Unsupported: a complex number.
+        """
         shape = tuple(shape)
         if type(value) is int and varies(value):
             return self.broadcast(self.convert(self.number_of(value), dtype), shape)
@@ -376,7 +384,11 @@ class Emitter:
         return result
 
     def pair(self, a: Any, b: Any) -> tuple[Value, Value]:
-        """Two operands (one may be a Python number) in one shape and type."""
+        """Two operands (one may be a Python number) in one shape and type.
+
+        Raises:
+            AssertionError: the rule gives values of two dtypes.
+        """
         if not isinstance(a, Value):
             return self.full(a, b.shape, b.dtype), b
         if not isinstance(b, Value):
@@ -402,7 +414,11 @@ class Emitter:
         return self("compare", *self.pair(a, b), predicate=predicate)
 
     def select(self, pred: Value, a: Any, b: Any) -> Value:
-        """`a` where `pred`, else `b`; numbers and shapes adapt."""
+        """`a` where `pred`, else `b`; numbers and shapes adapt.
+
+        Raises:
+            AssertionError: the rule gives two numbers and no tensor.
+        """
         if isinstance(a, Value) or isinstance(b, Value):
             a, b = self.pair(a, b)
         else:
@@ -495,7 +511,11 @@ class Emitter:
         keepdim: bool = False,
         dtype: str | None = None,
     ) -> Value:
-        """`dims` must be non-negative."""
+        """`dims` must be non-negative.
+
+        Raises:
+            Unsupported: a maximum or minimum over no elements.
+        """
         dims = tuple(sorted(set(dims)))
         if kind in ("max", "min", "argmax", "argmin") and any(x.shape[d] == 0 for d in dims):
             raise Unsupported(f"{kind} over zero elements")

@@ -106,7 +106,11 @@ def _place(places: dict[int, int], leaf: Any) -> dict[str, Any] | None:
 def emit_aten(
     em: Emitter, func: torch._ops.OpOverload, args: Any, kwargs: Any, results: Any
 ) -> Any:
-    """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`."""
+    """The call as one `gflow.aten`; gives one Value (or None) for each entry of `results`.
+
+    Raises:
+        LoweringError: results are sparse, or have too many different types.
+    """
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
     if str(func).startswith(_DENSE_INTEGERS):
         args = [_dense(em, a, ("i64", "i32")) for a in args]

@@ -71,7 +71,11 @@ class Driver:
         self, function: int, grid: tuple[int, ...], threads: int, shared: int, stream: int,
         parameters: int,
     ) -> None:  # fmt: skip
-        """Begin a launch. parameters: address of an array with the address of each argument."""
+        """Begin a launch. parameters: address of an array with the address of each argument.
+
+        Raises:
+            DeviceError: the driver refuses it.
+        """
         x, y, z = grid
         status = self._launch(function, x, y, z, threads, 1, 1, shared, stream, parameters, None)
         if status:

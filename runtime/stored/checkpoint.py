@@ -62,7 +62,11 @@ def save(tree: Any, path: Path) -> None:
 
 
 def write(tree: Any, path: Path) -> None:
-    """Write a checkpoint where nobody looks yet."""
+    """Write a checkpoint where nobody looks yet.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     tensors: dict[str, torch.Tensor] = {}
     listed: dict[str, dict[str, Any]] = {}
     known: dict[Any, str] = {}
@@ -181,7 +185,11 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def encode(value: Any, where: str, add: Callable[[torch.Tensor, str], str]) -> Any:
-    """A value as JSON; what JSON has no form for is an object with one tag."""
+    """A value as JSON; what JSON has no form for is an object with one tag.
+
+    Raises:
+        TypeError: a value has a type that checkpoints do not hold.
+    """
 
     def item(key: Any, entry: Any) -> Any:
         return encode(entry, f"{where}.{key}" if where else str(key), add)

@@ -38,7 +38,12 @@ def _inverse(order: Sequence[int]) -> list[int]:
 def strided_take(
     em: Emitter, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> Value:
-    """Element offset + Σ i·stride of x's row-major elements, for each position i of `shape`."""
+    """Element offset + Σ i·stride of x's row-major elements, for each position i of `shape`.
+
+    Raises:
+        Unsupported: the view's end depends on a size that varies.
+        LoweringError: the view reaches beyond the elements of `x`.
+    """
     flat = x.reshape((x.numel,))
     shape = tuple(shape)
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
@@ -160,7 +165,11 @@ def as_strided_scatter(
     em: Emitter, x: Value, source: Value, shape: Any, strides: Any, offset: int | None = None
 ) -> Value:
     """Pieces of memory are joined; else by positions: PyTorch's own counts from where the memory begins
-    that the tensor lies in."""
+    that the tensor lies in.
+
+    Raises:
+        LoweringError: elements of the view share memory.
+    """
     held, order, begin = _source(em), _dense(shape, strides), offset or 0
     memory = _memory_order(held)
     end = begin + math.prod(shape)

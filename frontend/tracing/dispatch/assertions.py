@@ -125,7 +125,12 @@ def _text(frame: FrameType, found: _Raising) -> str:
 def check_tensor_all_with(
     error_type: Any, cond: Any, message: Callable[[], str] | None = None
 ) -> None:
-    """`torch._check_tensor_all_with`, which looks at the values."""
+    """`torch._check_tensor_all_with`, which looks at the values.
+
+    Raises:
+        TypeError: cond is no tensor of booleans.
+        GraphTraceError: the error's type is none that the program can raise.
+    """
     if not isinstance(cond, torch.Tensor):
         raise TypeError(f"cond must be a tensor, but got {type(cond)}")
     if cond.dtype != torch.bool:

@@ -58,7 +58,11 @@ class Number:
         self.is_integer = value.dtype == torch.int64
 
     def concrete(self, convert: Callable[[Any], Any] = same) -> Any:
-        """The value in this trace, guarded."""
+        """The value in this trace, guarded.
+
+        Raises:
+            StateBranch: the value comes out of a tensor.
+        """
         if self.expr is None:
             raise StateBranch
         result = convert(self.hint)

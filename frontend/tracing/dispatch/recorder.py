@@ -215,7 +215,11 @@ class Recorder(TorchDispatchMode):
         return node
 
     def constant(self, tensor: torch.Tensor, name: str | None = None) -> FakeTensor:
-        """The argument that stands for a real tensor from outside `build()`."""
+        """The argument that stands for a real tensor from outside `build()`.
+
+        Raises:
+            GraphTraceError: the tensor is not dense.
+        """
         fake = self.held(tensor)
         if fake is None:
             fake = self._constants.get(id(tensor))

@@ -68,7 +68,11 @@ class SizeEnv(ShapeEnv):
     # -- questions
 
     def evaluate_expr(self, orig_expr: Any, hint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The answer for all sizes of the range."""
+        """The answer for all sizes of the range.
+
+        Raises:
+            GraphTraceError: the answer differs between sizes of the range.
+        """
         expr = sympy.sympify(orig_expr)
         if not expr.free_symbols:
             return expr

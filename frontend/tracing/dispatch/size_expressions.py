@@ -123,7 +123,11 @@ class Formulas:
         return self.size(value.node.expr) if isinstance(value, torch.SymInt) else value
 
     def polynomial(self, expr: Any) -> Polynomial:
-        """The coefficients of a formula."""
+        """The coefficients of a formula.
+
+        Raises:
+            Fixed: its degree is too high.
+        """
         found = self._known.get(expr)
         if found is None:
             found = _trimmed(self._read(expr))

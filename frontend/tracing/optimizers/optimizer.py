@@ -672,7 +672,11 @@ def trace_step(
 ) -> OptimizerTrace:
     """Record one step. First as the author set it up; if it branches on a number that only
     exists on the device, once more in the optimizer's capturable form. Numbers of several parameters
-    that are equal are traced as one, and apart where the step treats them differently."""
+    that are equal are traced as one, and apart where the step treats them differently.
+
+    Raises:
+        GraphTraceError: the step cannot be traced; with the author's line.
+    """
     has_capturable = any("capturable" in g for o in nested(optimizer) for g in o.param_groups)
     attempts = [False, True] if has_capturable else [False]
     tags: dict[Any, int] = {}

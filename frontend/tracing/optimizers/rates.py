@@ -59,7 +59,11 @@ def scaled_rates(
     optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]], where: str = ""
 ) -> Iterator[None]:
     """While active, the `lr` of each of an optimizer's groups (or those that stand for them) is multiplied
-    by its `lr_scale`."""
+    by its `lr_scale`.
+
+    Raises:
+        GraphTraceError: step() sets a group's `lr` itself.
+    """
     saved: list[tuple[dict[str, Any], Any, Any]] = []
     if any(LR_SCALE in g for g in groups) and not scaled_elsewhere(optimizer):
         for group in groups:

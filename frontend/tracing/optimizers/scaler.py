@@ -90,7 +90,11 @@ class LossScale:
     # backward
 
     def seed(self, loss: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
-        """The gradient that the backward pass of `loss` starts with."""
+        """The gradient that the backward pass of `loss` starts with.
+
+        Raises:
+            GraphTraceError: gradients were read before.
+        """
         if self.found:
             raise GraphTraceError(
                 f"{self._here()}: backward() is called after gradients were read (.grad, or "
@@ -130,6 +134,10 @@ class LossScale:
         """Divide the gradients of one optimizer by the scale, and see whether they are finite.
 
         in_build: while `build()` runs, which reads them.
+
+        Raises:
+            GraphTraceError: gradients were made without loss.backward(), or a parameter is
+                of half precision.
         """
         session: Tracing = self.session
         name = f"optimizer.{index}"

@@ -185,7 +185,11 @@ def all_gather_into_tensor(
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
 ) -> Any:
-    """`torch.distributed.all_gather` of tensors of one shape."""
+    """`torch.distributed.all_gather` of tensors of one shape.
+
+    Raises:
+        GraphTraceError: shapes differ, or there is not one tensor for each rank.
+    """
     group = _group(group)
     if any(t.shape != tensor.shape for t in tensor_list) or len(tensor_list) != _size(group):
         raise GraphTraceError(
@@ -239,7 +243,11 @@ def all_to_all_single(
 
 
 def barrier(*_: Any, **__: Any) -> None:
-    """A barrier has no data that the graph could order by."""
+    """A barrier has no data that the graph could order by.
+
+    Raises:
+        GraphTraceError: always.
+    """
     raise GraphTraceError(
         f"{here()}: build() calls torch.distributed.barrier(), which would run once, while the graph is "
         "traced. Call it outside of build(); collectives in it wait for all ranks by themselves."

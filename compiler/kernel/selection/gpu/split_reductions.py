@@ -117,6 +117,10 @@ def split(
     """The launches of a kernel whose reductions `count` programs share.
 
     chosen: how the first of them runs; the model's choice if None.
+
+    Raises:
+        AssertionError: a level of reductions has none, which is a defect of the kernel's
+            description.
     """
     kept = [d for d in range(len(k.sizes)) if d not in k.reduced]
     shape = tuple(k.sizes[d] for d in kept)

@@ -202,7 +202,11 @@ def native_batch_norm_backward(
     running_var: Value | None, save_mean: Value | None, save_rstd: Value | None, train: bool,
     eps: float, output_mask: Any,
 ) -> Any:  # fmt: skip
-    """Gradients of x, weight and bias, as far as output_mask wants them."""
+    """Gradients of x, weight and bias, as far as output_mask wants them.
+
+    Raises:
+        Unsupported: a batch without elements.
+    """
     v, d = x.compute(), dy.compute()
     dims = [i for i in range(x.rank) if i != 1]
     count = math.prod(x.shape[i] for i in dims)
