@@ -185,9 +185,9 @@ def _rewrite(
     for k, v in enumerate(body.returned):
         if v in new:
             body.terminator.operands[k] = new[v]
-    for members in reversed(list(regions.values())):
-        for i in reversed(members):
-            body.ops[i].op.erase()
+    # users first, of other regions too: an op that is used may not be erased
+    for i in sorted((i for members in regions.values() for i in members), reverse=True):
+        body.ops[i].op.erase()
     for o in body.ops:
         if o.name == "constant" and all(next(iter(r.uses), None) is None for r in o.op.results):
             o.op.erase()
