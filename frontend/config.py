@@ -362,12 +362,23 @@ class GraphConfig(OneFlowSwitches):
         self._engine("enable_onnxruntime", value, "onnxruntime")
 
     def enable_openvino(self, value: bool = True) -> None:
-        """Not there: raises NotImplementedError. `gflow.save(graph, path, format="onnx")` writes what it reads."""
-        _elsewhere("enable_openvino", value, "OpenVINO", "openvino")
+        """Whether OpenVINO runs what ONNX has a form for, in float32 (docs/engines.md); meant for inference. Needs
+        `pip install 'gflow-compiler[openvino]'`."""
+        self._engine("enable_openvino", value, "openvino")
 
     def enable_tensorrt(self, value: bool = True) -> None:
-        """Not there: raises NotImplementedError. `gflow.save(graph, path, format="onnx")` writes what it reads."""
-        _elsewhere("enable_tensorrt", value, "TensorRT", "tensorrt")
+        """Not there: a GraphError with the install command where TensorRT is missing, else NotImplementedError.
+        `gflow.save(graph, path, format="onnx")` writes what it reads."""
+        if not flag("enable_tensorrt", value):
+            return
+        try:
+            require("tensorrt")
+        except EngineUnavailable as error:
+            raise GraphError(f"{here()}: enable_tensorrt(): {error}") from None
+        raise NotImplementedError(
+            f"{here()}: enable_tensorrt(): TensorRT does not run graphs' steps yet; leave the call out, and give its "
+            "own tools what gflow.save(graph, path, format='onnx') writes."
+        )
 
     def __getattr__(self, name: str) -> Any:
         # only names that are not there arrive here
@@ -406,12 +417,3 @@ def _budget(given: object) -> tuple[int, float]:
         f"{here()}: set_memory_budget() takes bytes (2_000_000_000, '2GB', '512MiB') or a fraction "
         f"in (0, 1] (0.5); got {given!r}"
     )
-
-
-def _elsewhere(name: str, value: object, what: str, extra: str) -> None:
-    """A switch for another compiler."""
-    if flag(name, value):
-        raise NotImplementedError(
-            f"{here()}: {name}(): {what} ({extra}) does not run graphs' steps yet; leave the call out, and "
-            "give its own tools what gflow.save(graph, path, format='onnx') writes."
-        )

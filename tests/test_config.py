@@ -50,8 +50,8 @@ ACTS_ELSEWHERE = {
     "set_outputs_buffer_size": "test_outputs_buffer_size",
     "enable_autotune": "tests/test_cuda_tuning.py",
     "enable_xla_jit": "test_engine_needs_its_package",
-    "enable_tensorrt": "test_other_compilers",
-    "enable_openvino": "test_other_compilers",
+    "enable_tensorrt": "test_engine_needs_its_package",
+    "enable_openvino": "test_engine_needs_its_package",
     "enable_onnxruntime": "test_engine_needs_its_package",
 }
 #: warn in one process, and raise in several: tests/test_oneflow_surface.py
@@ -145,14 +145,6 @@ def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     assert config.switches()["zero"] is None
 
 
-@pytest.mark.parametrize("name", ["tensorrt", "openvino"])
-def test_other_compilers(name: str) -> None:
-    config = GraphConfig()
-    with pytest.raises(NotImplementedError, match=rf"\({name}\) does not run graphs' steps yet"):
-        getattr(config, f"enable_{name}")()
-    getattr(config, f"enable_{name}")(False)
-
-
 def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     config = GraphConfig()
     monkeypatch.setattr(packages, "available", lambda engine: False)
@@ -160,6 +152,10 @@ def test_engine_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
         config.enable_xla_jit()
     with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[onnx\]'"):
         config.enable_onnxruntime()
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[openvino\]'"):
+        config.enable_openvino()
+    with pytest.raises(gflow.GraphError, match=r"pip install 'gflow-compiler\[tensorrt\]'"):
+        config.enable_tensorrt()
     monkeypatch.setattr(packages, "available", lambda engine: True)
     config.enable_xla_jit()
     assert config.switches() == {"engine": "xla"}

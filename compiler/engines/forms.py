@@ -5,24 +5,28 @@ from __future__ import annotations
 from gflow.dialects.mlir import ir
 
 from .form import Form
+from .onnx.openvino import FORM as OPENVINO
 from .onnx.rows import FORM as ONNX
 from .stablehlo.rows import FORM as STABLEHLO
 
 FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 
 #: the form that an engine reads
-READS = {"xla": "stablehlo", "onnxruntime": "onnx"}
+READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
+
+#: engines that have less than the form that they read
+_NARROWER = {"openvino": OPENVINO}
 
 
 def form_of(engine: str) -> Form:
-    """The form of an engine.
+    """What an engine has of its form.
 
     Raises:
         ValueError: there is no such engine.
     """
     if engine not in READS:
         raise ValueError(f"no engine named {engine!r} (known: {', '.join(READS)})")
-    return FORMS[READS[engine]]
+    return _NARROWER.get(engine) or FORMS[READS[engine]]
 
 
 def region_code(engine: str, op: ir.Operation) -> bytes:
@@ -35,7 +39,7 @@ def region_code(engine: str, op: ir.Operation) -> bytes:
         # start-up: one writer is loaded
         from .onnx.write import write_region as write_onnx
 
-        return write_onnx(op)
+        return write_onnx(op, bytes_for_bools=engine == "openvino")
     # start-up: one writer is loaded
     from .stablehlo.write import portable, write_region
 

@@ -44,4 +44,9 @@ def _kind(engine: str) -> type[EngineCode]:
         from .onnx_runtime import OnnxRuntimeCode
 
         return OnnxRuntimeCode
+    if engine == "openvino":
+        # start-up: loaded when a program needs it
+        from .openvino import OpenVinoCode
+
+        return OpenVinoCode
     raise ValueError(f"no engine named {engine!r}")

@@ -63,6 +63,8 @@ def attention(terms: list[Term], attrs: Attrs) -> list[Term]:
     scores = _scores(_heads(q, heads), _heads(k, heads), bias, attrs)
     most = scores.reduce("max", 3)
     none = most.is_("eq", -math.inf)
+    if bias is not None:  # a row may see nothing; engines' maxima of -inf are not -inf everywhere
+        none = make("not", scores.is_("ne", -math.inf).reduce("any", 3))
     most = none.where(0.0, most)
     weights = make("exp", scores - most.spread(scores.shape, (0, 1, 2)))
     total = weights.reduce("sum", 3)

@@ -51,8 +51,10 @@ def write_function(
         return Written(_written(block, names, results, values or {}), dropped)
 
 
-def write_region(op: ir.Operation) -> bytes:
+def write_region(op: ir.Operation, bytes_for_bools: bool = False) -> bytes:
     """The region of an op as a file; the op stays as it is.
+
+    bytes_for_bools: what goes in and out as bools is bytes in the file.
 
     Raises:
         EngineError: as `write_function`.
@@ -60,7 +62,7 @@ def write_region(op: ir.Operation) -> bytes:
     with expanded(op, FORM) as (block, _):
         names = [f"in{n}" for n in range(len(op.operands))]
         results = [f"out{n}" for n in range(len(op.results))]
-        return _written(block, names, results, {}).SerializeToString()
+        return _written(block, names, results, {}, bytes_for_bools).SerializeToString()
 
 
 def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
@@ -77,8 +79,15 @@ def _names(function: func.FuncOp, attribute: str, count: int) -> list[str]:
 
 
 def _written(
-    block: ir.Block, names: Sequence[str], results: Sequence[str], values: Mapping[str, np.ndarray]
+    block: ir.Block,
+    names: Sequence[str],
+    results: Sequence[str],
+    values: Mapping[str, np.ndarray],
+    bytes_for_bools: bool = False,
 ) -> Any:
+    def passed(ty: TensorType) -> TensorType:
+        return TensorType(ty.shape, "ui8") if bytes_for_bools and ty.dtype == "i1" else ty
+
     w = Writer()
     known: dict[ir.Value, str] = {}
     inputs = []
@@ -87,7 +96,10 @@ def _written(
             known[argument] = w.constant(values[name], name)
         else:
             known[argument] = w.name(name)
-            inputs.append(_value(w, known[argument], type_of(argument)))
+            ty = type_of(argument)
+            inputs.append(_value(w, known[argument], passed(ty)))
+            if passed(ty) != ty:
+                known[argument] = w.cast(known[argument], ty.dtype)
     *body, end = [o.operation for o in block.operations]
     for op in body:
         w.scope = source_of(op).module
@@ -97,8 +109,10 @@ def _written(
     outputs = []
     for v, wanted in zip(end.operands, results):
         name = w.name(wanted)
-        w.nodes.append(w.helper.make_node("Identity", [known[v]], [name], name=name))
-        outputs.append(_value(w, name, type_of(v)))
+        ty = type_of(v)
+        made = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
+        w.nodes.append(w.helper.make_node("Identity", [made], [name], name=name))
+        outputs.append(_value(w, name, passed(ty)))
     if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
     graph = w.helper.make_graph(w.nodes, "main", inputs, outputs, w.initializers)

@@ -1,0 +1,98 @@
+"""OpenVINO on the CPU: models in ONNX, on tensors in the program's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from .base import Copies, EngineCode, delivered, dense, separate
+from .packages import require
+
+
+@cache
+def _core() -> Any:
+    """OpenVINO's registry of devices: one of a process."""
+    require("openvino")
+    # start-up: loaded when a program of its is
+    import openvino
+
+    return openvino.Core()
+
+
+class OpenVinoCode(EngineCode):
+    """An ONNX model compiled by OpenVINO, in float32 (it would take bf16 where the processor has it)."""
+
+    def __init__(self, compiled: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        # start-up: loaded when a program of its is
+        import openvino
+
+        self._tensor = openvino.Tensor
+        self._request = compiled.create_infer_request()
+        # an input that nothing needs is not there any more
+        left = {name: n for n, port in enumerate(compiled.inputs) for name in port.names}
+        self._inputs = [left.get(name) for name in names]
+        self._given = [port.get_element_type() for port in compiled.inputs]
+        self._kinds = [(port.get_element_type(), port.get_shape()) for port in compiled.outputs]
+
+    @classmethod
+    def compile(cls, code: bytes) -> OpenVinoCode:
+        """
+        code: an ONNX model.
+
+        Raises:
+            EngineUnavailable: openvino is not installed.
+            RuntimeError: OpenVINO refuses the model.
+        """
+        core = _core()
+        settings = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        # start-up: loaded when a program of its is
+        import onnx
+
+        names = [entry.name for entry in onnx.load_from_string(code).graph.input]
+        return cls(core.compile_model(core.read_model(code), "CPU", settings), names)
+
+    @classmethod
+    def load(cls, blob: bytes) -> OpenVinoCode:
+        return cls.compile(blob)
+
+    def run(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None] = lambda: None,
+    ) -> list[torch.Tensor]:
+        copies = Copies()
+        given = [dense(x, copies) for x in operands]
+        for n, x in zip(self._inputs, given, strict=True):
+            if n is not None:
+                self._request.set_input_tensor(n, self._shared(x, self._given[n]))
+        places = [separate(place, given) for place in results]
+        made = []
+        for n, place in enumerate(places):
+            kind, shape = self._kinds[n]
+            own = self._tensor(kind, shape) if place is None else self._shared(place, kind)
+            made.append(own)
+            self._request.set_output_tensor(n, own)
+        on_write()
+        self._request.infer()
+        found = []
+        for own, place, wanted in zip(made, places, results):
+            if place is None:
+                place = delivered(torch.from_numpy(own.data), wanted, copies)
+            found.append(place)
+        self.copies = copies
+        return found
+
+    def _shared(self, x: torch.Tensor, kind: Any) -> Any:
+        """The tensor's memory as OpenVINO's. Regions have bytes for bools: a bool may become a float32 in OpenVINO."""
+        if x.dtype == torch.bool and kind.get_type_name() == "u8":
+            x = x.view(torch.uint8)
+        return self._tensor(x.numpy(), shared_memory=True)
