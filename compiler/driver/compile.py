@@ -122,7 +122,8 @@ def compile_module(
     if options.passes.engine:
         raise CompileError(
             f"the module has a size, {symbol} (gflow.dynamic_dim); {options.passes.engine} compiles "
-            "programs of static sizes so far"
+            "programs of static sizes alone: leave dynamic_dim() out, and each size gets a program of its own, or "
+            "switch the engine off"
         )
     program = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)

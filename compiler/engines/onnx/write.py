@@ -110,8 +110,8 @@ def _written(
     for v, wanted in zip(end.operands, results):
         name = w.name(wanted)
         ty = type_of(v)
-        made = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
-        w.nodes.append(w.helper.make_node("Identity", [made], [name], name=name))
+        given = known[v] if passed(ty) == ty else w.cast(known[v], passed(ty).dtype)
+        w.nodes.append(w.helper.make_node("Identity", [given], [name], name=name))
         outputs.append(_value(w, name, passed(ty)))
     if sum(len(t.raw_data) for t in w.initializers) > _MOST_BYTES:
         raise EngineError("the constants and weights have more bytes than a file of ONNX can hold")
