@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from gflow.errors import GraphTraceError
+
 torch.manual_seed(0)
 
 
@@ -265,3 +267,19 @@ def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:
     compiled: Any = torch.compile(third, backend="gflow")
     for x in (memory[:6], memory[5:11], memory[2:8]):
         torch.testing.assert_close(compiled(x), third(x))
+
+
+def test_an_update_of_overlapping_elements_is_refused_for_every_size() -> None:
+    """Also where a size that varies makes them overlap."""
+
+    def update(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(update, backend="gflow", dynamic=True)
+    apart = torch.zeros(400).as_strided((8, 8), (16, 2))
+    torch.testing.assert_close(compiled(apart), torch.ones(8, 8))
+    overlapping = torch.zeros(400).as_strided((12, 12), (16, 2))
+    with pytest.raises(GraphTraceError, match="one in memory"):
+        compiled(overlapping)
+    assert not overlapping.any()

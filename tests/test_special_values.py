@@ -327,3 +327,19 @@ def test_normalization_of_large_numbers(size: float) -> None:
     both = (flow.compile(lambda v: [v.std(2), v.var(2)])(x), [x.std(2), x.var(2)])
     for got, want in zip(*both):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "name", ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"]
+)
+def test_the_gradient_of_a_mean_loss_of_nothing(name: str) -> None:
+    x, target = torch.zeros(3, 0, requires_grad=True), torch.zeros(3, 0)
+
+    class Gradient(flow.nn.Graph):
+        def build(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+            loss = getattr(F, name)(x, target)
+            return loss, *torch.autograd.grad(loss, x)
+
+    loss, gradient = Gradient()(x, target)
+    assert loss.isnan()
+    assert gradient.shape == x.shape

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.types import share_memory
+from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
 from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
@@ -77,6 +79,11 @@ class FxProgram:
         for at, index, shape, strides in call.places:
             tensor = given[at]
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
+                if index in self.mutated and share_memory(shape, tensor.stride()):
+                    raise GraphTraceError(  # of sizes that were not there when the graph was made
+                        f"an argument is changed in place, and some of its elements are one in memory (shape "
+                        f"{[*shape]}, strides {[*tensor.stride()]}). Pass a copy (.clone())"
+                    )
                 tensor = _laid_out(tensor, shape, strides)
                 copied.append((index, given[at]))
             elif tensor.is_neg():  # its memory holds the elements with the other sign

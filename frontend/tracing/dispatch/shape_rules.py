@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._prims_common import compute_elementwise_output_strides
 
+from gflow.dialects.types import row_major_strides
+
 aten = torch.ops.aten
 Tensor = torch.Tensor
 Metadata = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
@@ -93,6 +95,15 @@ def _group_norm_backward(
     return [f if wanted else None for f, wanted in zip(found, args[9])]
 
 
+def _loss_backward(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """Of no elements, by whose number PyTorch's shape rules divide."""
+    x, target = args[1], args[2]
+    if kwargs or x.numel() or target.numel() or x.dtype != args[0].dtype or x.dtype != target.dtype:
+        return None
+    shape = torch.broadcast_shapes(x.shape, target.shape)
+    return [(shape, row_major_strides(shape), x.dtype, x.device)]
+
+
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
     """A bool to the power of a bool: PyTorch's kernels give a bool, and its shape rule int64."""
     if len(args) != 2 or kwargs:
@@ -114,10 +125,16 @@ _ELEMENTWISE = (
     aten.log.default, aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar,
 )  # fmt: skip
 
+_LOSSES = (
+    aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default,
+    aten.binary_cross_entropy_backward.default,
+)  # fmt: skip
+
 RULES: dict[Any, tuple[type | None, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE, (None, _elementwise)),
     aten.pow.Tensor_Scalar: (None, _power),
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
+    **dict.fromkeys(_LOSSES, (None, _loss_backward)),
 }
