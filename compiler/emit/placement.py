@@ -26,6 +26,7 @@ from gflow.dialects.program import (
 )
 
 from ..ir.errors import CompileError
+from ..ir.modules import text_of
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, argument_strides, layouts
 from ..memory.places import results_of
@@ -131,7 +132,7 @@ def arguments(b: Placement) -> list[Argument]:
     given: list[Any] = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
     for i, (v, strides) in enumerate(zip(b.body.arguments, b.argument_strides)):
         attrs = given[i] if i < len(given) else {}
-        role, name = _text(attrs, "gflow.role", "input"), _text(attrs, "gflow.name", f"arg{i}")
+        role, name = text_of(attrs, "gflow.role", "input"), text_of(attrs, "gflow.name", f"arg{i}")
         pieces, part = _pieces(function, attrs), PARTS in attrs
         found.append(Argument(role, name, b.body.types[v], strides, pieces, part))
     return found
@@ -160,9 +161,5 @@ def results(b: Placement) -> list[Result]:
     given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []
     for i, (v, alias) in enumerate(zip(b.body.returned, aliases(function, b.body))):
         attrs = ir.DictAttr(given[i]) if i < len(given) else {}
-        found.append(Result(_text(attrs, "gflow.name", f"result{i}"), b.body.types[v], alias))
+        found.append(Result(text_of(attrs, "gflow.name", f"result{i}"), b.body.types[v], alias))
     return found
-
-
-def _text(attrs: Any, key: str, default: str) -> str:
-    return ir.StringAttr(attrs[key]).value if key in attrs else default

@@ -21,6 +21,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Program, Size
 
 from .errors import CompileError
+from .modules import text_of
 
 ROLE = "size"
 
@@ -50,7 +51,7 @@ def symbol_of(root: ir.Operation) -> Symbol | None:
             if "gflow.stand_in" in attrs:
                 for message, _ in marks.problems(function):
                     raise SizeError(message)
-                name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else "n"
+                name = text_of(attrs, "gflow.name", "n")
                 least, most, stand_in = (
                     ir.IntegerAttr(attrs[f"gflow.{key}"]).value
                     for key in ("min", "max", "stand_in")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from gflow.dialects.mlir import func, ir, stablehlo
 
+from ...ir.modules import text_of
 from ..expand import expanded
 from ..form import EngineError, call_of
 from .rows import FORM
@@ -69,7 +70,7 @@ def _names(function: func.FuncOp) -> list[str]:
     found = []
     for given in ir.ArrayAttr(function.attributes["arg_attrs"]):
         attrs = ir.DictAttr(given)
-        found.append(ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else "")
+        found.append(text_of(attrs, "gflow.name", ""))
     return found
 
 

@@ -44,6 +44,7 @@ from gflow.compiler.ir.collectives import (
 )
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.locations import source_of
+from gflow.compiler.ir.modules import text_of
 from gflow.compiler.ir.ssa import Body, aliases, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir
@@ -116,7 +117,7 @@ def _read(function: func.FuncOp, body: Body, least: int) -> Iterator[_Parameter]
         if mesh is None or told is None or n in updated:
             continue
         axes = tuple(from_mlir(Attr("str[]"), attrs[told]))
-        name = ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else f"%arg{n}"
+        name = text_of(attrs, "gflow.name", f"%arg{n}")
         if body.types[body.arguments[n]].numel >= least:
             yield _Parameter(n, name, {"axes": axes, "ranks": mesh.size(axes)})
 

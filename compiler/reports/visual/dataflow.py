@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from gflow.compiler.ir.locations import Source, source_of
+from gflow.compiler.ir.modules import text_of
 from gflow.compiler.ir.ssa import Body, read_body
 from gflow.compiler.memory.planned import label
 from gflow.dialects.mlir import func, ir
@@ -81,8 +81,8 @@ def _arguments(function: func.FuncOp, body: Body) -> tuple[list[str], list[str]]
     names, roles = [], []
     for i in range(len(body.arguments)):
         attrs = given[i] if i < len(given) else {}
-        names.append(_text(attrs, "gflow.name", f"%arg{i}"))
-        roles.append(_text(attrs, "gflow.role", "input"))
+        names.append(text_of(attrs, "gflow.name", f"%arg{i}"))
+        roles.append(text_of(attrs, "gflow.role", "input"))
     return names, roles
 
 
@@ -90,10 +90,6 @@ def _results(function: func.FuncOp, count: int) -> list[str]:
     stated = "res_attrs" in function.attributes
     given = list(ir.ArrayAttr(function.attributes["res_attrs"])) if stated else []
     return [
-        _text(ir.DictAttr(given[i]) if i < len(given) else {}, "gflow.name", f"result {i}")
+        text_of(ir.DictAttr(given[i]) if i < len(given) else {}, "gflow.name", f"result {i}")
         for i in range(count)
     ]
-
-
-def _text(attrs: Any, key: str, default: str) -> str:
-    return ir.StringAttr(attrs[key]).value if key in attrs else default
