@@ -81,7 +81,7 @@ class _Grower:
         return b("minimum", b("maximum", v, full(-3, v)), full(3, v))
 
 
-def _case(seed: int) -> Case:
+def random_case(seed: int) -> Case:
     grower = _Grower(seed, SPACES[seed % len(SPACES)])
     # floor and sign jump: their operands must not hang on the last bit, so they are compared loosely
     name = f"seed {seed} {grower.space} over {grower.reduced}"
@@ -90,7 +90,7 @@ def _case(seed: int) -> Case:
 
 @pytest.mark.parametrize("first", range(0, 96, 24))
 def test_random_regions(first: int) -> None:
-    run_cases([_case(seed) for seed in range(first, first + 24)], threads=(1, 2))
+    run_cases([random_case(seed) for seed in range(first, first + 24)], threads=(1, 2))
 
 
 def test_scalar_types() -> None:
