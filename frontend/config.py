@@ -142,6 +142,21 @@ class GraphConfig(OneFlowSwitches):
             raise GraphError(f"{here()}: set_cache_size() takes a number from 1 on; got {size!r}")
         self._resize(size, flag("set_cache_size", strict))
 
+    def enable_dynamic_shapes(self, mode: bool = True) -> None:
+        """Whether a dimension of the inputs becomes dynamic by itself when a second size of it comes: one program
+        then serves a range of sizes. Without this there is one program for each size. Dimensions marked with
+        `gflow.dynamic_dim` vary in either case.
+
+        Raises:
+            GraphError: `mode` is no bool.
+        """
+        self._update(self._own, {"dynamic_shapes": flag("enable_dynamic_shapes", mode)})
+
+    @property
+    def dynamic_shapes(self) -> bool:
+        """What `enable_dynamic_shapes` was told; False without it."""
+        return bool(self._own.get("dynamic_shapes", False))
+
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import torch
 
 from .amp import StaticGradScaler
+from .call.automatic import AutomaticSizes, can_vary, dims_of
 from .call.call_record import record_call
+from .call.compilations import Compilation, Compilations
 from .call.dynamic_dim import DynamicCalls
 from .call.expected import describe_call, difference, full_message
 from .call.first_step import FirstStep, Setup
@@ -82,6 +86,8 @@ class _State:
     debug: DebugSettings | None = None
     parameters: Parameters | None = None
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
+    sizes: AutomaticSizes = field(default_factory=AutomaticSizes)
+    compilations: Compilations = field(default_factory=Compilations)
     call: Call = field(init=False)
     shareable: bool = True
     saves_runtime: bool = False
@@ -413,8 +419,43 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         plan = self._state.plans.find(key)
         if plan is not None:
             return call, plan, None
+        varies = self._may_vary(call)
+        if varies:
+            for served, own in self._state.sizes.served(call, key):
+                if (plan := self._state.plans.find(own)) is not None:
+                    return served, plan, None
         with one_at_a_time, collector_paused():
-            return call, *self._new_program(key, call)
+            return self._programs(call, key, varies)
+
+    def _may_vary(self, call: BoundCall) -> bool:
+        config = self.config
+        steps = config.gradient_accumulation_steps if self._state.optimizers else 1
+        return config.dynamic_shapes and can_vary(call, steps, config._check is not None)
+
+    def _programs(
+        self, call: BoundCall, key: Any, varies: bool
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A new program: for a range of sizes where a second one has come and a range can be had, else for the sizes
+        of the call."""
+        start = time.perf_counter()
+        state = self._state
+        proposed = state.sizes.proposed(call, key) if varies and not state.plans.is_full else None
+        if proposed is not None:
+            wide, own = proposed
+            assert wide.dynamic is not None
+            try:
+                found = self._new_program(own, wide, start)
+            except Exception as error:
+                # whatever it is: for one size it is either done or said by the trace that follows
+                state.call.settle(error)
+                state.sizes.refuse(call, key, state.name, error)
+            else:
+                state.sizes.took(call, key, state.name, wide.dynamic)
+                return wide, *found
+        found = self._new_program(key, call, start)
+        if varies:
+            state.sizes.saw(call, key)
+        return call, *found
 
     def _nested(self) -> GraphError:
         return GraphError(
@@ -453,8 +494,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 state.plans.clear()
                 state.table, state.marks = collect_modules(self._roots()), None
 
-    def _new_program(self, key: Any, call: BoundCall) -> tuple[Plan | None, FirstStep | None]:
-        """See `_program`."""
+    def _new_program(
+        self, key: Any, call: BoundCall, start: float
+    ) -> tuple[Plan | None, FirstStep | None]:
+        """See `_program`. start: when its making began, as `time.perf_counter` has it."""
         state, roots = self._checked(), self._roots()
         table = state.table
         if table is None or table.roots != roots:  # a list of modules may have grown
@@ -465,8 +508,14 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         if state.plans.is_full:
             raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
         self._say_why(key)
+        static = state.sizes.why_static(call, key)
+        why = state.compilations.reason(
+            given, key[1:], table, state.plans.of(key), state.plans.cleared
+        )
         state.call.prepare(Setup(state.optimizers, state.scaler))
-        reading = Reading(self, state.name, call.build, roots, table)
+        # sizes that vary must not stay in Python's state
+        attempt = call.dynamic is not None and call.dynamic.automatic
+        reading = Reading(self, state.name, call.build, roots, table, attempt)
         kept = keeps(self.config.kept_gradients, roots, here())
         request = TraceRequest(
             state.name,
@@ -509,7 +558,19 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         plan.record = record_call(call, table.modes())
         state.call.drop = partial(state.plans.discard, plan)
         state.plans.add(key, plan)
+        self._remember(call, given, key[1:], why + static, start)
         return plan, traced.first
+
+    def _remember(
+        self, call: BoundCall, given: dict[str, str], modes: Any, why: str, start: float
+    ) -> None:
+        """Note a compilation for `explain_recompiles()`."""
+        state = self._state
+        sizes = "" if call.dynamic is None else dims_of(call.dynamic, call.names)
+        if call.dynamic is not None:
+            sizes += f" in {call.dynamic.sizes}"
+        made = Compilation(state.name, datetime.now(), time.perf_counter() - start, why, sizes)
+        state.compilations.add(made, given, modes, state.plans.cleared)
 
     def _say_why(self, key: Any) -> None:
         """Once a signature has several programs for the sake of Python state, tell which changes."""

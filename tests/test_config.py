@@ -48,6 +48,7 @@ ACTS_ELSEWHERE = {
     "check_against_eager": "tests/test_against_eager.py",
     "set_pipeline_schedule": "tests/test_pipeline.py",
     "set_outputs_buffer_size": "test_outputs_buffer_size",
+    "enable_dynamic_shapes": "tests/test_automatic_sizes.py",
     "enable_autotune": "tests/test_cuda_tuning.py",
     "enable_xla_jit": "test_engine_needs_its_package",
     "enable_tensorrt": "test_engine_needs_its_package",

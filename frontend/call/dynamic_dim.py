@@ -89,7 +89,7 @@ class DynamicCalls:
             if marked is None and not _alike(dynamic, leaves):
                 continue
             _check(dynamic, call)
-            call.dynamic, call.key = dynamic, _key(dynamic, leaves, call.key)
+            call.dynamic, call.key = dynamic, key_without_sizes(dynamic, leaves, call.key)
             return
 
 
@@ -141,7 +141,9 @@ def _alike(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
     )
 
 
-def _key(dynamic: Dynamic, leaves: Sequence[Any], key: tuple[Any, ...]) -> tuple[Any, ...]:
+def key_without_sizes(
+    dynamic: Dynamic, leaves: Sequence[Any], key: tuple[Any, ...]
+) -> tuple[Any, ...]:
     """The key of a call, without the size that varies."""
     parts = list(key)
     at = 0

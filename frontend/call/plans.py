@@ -29,6 +29,7 @@ class PlanCache:
         self._plans: OrderedDict[Any, list[Plan]] = OrderedDict()
         self._made: dict[Any, int] = {}
         self._uses = 0
+        self.cleared = 0
 
     def find(self, key: Any) -> Plan | None:
         """The plan for a signature, for the Python state and the hyperparameters as they are now."""
@@ -92,6 +93,7 @@ class PlanCache:
 
     def clear(self) -> None:
         """Drop all plans."""
+        self.cleared += bool(self._plans)
         plans = list(self)
         self._plans.clear()
         self._made.clear()

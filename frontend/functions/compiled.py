@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from gflow.call.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
 from gflow.errors import GraphError, GraphInputError
@@ -48,8 +49,11 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
     Args:
         target: a module or function; without it, a decorator.
         fullgraph: whether what no program can hold is an error that names the line, and not a split.
-        options: fields of `gflow.compiler.CompileOptions`, such as `threads`; and `cache_size`, how many
-            programs to keep (16).
+        options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, how many
+            programs to keep (16); and `dynamic`: with True, a size of a call that needs no gradients becomes
+            dynamic when a second one comes, as `config.enable_dynamic_shapes()` of a graph has it.
+
+    `explain_recompiles()` of what comes back tells each compilation's reason, as `nn.Graph.explain_recompiles` does.
 
     Raises:
         GraphError: `target` cannot be called, or an option is unknown.
@@ -67,6 +71,7 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
     if isinstance(target, torch.nn.Module):
         return _compiled_module(target, run, {"fullgraph": fullgraph, **options})
     function = functools.wraps(target)(lambda *args, **kwargs: run(args, kwargs))
+    function.explain_recompiles = run.explain_recompiles  # type: ignore[attr-defined]
     return function
 
 
@@ -90,6 +95,8 @@ class _Program(Graph):
         size = options.pop("cache_size", None)
         if size is not None:
             self.config.set_cache_size(size)
+        if "dynamic" in options:
+            self.config.enable_dynamic_shapes(options.pop("dynamic"))
         try:
             self.config.compile_options = CompileOptions(**options)
         except TypeError as error:
@@ -138,6 +145,12 @@ class _Runner:
                 raise
             problem = Undivided("an argument that is updated in place")
         return self._divided(args, kwargs, gradients, problem)
+
+    def explain_recompiles(self) -> Recompiles:
+        """Of both kinds of calls, in the order in which they were compiled."""
+        graphs = [self.program] if self._pairs is None else [self.program, self._pairs]
+        found = [made for graph in graphs for made in graph.explain_recompiles()]
+        return Recompiles(sorted(found, key=lambda made: made.when))
 
     def _bound(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -241,6 +254,11 @@ class CompiledModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._runner(args, kwargs)
+
+    def explain_recompiles(self) -> Recompiles:
+        """Each compilation so far: when, seconds, and what no earlier program served. What went through TorchDynamo
+        (a call that was split) is not among them; `TORCH_LOGS=recompiles` tells of that."""
+        return self._runner.explain_recompiles()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return compile(copy.deepcopy(self._original, memo), **self._options)

@@ -3,6 +3,7 @@ backward, both from one trace."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from gflow.call.expected import describe_call
 from gflow.call.plan import Plan
 from gflow.call.plans import use_arena
 from gflow.call.signature import check_tensors
@@ -101,9 +103,15 @@ class Differentiable(Graph):
         state = self._state
         plan = state.plans.find(key)
         if plan is None:
+            start, given = time.perf_counter(), describe_call(call)
+            assert state.table is not None
             with one_at_a_time:
+                why = state.compilations.reason(
+                    given, key[1:], state.table, state.plans.of(key), state.plans.cleared
+                )
                 plan = self._pair(state, call)
             state.plans.add(key, plan)
+            self._remember(call, given, key[1:], why, start)
         assert isinstance(plan, Pair)
         spec, plain, tensors, needs, *_ = plan.structure
         takers = self._takers(call.leaves)

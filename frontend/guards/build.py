@@ -40,12 +40,14 @@ class Reading:
         build: Callable[..., Any],
         modules: Mapping[str, torch.nn.Module],
         table: ModuleTable,
+        attempt: bool = False,
     ) -> None:
+        """attempt: the trace is one that may be given up for another, which is to find what this one found."""
         self.graph, self.name, self.build, self.table = graph, name, build, table
         self.roots = list(roots_of(build, graph, modules))
         self.frames = FrameRecorder(OUTSIDE)
         self.before = Reads().walk(self.roots)
-        self.live = bool(graph.__dict__.get("keeps_python_state"))
+        self.live = attempt or bool(graph.__dict__.get("keeps_python_state"))
         holders = {
             id(r.holder): (r.path, r.holder) for r in self.before.found if r.kind in _HOLDERS
         }

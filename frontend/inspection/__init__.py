@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gflow.call.compilations import Recompiles
 from gflow.dialects.assembly import to_assembly
 from gflow.errors import GraphError
 from gflow.report.printing import graph_text
@@ -172,6 +173,13 @@ class Inspection:
 
         plan = self._latest("explain")
         return explain(plan, self.config.switches())  # type: ignore[attr-defined]
+
+    def explain_recompiles(self) -> Recompiles:
+        """Each compilation so far (the last 256), in their order: when, how long it took in seconds, and what no
+        earlier program served: an argument, a size, a mode, a Python value, from what to what. `print` it, or read the
+        fields of its items (`gflow.call.compilations.Compilation`)."""
+        state: Any = self._checked()  # type: ignore[attr-defined]
+        return Recompiles(made for made, *_ in state.compilations.found)
 
     @property
     def timings(self) -> dict[str, float]:

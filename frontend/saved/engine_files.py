@@ -26,7 +26,7 @@ from gflow.errors import GraphError
 from gflow.lowering import lower
 from gflow.runtime.stored.atomic import new_file
 
-from .export import plans_of
+from .export import plans_of, with_fixed_sizes
 
 
 def export_for_engines(graph: Any, path: Path, form: str) -> None:
@@ -41,7 +41,7 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
             f"gflow.save() takes format={' or '.join(map(repr, WRITERS))}; got {form!r}"
         )
     state = graph._checked()
-    plans = plans_of(state)
+    plans = with_fixed_sizes(plans_of(state), state.name)
     if not plans:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "

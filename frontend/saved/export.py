@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -32,6 +33,9 @@ from .state_dict import state_dict
 _DISTRIBUTIONS = {"gflow": "gflow-compiler", "torch": "torch", "triton": "triton"}
 
 
+_log = logging.getLogger("gflow")
+
+
 def export(graph: Any, path: Path, target: str | None, key: bytes | None = None) -> None:
     """Write the artifact, signed if there is a key.
 
@@ -44,7 +48,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
 
     wanted = None if target is None else str(parse_target(target))
     state = graph._checked()
-    plans = plans_of(state)
+    plans = with_fixed_sizes(plans_of(state), state.name)
     if not plans:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
@@ -128,6 +132,31 @@ def plans_of(state: Any) -> list[Plan]:
         ready.remove(state.latest)
         ready.insert(0, state.latest)
     return ready
+
+
+def with_fixed_sizes(plans: list[Plan], name: str) -> list[Plan]:
+    """The plans without those whose sizes became dynamic by themselves; says so where there are some.
+
+    Raises:
+        GraphError: there are no others.
+    """
+    fixed = [p for p in plans if p.dynamic is None or not p.dynamic.automatic]
+    if len(fixed) < len(plans):
+        way = (
+            "an artifact holds programs of fixed sizes: call config.enable_dynamic_shapes(False), then the graph once "
+            "with each size that is to be saved"
+        )
+        if not fixed:
+            raise GraphError(
+                f"{name} cannot be saved: all of its programs are for ranges of sizes, and {way}"
+            )
+        _log.warning(
+            "%s is saved for %d signatures, without the programs that serve ranges of sizes, since %s.",
+            name,
+            len(fixed),
+            way,
+        )
+    return fixed
 
 
 def _version(name: str) -> str | None:

@@ -768,6 +768,11 @@ class Tracing:
                 value = self.recorder.value_of(self._current(wrapper))
                 trace.out_leaves[i] = OutputRef(len(outputs))
                 outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
+            elif self.request.call.dynamic is not None and _has_size(leaf):
+                raise GraphTraceError(
+                    f"{self.name}: build() returns a number that follows from a size that is dynamic: {leaf}. Return "
+                    "tensors, and read their shapes after the call."
+                )
             elif _holds_tensors(leaf):
                 code = getattr(self.build, "__code__", None)
                 where = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
@@ -859,6 +864,16 @@ def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
     while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
         leaves = tree_leaves(result)
     return tree_flatten(opened(result, _holds_tensors))
+
+
+def _has_size(leaf: Any) -> bool:
+    """Whether an output is a size that varies, follows from one, or is a shape with one."""
+    # start-up: it loads PyTorch's symbolic shapes
+    from torch.fx.experimental.sym_node import SymNode
+
+    numbers = leaf if isinstance(leaf, torch.Size) else (leaf,)
+    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(isinstance(x, kinds) and isinstance(x.node, SymNode) for x in numbers)
 
 
 def _holds_tensors(leaf: Any, depth: int = 3) -> bool:

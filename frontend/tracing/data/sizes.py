@@ -30,10 +30,12 @@ class Range:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """What varies in a call: dimensions of input leaves, by number, all with one size."""
+    """What varies in a call: dimensions of input leaves, by number, all with one size. automatic: found by comparing
+    calls, and not marked by the author."""
 
     sizes: Range
     dims: dict[int, tuple[int, ...]]
+    automatic: bool = False
 
 
 def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:

@@ -1,0 +1,215 @@
+"""Sizes that become dynamic by themselves, and what `explain_recompiles()` says."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gflow
+
+
+class Step(gflow.nn.Graph):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optimizer)
+        self.config.enable_dynamic_shapes()
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = (self.model(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+
+def graph_of(function: Any) -> Any:
+    graph = gflow.nn.Graph.trace(function)
+    graph.config.enable_dynamic_shapes()
+    return graph
+
+
+def count(graph: Any) -> int:
+    return len(graph.explain_recompiles())
+
+
+def test_training_steps_of_many_sizes_have_two_programs(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    eager = copy.deepcopy(model)
+    make = lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)  # noqa: E731
+    graph, theirs = Step(model, make(model)), make(eager)
+    with caplog.at_level(logging.INFO, logger="gflow"):
+        for n in (8, 3, 5, 40, 8, 2):
+            x, y = torch.randn(n, 4), torch.randn(n, 1)
+            want = (eager(x) - y).square().mean()
+            want.backward()
+            theirs.step()
+            theirs.zero_grad()
+            torch.testing.assert_close(graph(x, y), want.detach())
+    for a, b in zip(model.parameters(), eager.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    first, second = graph.explain_recompiles()
+    assert first.reason == "the first call"
+    assert first.sizes == ""
+    assert "[3, 4]" in second.reason
+    assert "[8, 4]" in second.reason
+    assert second.sizes == "x[0], y[0] in [2, 1024]"
+    assert second.seconds > 0
+    assert sum("are dynamic from here on" in r.message for r in caplog.records) == 1
+
+
+def test_sizes_zero_and_one_and_beyond_the_range_have_programs_of_their_own() -> None:
+    graph = graph_of(lambda x: (x.sum(0), x @ torch.ones(3, 2)))
+    for n in (4, 6, 1, 0, 1, 0, 7, 1500, 2000, 5):
+        x = torch.randn(n, 3)
+        for a, b in zip(graph(x), (x.sum(0), x @ torch.ones(3, 2))):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+    assert count(graph) == 5
+    assert graph.explain_recompiles()[-1].sizes == "args.0[0] in [2, 8192]"
+
+
+def test_a_choice_by_size_is_a_program_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    graph = graph_of(lambda x: x + 1 if x.shape[0] > 5 else x - 1)
+    for n in (8, 3, 5, 9, 3, 8):
+        assert graph(torch.zeros(n, 2)).unique().tolist() == [1.0 if n > 5 else -1.0]
+    assert count(graph) == 4
+    assert sum("for each size of its inputs" in r.message for r in caplog.records) == 1
+    assert "n > 5" in graph.explain_recompiles()[1].reason
+
+
+class Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Any = None
+        self.seen: list[Any] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.shape[0]
+        self.seen.append(x.shape)
+        return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:build")
+def test_no_symbol_stays_behind() -> None:
+    graph = graph_of(lambda x: (x * 2, x.shape[0], x.shape))
+    for n in (8, 3, 5):
+        assert graph(torch.ones(n, 2))[1:] == (n, torch.Size([n, 2]))
+
+    class Calls(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.m = Keeps()
+            self.config.enable_dynamic_shapes()
+
+        def build(self, x: Tensor) -> Tensor:
+            return self.m(x)
+
+    calls = Calls()
+    for n in (8, 3, 5):
+        calls(torch.ones(n, 2))
+        assert type(calls.m.last) is int
+        assert calls.m.last == n
+    assert [tuple(s) for s in calls.m.seen] == [(8, 2), (3, 2), (5, 2)]
+
+
+def test_sizes_that_vary_apart() -> None:
+    graph = graph_of(lambda x, y: x @ y)
+    for n, m in ((4, 5), (6, 7), (6, 9), (8, 9), (3, 9), (3, 5)):
+        x, y = torch.randn(n, 3), torch.randn(3, m)
+        torch.testing.assert_close(graph(x, y), x @ y)
+    again = graph_of(lambda x, y: torch.cat([x, y]))
+    for n, m in ((4, 4), (6, 6), (6, 9), (7, 7), (7, 3)):
+        assert again(torch.ones(n), torch.zeros(m)).sum() == n
+
+
+def test_views_and_other_strides() -> None:
+    graph = graph_of(lambda x: x.T.contiguous() * 2)
+    for n in (4, 6, 5):
+        for x in (torch.randn(n, 3), torch.randn(3, n).T, torch.randn(n, 6)[:, ::2]):
+            torch.testing.assert_close(graph(x), x.T * 2)
+
+
+def test_switched_off() -> None:
+    graph = graph_of(lambda x: x + 1)
+    graph.config.enable_dynamic_shapes(False)
+    for n in (2, 3, 4):
+        graph(torch.ones(n))
+    assert count(graph) == 3
+    fast = gflow.compile(lambda x: x + 1)
+    for n in (2, 3, 4):
+        fast(torch.ones(n))
+    assert len(fast.explain_recompiles()) == 3
+    with pytest.raises(gflow.GraphError, match="enable_dynamic_shapes"):
+        graph.config.enable_dynamic_shapes("no")
+    with pytest.raises(gflow.GraphError, match="enable_dynamic_shapes"):
+        gflow.compile(lambda x: x, dynamic="no")(torch.ones(2))
+
+
+def test_compiled_functions_and_modules() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    fast = gflow.compile(module, dynamic=True)
+    with torch.no_grad():
+        for n in (2, 3, 4, 9):
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(fast(x), module(x))
+    assert len(fast.explain_recompiles()) == 2
+    fast(torch.randn(2, 3)).sum().backward()
+    assert len(fast.explain_recompiles()) == 3
+
+
+def test_reasons() -> None:
+    class Apply(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.factor = nn.Dropout(0.5), 2.0
+
+        def build(self, x: Tensor, scale: float = 1.0) -> Tensor:
+            return self.model(x) * self.factor * scale
+
+    graph = Apply()
+    x = torch.ones(4)
+    graph(x)
+    graph.model.eval()
+    graph(x)
+    graph.factor = 3.0
+    graph(x)
+    graph(x, 0.5)
+    graph(x.double())
+    graph.config.set_cache_size(1)
+    graph(x)
+    graph.config.enable_compress_memory(False)
+    graph(x)
+    reasons = [made.reason for made in graph.explain_recompiles()]
+    expected = (
+        "the first call",
+        "from train to eval mode",
+        "graph.factor is 3.0, and was 2.0",
+        "input 'scale' is 0.5",
+        "dtype float64",
+        "was dropped",
+        "all programs were dropped",
+    )
+    assert len(reasons) == len(expected)
+    for reason, part in zip(reasons, expected):
+        assert part in reason
+    assert str(graph.explain_recompiles()).count("\n") == len(expected) - 1
+    assert str(Apply().explain_recompiles()) == "no compilations"
+
+
+def test_saving_takes_fixed_sizes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    graph = graph_of(lambda x: x + 1)
+    for n in (3, 4, 5):
+        graph(torch.ones(n))
+    gflow.save(graph, tmp_path / "saved")
+    assert "without the programs that serve ranges" in caplog.text
+    loaded = gflow.load(tmp_path / "saved")
+    assert loaded(torch.ones(3)).tolist() == [2.0] * 3
+    graph.config.set_cache_size(1)
+    graph(torch.ones(6))
+    with pytest.raises(gflow.GraphError, match="ranges of sizes"):
+        gflow.save(graph, tmp_path / "other")
