@@ -1,10 +1,13 @@
 """Steps of a decoder on ranks of this machine (Gloo): graphs beside PyTorch's DDP and FSDP2.
 
     python -m benchmarks distributed [--ranks 2] [--rounds 8] [--quick]
+    python -m benchmarks distributed --plan STAGE
 
 Each way runs in processes of its own, one after the other, several times in turn; the table has the median of the
 steps' times, the slowest rank's, the most memory that a process has held, compilation included, less what it held
-before the model was made, and what a rank sends by the program's own account.
+before the model was made, and what a rank sends by the program's own account. `--plan` simulates one step of GPT-2
+small (8 x 1,024 tokens a rank, bf16, AdamW) under a stage of ZeRO on eight H100 of a node, as `--emit=timeline` does:
+among others the share of the bytes sent that work covers.
 """
 
 from __future__ import annotations
@@ -48,11 +51,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=3, help="runs of each way, in turn")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, beside ddp and fsdp2")
     parser.add_argument("--quick", action="store_true", help="a small model and few steps")
+    parser.add_argument(
+        "--plan",
+        type=int,
+        metavar="STAGE",
+        help="simulate GPT-2 on 8 x H100, ZeRO's stage; run nothing",
+    )
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.rank:
         print(json.dumps(_rank(args, *json.loads(args.rank))), flush=True)
         os._exit(0)
+    if args.plan is not None:
+        print(planned(args.plan))
+        return 0
     chosen = dict.fromkeys(["ddp", "fsdp2", *args.ways.split(",")])
     if unknown := chosen.keys() - WAYS:
         parser.error(f"no way {sorted(unknown)[0]!r}; there are {', '.join(WAYS)}")
@@ -72,6 +84,31 @@ def main(argv: list[str]) -> int:
         took, held = f"{1000 * row['step']:.1f} ms", f"{row['memory'] / 2**20:.0f} MiB"
         print(f"{name:16}{took:>12}{step:>9.2f}{held:>12}{memory:>10.2f}{sent:>12}")
     return 0
+
+
+def planned(stage: int) -> Any:
+    """The simulated step of GPT-2 small under a stage of ZeRO on 8 x H100; nothing is sent."""
+    # only here: the ranks' processes need none of it
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from benchmarks.cuda_models import MODELS, trace_of
+    from gflow.compiler.driver.pass_manager import run_pipeline
+    from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+    from gflow.compiler.ir.modules import entry_function
+    from gflow.compiler.reports.timeline import step_on_ranks
+    from gflow.compiler.targets import DEVICES
+    from gflow.compiler.targets.links import network_of
+    from gflow.lowering import lower
+
+    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    try:
+        model = MODELS["gpt2"]
+        graph = model.graph(DistributedDataParallel(model.empty()))
+        module = lower(trace_of(graph, model.inputs()))
+    finally:
+        dist.destroy_process_group()
+    run_pipeline(module, pipeline_for("cuda:90", PipelineOptions(zero=stage)))
+    return step_on_ranks(entry_function(module), DEVICES["h100"], network_of("h100"))
 
 
 def _run(args: argparse.Namespace, name: str) -> dict[str, float]:

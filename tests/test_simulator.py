@@ -94,3 +94,12 @@ def test_ranks_in_another_order_are_a_deadlock() -> None:
 
     with pytest.raises(Deadlock, match="x waits for a, which y did not start"):
         simulate({"x": program("a", "b"), "y": program("b", "a")})
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("stage", [2, 3])
+def test_work_covers_the_collectives_of_gpt2(stage: int) -> None:
+    """On 8 x H100, of the bytes that a rank sends."""
+    from benchmarks.distributed import planned
+
+    assert planned(stage).covered >= 0.9

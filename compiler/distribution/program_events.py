@@ -50,7 +50,13 @@ def program_events(
     return found
 
 
-def _started(op: ir.Operation, mesh: Mesh | None, network: Network) -> Event:
+def collective_seconds(op: ir.Operation, mesh: Mesh | None, network: Network) -> float:
+    """Seconds that a collective, or a start, is on the links if all its ranks begin at once."""
+    return seconds(*_sends(op, mesh, network), network)
+
+
+def _sends(op: ir.Operation, mesh: Mesh | None, network: Network) -> tuple[str, Group, int]:
+    """A collective's kind, its group, and the bytes of the whole tensor."""
     attrs = read(OPS[op.name.removeprefix("gflow.")], op.attributes)
     kind, ranks = attrs["kind"], attrs["ranks"]
     whole = op.results[0] if kind in ("all_gather", "recv") else op.operands[0]
@@ -59,6 +65,11 @@ def _started(op: ir.Operation, mesh: Mesh | None, network: Network) -> Event:
         group = group_of(mesh.sizes, sorted(mesh.axes.index(a) for a in attrs["axes"]), network)
     else:  # a process group: ranks that follow each other
         group = Group(ranks, min(ranks, network.node))
+    return kind, group, nbytes
+
+
+def _started(op: ir.Operation, mesh: Mesh | None, network: Network) -> Event:
+    kind, group, nbytes = _sends(op, mesh, network)
     return Event(
         STARTED,
         _label(op),

@@ -80,7 +80,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes.append("gflow-merge-updates")
     if target.gpu:
         passes += ["gflow-hoist", "gflow-write-in-place"]
-    passes.append("gflow-split-collectives")
+    passes += [_overlap(options, target), "gflow-split-collectives"]
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     if target.gpu:
         passes.append("gflow-merge-launches")
@@ -148,6 +148,15 @@ def _schedule(options: PipelineOptions, target: Target) -> str:
 def _times(target: Target) -> str:
     """The option that says whose times a pass reads, where these aren't the CPU's."""
     return f" device={target.device.name}" if target.gpu else ""
+
+
+def _overlap(options: PipelineOptions, target: Target) -> str:
+    given = _times(target).split()
+    if options.memory_budget or options.memory_fraction:
+        given.append("growth=0")
+    return (
+        f"gflow-overlap-collectives{{{' '.join(given)}}}" if given else "gflow-overlap-collectives"
+    )
 
 
 def _plan_memory(options: PipelineOptions) -> str:

@@ -17,24 +17,10 @@ from ..distribution.program_events import BETWEEN_NODES, NODE, program_events
 from ..distribution.simulator import START, Event, Timeline, simulate
 from ..ir.tables import ratio, table, time_text
 from ..targets import Device
-from ..targets.links import NETWORKS, Network
+from ..targets.links import Network
 from .visual.page import byte_text
 
-#: the network of a device, where none is named
-_NETWORK_OF = {"cpu": "gloo", "a100": "a100"}
 RANKS = "each rank"
-
-
-def network_of(device: Device, name: str = "") -> Network:
-    """A network by its name, or the one that devices of a kind are joined by.
-
-    Raises:
-        ValueError: there is no such network.
-    """
-    name = name or _NETWORK_OF.get(device.name, "h100")
-    if name not in NETWORKS:
-        raise ValueError(f"no network '{name}' (known: {', '.join(NETWORKS)})")
-    return NETWORKS[name]
 
 
 @dataclass(frozen=True)

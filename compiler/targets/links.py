@@ -68,3 +68,18 @@ NETWORKS = {
         Network("gloo", 1 << 20, 1.5e9, 1.5e9, (Protocol(120e-6, 30e-6, 30e-6),)),
     )
 }
+
+#: the network of a device, where none is named
+_NETWORK_OF = {"cpu": "gloo", "a100": "a100"}
+
+
+def network_of(device: str, name: str = "") -> Network:
+    """A network by its name, or the one that devices of a name are joined by.
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    name = name or _NETWORK_OF.get(device, "h100")
+    if name not in NETWORKS:
+        raise ValueError(f"no network '{name}' (known: {', '.join(NETWORKS)})")
+    return NETWORKS[name]

@@ -18,9 +18,10 @@ from gflow.dialects.program import KERNEL_LOWERING, KernelStep, Program
 from ..driver.pipeline_text import nearest
 from ..kernel.selection.choice import selected_for
 from ..memory.planned import NotPlanned, PlanReading, read_plan
-from ..reports.timeline import StepOnRanks, mesh_with, network_of, step_on_ranks
+from ..reports.timeline import StepOnRanks, mesh_with, step_on_ranks
 from ..reports.visual.dot import dot
 from ..targets import Target, parse_target
+from ..targets.links import network_of
 
 
 class EmitError(ValueError):
@@ -208,7 +209,7 @@ def simulated(function: func.FuncOp, options: EmitOptions) -> StepOnRanks:
     """
     try:
         device = parse_target(options.target).device
-        network = network_of(device, options.network)
+        network = network_of(device.name, options.network)
         return step_on_ranks(function, device, network, mesh_with(function, options.mesh))
     except ValueError as error:
         raise EmitError(str(error)) from None

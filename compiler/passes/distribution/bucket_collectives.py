@@ -15,7 +15,8 @@ After:
     %b = "gflow.slice"(%2) {starts = array<i64: 8>, limits = array<i64: 12>, …} : …
 
 A bucket has collectives of one kind, along the same axes, of one element type, none of which depends on another, in
-the order in which their operands are made, and of at most `bytes` together (one that is larger is alone). Where
+the order in which their operands are made, and of at most `bytes` together (one that is larger is alone; of gathers
+what they give counts). Where
 `gflow.buckets` tells other numbers of bytes, the nth is that of the nth bucket, the last that of all others. It
 stands where the last of its operands is made: communication begins while the backward goes on. An all_gather stands
 just before what reads it, since it gives more than it takes; those of one bucket are of one phase, and of one value
@@ -117,7 +118,7 @@ def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
             attrs["kind"] == "all_gather" and source_of(o.op).phase,
         )
         bucket = open_.get(key, [])
-        size = sum(body.types[p.operands[0]].nbytes for p in bucket) + ty.nbytes
+        size = sum(_nbytes(body, p) for p in [*bucket, o])
         both = [*bucket, o]
         twice = any(p.operands[0] == o.operands[0] for p in bucket)
         apart = max(_made(body, p) for p in both) >= min(_read(body, p) for p in both)
@@ -128,6 +129,12 @@ def _buckets(body: Body, found: list[Op], most: int) -> list[list[Op]]:
             buckets.append(bucket)
         bucket.append(o)
     return buckets
+
+
+def _nbytes(body: Body, o: Op) -> int:
+    """Bytes of a collective's whole tensor: what an all_gather gives, what others take."""
+    whole = o.results[0] if kind_of(o.op) == "all_gather" else o.operands[0]
+    return body.types[whole].nbytes
 
 
 def _limits(o: Op, most: int) -> tuple[int, ...]:

@@ -18,10 +18,11 @@ After, where `%1` computes something else:
 
 So the updates of all parameters take a few launches. Ops may share one if their kernels have one text, which addresses
 and sizes are parameters of: elementwise ones, over one dimension. Which ops meet follows from where they lie, so this
-comes after `gflow-plan-memory`; no op is moved past one that it meets. The block of a launch follows from all its
-ops, and they have one choice. Launches can be edited like other choices: without `gflow.launch`, and with a kernel of
-kind "region", an op runs alone; code generation refuses ops of one launch whose kernels differ. An op whose kernel was
-edited before this pass is left alone. On a processor `gflow-merge-updates` decides which ops share a step.
+comes after `gflow-plan-memory`; no op is moved past one that it meets, or past the wait for a collective. The block of
+a launch follows from all its ops, and they have one choice. Launches can be edited like other choices: without
+`gflow.launch`, and with a kernel of kind "region", an op runs alone; code generation refuses ops of one launch whose
+kernels differ. An op whose kernel was edited before this pass is left alone. On a processor `gflow-merge-updates`
+decides which ops share a step.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from gflow.compiler.memory.spans import Together, address
 from gflow.compiler.targets import Device
 from gflow.dialects.marks import KERNEL, LAUNCH, kind_of
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.program import Place
 
 from ...ir.errors import CannotLower, PassError
@@ -86,6 +88,9 @@ class _Pass:
 
     def run(self) -> None:
         for o in self.body.ops:
+            if o.name == WAIT:  # what stands before it covers the collective
+                self.flush(o.op)
+                continue
             if is_view(o, self.at) or o.name == "constant":
                 self.window.append((o, None))
                 continue

@@ -1,0 +1,135 @@
+"""Let ranks compute while collectives move data.
+
+Before (the order of `gflow-schedule`): the second layer waits for its parameter, the update for its gradient.
+
+    %w0, %t = "gflow.collective"(%p0) {kind = "all_gather", gflow.gradient = "w0", …} : …
+    %y0 = "gflow.matmul"(%x, %w0) : …
+    %w1, %u = "gflow.collective"(%p1, %t) {kind = "all_gather", gflow.gradient = "w1", …} : …
+    %y1 = "gflow.matmul"(%y0, %w1) : …
+
+After: each collective stands where it starts; `gflow-split-collectives` puts its wait before what reads it.
+
+    %w0, %t = "gflow.collective"(%p0) {kind = "all_gather", gflow.gradient = "w0", …} : …
+    %w1, %u = "gflow.collective"(%p1, %t) {kind = "all_gather", gflow.gradient = "w1", …} : …
+    %y0 = "gflow.matmul"(%x, %w0) : …
+    %y1 = "gflow.matmul"(%y0, %w1) : …
+
+Times are those of the simulator: the floors of `device` and the model of `network`. What the program computes is sent
+as soon as it is there, and read as late as other work is left; parameters are gathered so long before their first
+reader as the gather takes. Of the gradients of weights, the last few may wait until nothing else is left, so that work
+is left while the last collectives run. Of the orders with more or fewer of these the quickest is taken whose live
+bytes peak at most `growth` above those of the order before; none of them: the order stays. Only collectives that a
+program is divided by move (those with `gflow.gradient`); the author's keep their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gflow.compiler.distribution.program_events import collective_seconds
+from gflow.compiler.ir.collectives import GRADIENT, is_ordered, kind_of, thread, unthread
+from gflow.compiler.ir.cost import cost_of
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.memory.liveness import lives_in, lives_of
+from gflow.compiler.targets import DEVICES
+from gflow.compiler.targets.links import network_of
+from gflow.dialects.mesh import mesh_of
+from gflow.dialects.mlir import func
+from gflow.dialects.ops.distribution import COLLECTIVE
+
+from ..base import Pass
+from ..schedule.costs import seconds_of
+from ..schedule.dependences import Dependences, dependences_of
+from ..schedule.least_memory import reordered
+from .streams import Streams, schedule
+
+#: what only brings a gathered value into its form
+_FORMS = ("reshape", "slice", "transpose", "broadcast", "concatenate", "convert")
+#: of how many collectives what they send may come late
+_LATE = 6
+
+
+@dataclass(frozen=True)
+class OverlapOptions:
+    """Whose times count."""
+
+    device: str = field(
+        default="cpu", metadata={"doc": f"what ranks compute on: {', '.join(DEVICES)}"}
+    )
+    network: str = field(default="", metadata={"doc": "what joins them; the device's without it"})
+    growth: float = field(
+        default=0.05, metadata={"doc": "how much more memory may be live at once, as a share"}
+    )
+
+
+def run(function: func.FuncOp, options: OverlapOptions) -> None:
+    """Order the ops of the function.
+
+    Raises:
+        PassError: an option names no device or network.
+    """
+    block = function.regions[0].blocks[0]
+    if not any(GRADIENT in v.operation.attributes for v in block.operations):
+        return
+    if options.device not in DEVICES:
+        raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
+    device = DEVICES[options.device]
+    try:
+        network = network_of(device.name, options.network)
+    except ValueError as error:
+        raise PassError(str(error)) from None
+    unthread(function)
+    body = read_body(function)
+    found = _in_order(body, dependences_of(function, body))
+    mesh = mesh_of(function)
+    sending = {
+        o.index: collective_seconds(o.op, mesh, network) for o in body.ops if o.name == COLLECTIVE
+    }
+    seconds = [0.0 if i in sending else s for i, s in enumerate(seconds_of(body, device))]
+    gathers = {i for i in sending if kind_of(body.ops[i].op) == "all_gather"}
+    forms = {
+        o.index
+        for o in body.ops
+        if o.name in _FORMS or (o.name == "fused" and not cost_of(o.op).flops)
+    }
+    streams = Streams(found, seconds, sending, gathers, forms)
+    for i in _best(function, streams, options.growth):
+        body.ops[i].op.move_before(body.terminator)
+    thread(function)
+
+
+def _in_order(body: Body, found: Dependences) -> Dependences:
+    """The author's collectives come one after the other, as they stand."""
+    authors = [o.index for o in body.ops if is_ordered(o.op) and GRADIENT not in o.op.attributes]
+    before = [*found.before]
+    for one, other in pairwise(authors):
+        before[other] = before[other] | {one}
+    return Dependences(body, found.at, before, found.early)
+
+
+def _best(function: func.FuncOp, streams: Streams, growth: float) -> list[int]:
+    """The quickest order that needs little more memory than the one that stands."""
+    lives = lives_of(function)
+    most = lives.lower_bound * (1 + growth)
+    program = list(range(len(streams.seconds)))
+    best, least = program, float("inf")
+    ops = streams.body.ops
+    # by collective, in their order, the products that it sends
+    products: dict[int, list[int]] = {}
+    for i, by in streams.sent_by.items():
+        if cost_of(ops[i].op).contraction:
+            products.setdefault(by, []).append(i)
+    last = sorted(products)[::-1]
+    for count in range(min(_LATE, len(last)) + 1):
+        late = frozenset(i for by in last[:count] for i in products[by])
+        order, took = schedule(streams, late)
+        if took < least:
+            body = reordered(lives.body, order)
+            if lives_in(body, lives.at, lives.place, lives.takes_over).lower_bound <= most:
+                best, least = order, took
+    return best
+
+
+PASS = Pass("gflow-overlap-collectives", run, OverlapOptions, __doc__ or "")
