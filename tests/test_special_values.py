@@ -343,3 +343,18 @@ def test_the_gradient_of_a_mean_loss_of_nothing(name: str) -> None:
     loss, gradient = Gradient()(x, target)
     assert loss.isnan()
     assert gradient.shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_beside_wider_numbers_that_round_to_them(name: str, dtype: torch.dtype) -> None:
+    """PyTorch rounds the number, or the 0-d tensor, to the type of the comparison."""
+    x, wide = torch.tensor([1.0, 2.0], dtype=dtype), torch.tensor(1.0001)
+    op = getattr(torch, name)
+
+    class Both(flow.nn.Graph):
+        def build(self, x: torch.Tensor, wide: torch.Tensor) -> Any:
+            return op(x, 1.0001), op(x, wide)
+
+    for got, want in zip(Both()(x, wide), (op(x, 1.0001), op(x, wide))):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)

@@ -16,11 +16,14 @@ def pointwise(
     *,
     float_result: bool = False,
     dtype: str | None = None,
+    rounded: bool = False,
 ) -> Value:
     """`body` over operands (values or Python numbers) in their common type and shape.
 
     float_result: integers and bools are computed as the default float (PyTorch's true division).
     dtype: overrides the common type.
+    rounded: operands of a wider type, 0-d ones and numbers, are rounded to the common type first, as PyTorch does where
+        an op is not computed in a wider one (comparisons, remainders).
     The body's result is converted back to the common type unless it is i1 (a comparison).
     """
     common = dtype or result_dtype(operands)
@@ -33,13 +36,14 @@ def pointwise(
     if float_result and not is_float(common):
         common = "f64" if numbers else default_float()
     compute = opmath(common)
+    first = common if rounded else compute
     values = [
-        em.broadcast(em.convert(x, compute), shape)
+        em.broadcast(em.convert(x, first), shape)
         if isinstance(x, Value)
-        else em.full(x, shape, compute)
+        else em.full(x, shape, first)
         for x in operands
     ]
-    result = body(*values)
+    result = body(*[em.convert(v, compute) for v in values] if rounded else values)
     if result.dtype == compute:
         result = em.convert(result, common)
     return result

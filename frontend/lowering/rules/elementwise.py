@@ -55,13 +55,16 @@ def _register_binary(aten: str, name: str, float_result: bool = False) -> None:
                 return x & y
             return em(name, x, y)
 
-        return pointwise(em, [a, b], body, float_result=float_result)
+        rounded = name in ("remainder", "fmod")
+        return pointwise(em, [a, b], body, float_result=float_result, rounded=rounded)
 
 
 def _register_compare(predicate: str) -> None:
     @lowers(f"aten.{predicate}")
     def rule(em: Emitter, a: Any, b: Any) -> Value:
-        return pointwise(em, [a, b], lambda x, y: em("compare", x, y, predicate=predicate))
+        return pointwise(
+            em, [a, b], lambda x, y: em("compare", x, y, predicate=predicate), rounded=True
+        )
 
 
 for _name in _FLOAT_UNARY:
