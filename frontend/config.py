@@ -189,6 +189,11 @@ class GraphConfig(OneFlowSwitches):
         """Whether the updates of all parameters become few kernels."""
         self._set(multi_tensor_update=flag("enable_multi_tensor_update", mode))
 
+    def enable_attention_recognition(self, mode: bool = True) -> None:
+        """Whether attention that a program writes out, softmax(q kᵀ) v, becomes one op, whose scores are never in
+        memory as a whole. Dropout of its weights is taken on GPUs alone."""
+        self._set(recognize_attention=flag("enable_attention_recognition", mode))
+
     def enable_compress_memory(self, mode: bool = True) -> None:
         """Whether values share memory that others no longer need."""
         self._set(compress_memory=flag("enable_compress_memory", mode))

@@ -24,6 +24,7 @@ class PipelineOptions:
     zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided. zero_restore_level: 0
         gathers a parameter at each use, 1 for the forward and for the backward, 2 once.
     bucket_bytes: the most that ranks send as one collective.
+    recognize_attention: attention that a program writes out becomes one op, without its scores in memory.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     engine: the engine that runs what it has a form for; "" without.
     """
@@ -38,6 +39,7 @@ class PipelineOptions:
     fuse_cast_scale: bool = True
     fuse_model_update_ops: bool = True
     multi_tensor_update: bool = False
+    recognize_attention: bool = False
     fold_batch_norm: bool = False
     engine: str = ""
     zero: int = 0
@@ -52,7 +54,7 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     Raises:
         ValueError: an engine is switched on that does not run on the target.
     """
-    passes = _front(options)
+    passes = _front(options, None if options.engine else target)
     if options.engine:
         if target.gpu:
             raise ValueError(
@@ -87,9 +89,16 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     return f"builtin.module(func.func({','.join(passes)}))"
 
 
-def _front(options: PipelineOptions) -> list[str]:
-    """What every target's passes begin with: the program stays what a tensor program says."""
-    passes = ["gflow-checkpoint", "gflow-simplify", "cse", "gflow-normalize-collectives"]
+def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
+    """What every target's passes begin with: the program stays what a tensor program says.
+
+    target: whose kernels run attention; None where another engine does, which finds it by itself.
+    """
+    passes = ["gflow-checkpoint", "gflow-simplify", "cse"]
+    if target is not None and options.recognize_attention:
+        amp = " amp=true" if options.amp else ""
+        passes += [f"gflow-recognize-attention{{target={target}{amp}}}", "gflow-simplify", "cse"]
+    passes.append("gflow-normalize-collectives")
     if options.amp:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")
     if options.fold_batch_norm:

@@ -2,6 +2,7 @@
 
 base            what a pass is: a name, a function over one `func.func`, and its options as a dataclass
 amp/            mixed precision: the pass, and its rules of what runs in halves and where values are rounded
+attention/      attention that a program writes out: what it looks like, and the pass that makes one op of it
 distribution/   many ranks: which collectives a program makes, and when
 engines/        which parts of a program another engine runs
 fusion/         which ops share a kernel: the passes that decide it, and their parts

@@ -72,6 +72,7 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
     "allow_fuse_cast_scale": (True, False),
     "allow_fuse_model_update_ops": (True, False),
     "enable_multi_tensor_update": (True, False),
+    "enable_attention_recognition": (True, False),
     "enable_compress_memory": (True, False),
     "enable_choose_best_memory_allocation": (True,),
     "set_memory_budget": (1.0,),

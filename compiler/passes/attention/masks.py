@@ -1,0 +1,102 @@
+"""What a mask says, where constants and positions alone decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gflow.compiler.ir.ssa import Body
+from gflow.dialects.attributes import read
+from gflow.dialects.constants import is_splat
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+
+#: elements of the largest mask that is evaluated
+_LIMIT = 1 << 24
+
+_DTYPES = {"i1": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def evaluate(body: Body, value: int) -> np.ndarray | None:
+    """The elements of a value that depends on constants and positions alone.
+
+    Returns:
+        An array of the value's shape, or one that broadcasts to it; None where arguments take part, or an op
+        that masks are not made of.
+    """
+    p = body.producer[value]
+    ty = body.types[value]
+    if p < 0 or ty.dtype not in _DTYPES or ty.numel > _LIMIT:
+        return None
+    o = body.ops[p]
+    if o.name not in OPS or len(o.results) != 1:
+        return None
+    attrs = read(OPS[o.name], o.op.attributes)
+    if o.name == "constant":
+        if not is_splat(o.op.attributes["value"]):
+            return None
+        scalar = ir.DenseElementsAttr(o.op.attributes["value"]).get_splat_value().value
+        return np.full((1,) * ty.rank, scalar, _DTYPES[ty.dtype])
+    if o.name == "iota":
+        line = np.arange(ty.shape[attrs["dim"]], dtype=_DTYPES[ty.dtype])
+        return line.reshape([-1 if d == attrs["dim"] else 1 for d in range(ty.rank)])
+    operands = [evaluate(body, v) for v in o.operands]
+    if any(x is None for x in operands):
+        return None
+    x, *others = (np.asarray(x) for x in operands)
+    shape = body.types[o.operands[0]].shape
+    if o.name in _BINARY:
+        return _BINARY[o.name](x, others[0])
+    if o.name == "compare":
+        return _COMPARE[attrs["predicate"]](x, others[0])
+    if o.name == "select":
+        return np.where(x, *others)
+    if o.name == "not" and ty.dtype == "i1":
+        return np.logical_not(x)
+    if o.name == "convert":
+        return x != 0 if ty.dtype == "i1" else x.astype(_DTYPES[ty.dtype])
+    if o.name == "transpose":
+        return np.transpose(x, attrs["permutation"])
+    if o.name == "broadcast":
+        sizes = [1] * ty.rank
+        for size, dim in zip(x.shape, attrs["dims"]):
+            sizes[dim] = size
+        return x.reshape(sizes)
+    if o.name == "reshape":
+        return np.broadcast_to(x, shape).reshape(ty.shape)
+    if o.name == "slice":
+        walk = zip(attrs["starts"], attrs["limits"], attrs["strides"])
+        return np.broadcast_to(x, shape)[tuple(slice(*w) for w in walk)]
+    return None
+
+
+def is_causal(keep: np.ndarray, positions: int, keys: int) -> bool:
+    """Whether a mask says that position i sees the keys 0 … i. keep: broadcasts to [batch, head, position, key]."""
+    if keep.shape[-2:] != (positions, keys) or keep.size != positions * keys:
+        return False
+    return bool(np.array_equal(keep.reshape(positions, keys), np.tri(positions, keys, dtype=bool)))
+
+
+def every_row_sees_a_key(keep: np.ndarray) -> bool:
+    """Whether each position sees at least one key."""
+    return bool(keep.any(-1).all())
