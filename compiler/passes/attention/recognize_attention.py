@@ -27,8 +27,9 @@ inference alone: logarithms of sums of such rows are too coarse for gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -122,14 +123,16 @@ def _rewrite(body: Body, a: Attention, amp: bool) -> bool:
 
 
 def _gradients(
-    body: Body, g: Gradients, form: _Form, operands: Sequence[ir.Value], attrs: dict[str, object],
+    body: Body, g: Gradients, form: _Form, operands: Sequence[ir.Value], attrs: Mapping[str, Any],
     rows: _Rows | None,
 ) -> None:  # fmt: skip
     first = body.ops[g.first].op
     with ir.InsertionPoint(first), first.location:
         dy = form.rows(g.dy)
         passed = dy if rows is None else rows.others(dy)
-        dq, dk, dv = builder.build_op("attention_grad", [passed, *operands], attrs).results[:3]
+        dq, dk, dv = builder.build_op("attention_grad", [passed, *operands], dict(attrs)).results[
+            :3
+        ]
         if rows is not None:
             dv = rows.v_gradient(dv, dy)
         if g.ratio != 1.0:

@@ -34,8 +34,9 @@ def tag(fake: FakeTensor) -> int:
     found: int | None = fake.__dict__.get("_gflow_metadata")
     if found is None:
         key = _metadata(fake) if fake.fake_mode.shape_env is None else plain(fake)
-        memory = plain_size(fake.untyped_storage().nbytes())
-        key = (*key, plain_size(fake.storage_offset()), memory)
+        if fake.layout == torch.strided:
+            memory = plain_size(fake.untyped_storage().nbytes())
+            key = (*key, plain_size(fake.storage_offset()), memory)
         found = _metadata_ids.setdefault(key, len(_metadata_ids))
         fake._gflow_metadata = found  # type: ignore[attr-defined]
     return found
