@@ -99,8 +99,8 @@ _KINDS = {
         "gflow.role": "str", "gflow.name": "str", "gflow.min": "i64", "gflow.max": "i64",
         "gflow.stand_in": "i64",
     },
-    "result": {"gflow.name": "str"},
-    "op": {LAUNCH: "i64", STAYS: "str"},
+    "result": {"gflow.name": "str", "gflow.role": "str"},
+    "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
 

@@ -55,3 +55,18 @@ func.func @launch(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "gflow.exp"(%x) {gflow.launch = "a"} : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+// expected-error@+1 {{result 0: 'gflow.role' must be a string, found tensor<4xf32>}}
+func.func @role_of_a_result(%x: tensor<2xf32>) -> (tensor<2xf32> {gflow.role = tensor<4xf32>}) {
+  return %x : tensor<2xf32>
+}
+
+// -----
+
+func.func @name_of_a_gradient(%x: tensor<2xf32>) -> tensor<2xf32> {
+  // expected-error@+1 {{'gflow.gradient' must be a string, found 1 : i64}}
+  %0 = "gflow.neg"(%x) {gflow.gradient = 1 : i64} : (tensor<2xf32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
