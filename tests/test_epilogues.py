@@ -21,7 +21,7 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """The choice that large sizes make, for small ones, too."""
     if request.param == "small pieces":
         monkeypatch.setattr(rows, "_LARGE", 0)
-        monkeypatch.setattr(rows, "_FEW_TERMS", 1 << 30)
+        monkeypatch.setattr(rows, "_SHORT_K", 1 << 30)
         monkeypatch.setattr(rows, "_PIECE", 700)
         monkeypatch.setattr(rows, "_SCRATCH", 900)
         monkeypatch.setattr(patches, "_PIECE", 2000)

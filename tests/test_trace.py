@@ -311,7 +311,10 @@ def test_shape_rules_agree_with_pytorch(shape: tuple[int, ...], dtype: torch.dty
                 names = [a.name for a in func._schema.arguments]
                 tensors = sum("Tensor" in str(a.type) for a in func._schema.arguments)
                 args = [x] * tensors
-                if "hardtanh" in str(func):
+                if "reduction" in names:
+                    numbers = {"reduction": 1, "beta": 1.0, "delta": 1.0}
+                    args += [numbers[name] for name in names if name in numbers]
+                elif "hardtanh" in str(func):
                     args += [0.0, 6.0]
                 elif names[-1] in ("threshold", "weight", "exponent"):
                     args.append(0.5)
