@@ -189,3 +189,18 @@ def test_formulas_narrow_their_domain() -> None:
             assert domain.k(at) is not None
     with pytest.raises(Fixed):
         read(FloorDiv(n, 1000), whole, 5)
+
+
+def test_inputs_with_gaps_and_overlaps() -> None:
+    """They are copied into a dense tensor, whose strides depend on the size, too."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return (x * 2).sum(1) + y.mean()
+
+    def make(n: int) -> tuple[Tensor, ...]:
+        return torch.rand(n).expand(3, 4, n), torch.rand(2, n, 6)[:, :, ::2]
+
+    compiled = torch.compile(function, backend="gflow", dynamic=True)
+    for n in (5, 8, 3, 21):
+        args = make(n)
+        torch.testing.assert_close(compiled(*args), function(*args))

@@ -178,7 +178,8 @@ class _Converter:
 
     def _input(self, like: torch.Tensor, role: str, name: str, tensor: Any) -> int:
         shape, own = self._sizes(like.shape), self._sizes(like.stride())
-        strides = None if tensor is not None or _is_dense(shape, own) else _row_major(shape)
+        # of the graph's own sizes: products of what `_sizes` gives are numbers at the stand-in
+        strides = None if tensor is not None or _is_dense(shape, own) else _row_major(like.shape)
         entry = TraceInput(self._value(like, strides), role, name, tensor)
         self.trace.inputs.append(entry)
         return len(self.trace.inputs) - 1
@@ -377,11 +378,13 @@ def _flat(parts: Any) -> Iterator[TraceValue | None]:
         yield parts
 
 
-def _row_major(shape: Sequence[int]) -> list[int]:
-    strides, step = [], 1
+def _row_major(shape: Sequence[Any]) -> list[Any]:
+    """shape: numbers, or symbolic sizes."""
+    strides: list[Any] = []
+    step: Any = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
+        step = step * (size if isinstance(size, torch.SymInt) else max(size, 1))
     return strides[::-1]
 
 
