@@ -37,7 +37,7 @@ from .checks import CheckReport
 from .cpu.device import CPU
 from .device import Device, DeviceError, Part, Span
 from .distributed.agreement import agree
-from .distributed.groups import group_of
+from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
 from .engines.step import EngineCall
@@ -86,6 +86,7 @@ class Executable:
         """
         device.check(program)
         self.program, self.device = program, device
+        self._groups = Groups(program.mesh)
         self._kept_results = kept_results
         with device.section():
             self.constants = [
@@ -124,11 +125,11 @@ class Executable:
         """A step that the host runs, bound from now on."""
         call: HostStep
         if isinstance(step, CollectiveStep):
-            call = CollectiveCall(step, self.program.mesh, self._flying)
+            call = CollectiveCall(step, self._groups, self._flying)
         elif isinstance(step, WaitStep):
             call = WaitCall(step, self._flying)
         elif isinstance(step, ShardStep):
-            call = ShardCall(step, self.program.mesh)
+            call = ShardCall(step, self._groups)
         elif isinstance(step, EngineStep):
             call = EngineCall(step)
         elif isinstance(step, AtenStep):
@@ -366,7 +367,7 @@ class Executable:
     def _meet(self) -> None:
         """Before a run: ranks agree on their collectives, once, and none of a run before is on its way."""
         if not self._agreed:
-            agree(self.program)
+            agree(self.program, self._groups)
             self._agreed = True
         self._flying.drain()
         self._flying.failed = None
@@ -383,7 +384,7 @@ class Executable:
             elif known.type.numel > 1 and tuple(mine[i].shape) == known.type.shape:
                 continue  # a caller that has pieces
             elif known.pieces is not None:
-                group = group_of(self.program.mesh, known.pieces)
+                group = self._groups.of(known.pieces)
                 mine[i] = piece_of(mine[i], group, known.type.numel)
         return mine
 

@@ -88,3 +88,81 @@ def test_compile_runs_tensor_classes_by_their_own_rules() -> None:
     with torch.no_grad():
         got = flow.compile(lambda x: x.mul(2))(given)
     torch.testing.assert_close(torch.Tensor(got), torch.full((2,), 102.0))
+
+
+def _asks(x: torch.Tensor) -> Any:
+    parts = (x.real, x.imag) if x.is_conj() else (x.imag, x.real)
+    return *parts, x.t().is_conj(), x[1:].resolve_conj().is_conj(), torch.view_as_real(x * 2)
+
+
+def test_a_conjugate_argument_says_that_it_is() -> None:
+    graph, z = _Calls(_asks), torch.randn(3, 4, dtype=torch.complex64)
+    for value in (z, z.conj(), z, z.t().conj(), z.conj().resolve_conj()):
+        torch.testing.assert_close(graph(value), _asks(value))
+
+
+def test_updates_of_conjugate_arguments() -> None:
+    def update(x: torch.Tensor) -> torch.Tensor:
+        x[0].mul_(2 + 1j)
+        return x.imag
+
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    mine, want = z.clone(), z.clone()
+    torch.testing.assert_close(_Calls(update)(mine.conj()), update(want.conj()))
+    torch.testing.assert_close(mine, want)
+
+
+def test_conjugate_parameters_and_buffers() -> None:
+    class Filter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = torch.tensor([1 + 2j, 3 - 1j])
+            self.weight = torch.nn.Parameter(weight.conj())
+            self.register_buffer("seen", weight.clone().conj())
+            self.register_buffer("unread", weight.clone().conj())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert self.weight.is_conj()
+            assert self.seen.is_conj()
+            with torch.no_grad():
+                self.seen.add_(x)
+            return (self.weight * x + self.seen).abs().sum()
+
+    class Train(nn.Graph):
+        def __init__(self, model: Filter) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = self.model(x)
+            loss.backward()
+            return loss
+
+    mine, want, x = Filter(), Filter(), torch.tensor([1 - 1j, 2 + 5j])
+    graph, optimizer = Train(mine), torch.optim.SGD(want.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = want(x)
+        loss.backward()
+        optimizer.step()
+        torch.testing.assert_close(graph(x), loss.detach())
+    torch.testing.assert_close(dict(mine.state_dict()), dict(want.state_dict()))
+
+
+def test_a_program_is_for_the_conjugate_bit_of_parameters() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("b", torch.tensor([1 + 2j]).conj())
+    graph = _Calls(lambda x: (x + module.b.imag, torch.tensor(module.b.is_conj())))
+    x = torch.ones(1)
+    for value in (module.b, module.b.resolve_conj(), module.b):
+        module.b.data = value
+        want = x + module.b.imag
+        torch.testing.assert_close(graph(x), (want, torch.tensor(value.is_conj())))
+    real = torch.nn.Module()
+    real.register_buffer("b", torch.ones(2))
+    graph = _Calls(lambda x: x + real.b)
+    graph(x)
+    real.b.data = _negative()
+    with pytest.raises(flow.GraphTraceError, match="negative view"):
+        graph(x)

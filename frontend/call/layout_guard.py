@@ -1,4 +1,4 @@
-"""Whether tensors still have the shapes, strides, dtypes and devices that a program was compiled for.
+"""Whether tensors still have the shapes, strides, dtypes, devices and signs that a program was compiled for.
 
 Parameters are the same objects from call to call, but `p.data = …` gives one another shape or other strides, also in
 the same memory.
@@ -17,7 +17,8 @@ from gflow.runtime.distributed.pieces import whole_strides
 
 def metadata(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a program depends on besides the elements; of a tensor that lies in pieces on the ranks, as when whole."""
-    return (tensor.shape, whole_strides(tensor), tensor.dtype, tensor.device)
+    own = (tensor.shape, whole_strides(tensor), tensor.dtype, tensor.device)
+    return (*own, tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor())
 
 
 class LayoutGuard:

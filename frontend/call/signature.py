@@ -23,8 +23,9 @@ _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum,
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
-#: in the key of a tensor whose memory does not hold its elements, which a trace refuses
-_NOT_IN_MEMORY = "not in memory"
+#: in the key of a tensor whose memory does not hold its elements: a program knows that it is conjugate, a trace
+#: refuses the others
+_CONJUGATE, _NOT_IN_MEMORY = ("conjugate",), ("not in memory",)
 #: types of arguments that are leaves, and their own key
 _OWN_KEY = frozenset({type(None), bool, int, str})
 
@@ -154,8 +155,7 @@ def _flattened(
             if kind is Tensor:
                 tensors.append(arg)
                 parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
-                if arg.is_neg() or arg._is_zerotensor():
-                    parts.append(_NOT_IN_MEMORY)
+                parts += _not_in_memory(arg)
             elif kind in _OWN_KEY:
                 parts.append((kind, arg))
             elif kind is float:
@@ -176,8 +176,7 @@ def _flattened(
             parts.append((leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad))
             if type(leaf) is not Tensor:
                 parts.append(type(leaf))
-            if leaf.is_neg() or leaf._is_zerotensor():
-                parts.append(_NOT_IN_MEMORY)
+            parts += _not_in_memory(leaf)
             if isinstance(leaf, torch.nn.Parameter):
                 parts.append(id(leaf))
             if is_global(leaf):
@@ -195,6 +194,12 @@ def _flattened(
             raise _wrong(build, args, kwargs, i, what, "pass its tensors and numbers")
     parts += _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)])
     return BoundCall(build, args, kwargs, leaves, tuple(parts))
+
+
+def _not_in_memory(tensor: Tensor) -> tuple[str, ...]:
+    if tensor.is_neg() or tensor._is_zerotensor():
+        return _NOT_IN_MEMORY
+    return _CONJUGATE if tensor.is_conj() else ()
 
 
 def _repeats(tensors: Sequence[Tensor]) -> list[Any]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gflow.dialects.extents import STAND_INS
 from gflow.dialects.mesh import MESH
 from gflow.dialects.program import Program
-from gflow.errors import GraphTraceError
+from gflow.errors import GraphInputError, GraphTraceError
 from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
@@ -114,10 +114,21 @@ def _say_slow() -> None:
 
 
 def use_groups(mesh: Any) -> None:
-    """The process groups of a `DeviceMesh` are those of programs over it."""
+    """The process groups of a `DeviceMesh` are those of programs over it that are loaded next.
+
+    Raises:
+        GraphInputError: ranks stand in a mesh in another order than in the process group along its dimension.
+    """
     sizes = dict(zip(axes_of(mesh), mesh.shape))
+    here = mesh.get_coordinate()
     for n, axis in enumerate(sizes):
-        groups.use(sizes, (axis,), mesh.get_group(n))
+        group = mesh.get_group(n)
+        if here is not None and dist.get_rank(group) != here[n]:
+            raise GraphInputError(
+                f"the ranks of {mesh} are not in ascending order along {axis!r}, and the pieces of a tensor would be "
+                "put together in another order than they were cut; list the ranks in ascending order."
+            )
+        groups.use(sizes, (axis,), group)
 
 
 def program_of(trace: Trace, options: Any) -> Any:

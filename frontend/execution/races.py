@@ -18,8 +18,8 @@ from gflow.runtime.stored import cache as disk
 #: rounds in which all programs take turns, at least and at most, and seconds after which no more are begun
 _LEAST, _MOST, _SECONDS = 3, 12, 0.03
 
-#: what was measured in this process: a contest is run once, so equal products are made alike
-_known: dict[str, dict[str, float]] = {}
+#: what was measured in this process, and on how many threads: a contest is run once, so equal products are made alike
+_known: dict[tuple[str, int], dict[str, float]] = {}
 
 
 def racing() -> Racing:
@@ -37,15 +37,16 @@ def _device() -> str:
 
 def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> Mapping[str, float]:
     """Seconds of each program: the least of some runs in turn. what: is compared, the name of the answer."""
-    if what not in _known:
-        name = disk.key("race", what, str(torch.get_num_threads()))
+    threads = torch.get_num_threads()
+    known = _known.get((what, threads))
+    if known is None:
+        name = disk.key("race", what, str(threads))
         stored = disk.read("races", name)
+        known = _run(programs()) if stored is None else json.loads(stored)
         if stored is None:
-            _known[what] = _run(programs())
-            disk.write("races", name, json.dumps(_known[what]).encode())
-        else:
-            _known[what] = json.loads(stored)
-    return _known[what]
+            disk.write("races", name, json.dumps(known).encode())
+        _known[what, threads] = known
+    return known
 
 
 def _run(programs: Mapping[str, Program]) -> dict[str, float]:

@@ -133,7 +133,11 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
         return item
 
     try:
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=False):
+        with (
+            torch.no_grad(),
+            torch._C._DisableAutocast(),  # of the call: it has acted on the op already
+            FakeTensorMode(allow_non_fake_inputs=False),
+        ):
             fake_args = fake(list(args))
             fake_kwargs = {k: fake(v) for k, v in kwargs.items()}
             with recorder:
@@ -168,8 +172,11 @@ def decompose(
         return None
     if torch.Tag.nondeterministic_seeded in func.tags:
         return None
-    key = (func, _key(args), tuple(sorted((k, _key(v)) for k, v in kwargs.items())),
-           torch.get_default_dtype())  # fmt: skip
+    words = tuple(
+        [(k, _key(v)) for k, v in kwargs.items()]
+    )  # in order: operands are numbered by it
+    settings = (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
+    key = (func, _key(args), words, settings)
     if key not in _recordings:
         _recordings[key] = _record(func, args, kwargs)
     recording = _recordings[key]

@@ -142,6 +142,7 @@ class Tracing:
         self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
         self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
         self.rewrites.view_of = self._view if storages else None
+        self.rewrites.active = self._recording
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
@@ -336,6 +337,10 @@ class Tracing:
         finally:
             log.removeFilter(silence)
 
+    def _recording(self) -> contextlib.AbstractContextManager[None]:
+        """As `_active`, also inside of it."""
+        return contextlib.nullcontext() if self.recorder.active else self._active()
+
     # inputs
 
     def _inputs(self) -> list[Any]:
@@ -352,7 +357,7 @@ class Tracing:
                 dims = call.dynamic.dims.get(position, ()) if call.dynamic else ()
                 fake = self.recorder.add_input(leaf, "input", name, False, dims)
                 wrapper = functional(fake, leaf)
-                known = seen[id(leaf)] = StandIn(leaf, wrapper, index)
+                known = seen[id(leaf)] = self.rewrites.stand_in(leaf, wrapper, index)
                 self.leaves.append(known)
                 self.rewrites.given.append(known)
                 self.input_leaves[self.recorder.inputs[index].value] = position
@@ -369,9 +374,9 @@ class Tracing:
             wrapper = self._view(slot.tensor, index)
             if wrapper is None:
                 wrapper = functional(fake, slot.tensor)
+            wrapper = self.rewrites.register(slot.tensor, wrapper, index).wrapper
             if self.optimizers:
                 _take_hooks(slot, wrapper)
-            self.rewrites.register(slot.tensor, wrapper, index)
             return wrapper
         entry = self.recorder.inputs[known.index]
         if entry.tensor is None:
@@ -391,7 +396,7 @@ class Tracing:
         wrapper = self._stand_in(slots[id(first)])
         self.rewrites.bases[id(tensor)] = (tensor, first)
         self.views[index] = self.rewrites.stand_ins[id(first)].index
-        with contextlib.nullcontext() if self.recorder.active else self._active():
+        with self._recording():
             return view_in(wrapper, first, tensor)
 
     def _check_global(self, trace: Trace) -> None:
@@ -442,7 +447,7 @@ class Tracing:
             for s in stand_ins.values()
             if s.index in self.rebound
             or self.recorder.value_of(self._current(s.wrapper))
-            is not self.recorder.inputs[s.index].value
+            is not (s.begin or self.recorder.inputs[s.index].value)
         }
         written |= {stand_ins[id(p)].index for p in self._trained()}
         used = {v for op in self.recorder.ops for v in values_in((op.args, op.kwargs))}
@@ -797,7 +802,7 @@ class Tracing:
             wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
             entry = self.recorder.inputs[stand_in.index]
             value = self.recorder.value_of(self._current(wrapper))
-            if value is not entry.value:
+            if value is not (stand_in.begin or entry.value):
                 check_update(self.build, entry, value)
                 updates.append(TraceOutput(value, stand_in.index, entry.name))
         by_value = {entry.value: i for i, entry in enumerate(self.recorder.inputs)}

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from gflow.dialects.program import CollectiveStep, Program, Ranks, TensorRef
 
-from .groups import group_of, told
+from .groups import Groups, told
 
 #: programs compared so far, by group: the ranks of a group compare the n-th ones with each other. A group that is set
 #: up again begins anew, on each rank
@@ -27,8 +27,8 @@ class DisagreementError(RuntimeError):
     """Ranks would make different collectives."""
 
 
-def agree(program: Program) -> None:
-    """Compare a program's collectives with those of the other ranks, in each group that it names.
+def agree(program: Program, groups: Groups) -> None:
+    """Compare a program's collectives with those of the other ranks, in each of its groups.
 
     Raises:
         DisagreementError: a rank has others, or has not come to compare within the group's timeout; the store does
@@ -39,7 +39,7 @@ def agree(program: Program) -> None:
         if isinstance(step, CollectiveStep) and step.kind not in ("send", "recv"):
             steps.setdefault(step.ranks, []).append(step)
     for ranks, mine in steps.items():
-        group = group_of(program.mesh, ranks)
+        group = groups.of(ranks)
         if dist.get_backend(group) != "fake":
             compare(program.name, [_line(step) for step in mine], group, told(ranks))
 

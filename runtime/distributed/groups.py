@@ -1,13 +1,14 @@
 """Process groups for the axes of a program's mesh.
 
-Who sets up a mesh (`DeviceMesh`, a data-parallel module) says with `use` which group stands for an axis. A program
-that comes from a file finds its axes in a `DeviceMesh` over all ranks, which is made when it is first asked for.
+Who sets up a mesh (`DeviceMesh`, a data-parallel module) says with `use` which group stands for an axis, for programs
+that are loaded from then on: a program keeps its groups, as another mesh may have equal axes over other ranks. Of a
+program from a file, axes are those of a `DeviceMesh` over all ranks, which is made when it is first asked for.
 """
 
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch.distributed as dist
 
@@ -34,24 +35,43 @@ def told(ranks: Ranks) -> str:
     return f"along {', '.join(ranks.axes)}" if ranks.axes else f"of group {ranks.group}"
 
 
-def group_of(mesh: dict[str, int], ranks: Ranks) -> Any:
-    """The process group of a collective.
+class Groups:
+    """The process groups of one program. mesh: the sizes of its axes."""
 
-    Raises:
-        GroupError: torch.distributed is not set up, or for another number of ranks.
-    """
-    if not dist.is_available() or not dist.is_initialized():
-        raise GroupError(
-            f"the program works with {ranks.count} ranks, and torch.distributed is not set up: call "
-            "torch.distributed.init_process_group() first, in processes started by torchrun"
-        )
-    found = _named(ranks.group) if ranks.group else _along(mesh, ranks.axes)
-    if dist.get_world_size(found) != ranks.count:
-        raise GroupError(
-            f"the program works with {ranks.count} ranks along {', '.join(ranks.axes) or ranks.group}, and the "
-            f"process group has {dist.get_world_size(found)}"
-        )
-    return found
+    def __init__(self, mesh: dict[str, int]) -> None:
+        self.mesh = mesh
+        sizes = tuple(mesh.items())
+        self._own = {axes: ref(group) for (known, axes), group in _used.items() if known == sizes}
+
+    def of(self, ranks: Ranks) -> Any:
+        """The process group of a collective.
+
+        Raises:
+            GroupError: torch.distributed is not set up, or for another number of ranks.
+        """
+        if not dist.is_available() or not dist.is_initialized():
+            raise GroupError(
+                f"the program works with {ranks.count} ranks, and torch.distributed is not set up: call "
+                "torch.distributed.init_process_group() first, in processes started by torchrun"
+            )
+        found = _named(ranks.group) if ranks.group else self._along(ranks.axes)
+        if dist.get_world_size(found) != ranks.count:
+            raise GroupError(
+                f"the program works with {ranks.count} ranks along {', '.join(ranks.axes) or ranks.group}, and the "
+                f"process group has {dist.get_world_size(found)}"
+            )
+        return found
+
+    def _along(self, axes: tuple[str, ...]) -> Any:
+        own = self._own.get(axes)
+        group = None if own is None else _alive(own())
+        return _along(self.mesh, axes) if group is None else group
+
+
+def _alive(group: Any) -> Any:
+    """The group, unless it is of a world that was destroyed meanwhile."""
+    gone = isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0
+    return None if gone else group
 
 
 def _named(name: str) -> Any:
@@ -63,9 +83,7 @@ def _named(name: str) -> Any:
 
 def _along(mesh: dict[str, int], axes: tuple[str, ...]) -> Any:
     key = tuple(mesh.items()), axes
-    group = _used.get(key)
-    if isinstance(group, dist.ProcessGroup) and dist.get_rank(group) < 0:
-        group = None  # of a world that was destroyed meanwhile
+    group = _alive(_used.get(key))
     if group is None and not _make(mesh, axes):
         told = ", ".join(f"{axis} {size}" for axis, size in mesh.items())
         raise GroupError(

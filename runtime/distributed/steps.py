@@ -17,7 +17,7 @@ from gflow.dialects.program import CollectiveStep, ShardStep, TensorRef, WaitSte
 from ..failures import explain, where
 from ..host_step import HostStep, Locate
 from ..interrupts import held
-from .groups import group_of, told
+from .groups import Groups, told
 from .release import references, release
 
 Tensor = torch.Tensor
@@ -94,15 +94,15 @@ class CollectiveCall(_Step):
 
     step: CollectiveStep
 
-    def __init__(self, step: CollectiveStep, mesh: dict[str, int], flying: InFlight) -> None:
+    def __init__(self, step: CollectiveStep, groups: Groups, flying: InFlight) -> None:
         super().__init__(step)
-        self._mesh, self._flying = mesh, flying
+        self._groups, self._flying = groups, flying
         self.references: list[tuple[Tensor, int]] = []
 
     def _run(self) -> None:
         if self._flying.failed is not None:
             raise self._flying.failed
-        group = group_of(self._mesh, self.step.ranks)
+        group = self._groups.of(self.step.ranks)
         self.references = references(self.bound())
         try:
             work = _BEGIN[self.step.kind](self.step, *self.tensors, group)
@@ -153,15 +153,15 @@ class ShardCall(_Step):
 
     step: ShardStep
 
-    def __init__(self, step: ShardStep, mesh: dict[str, int]) -> None:
+    def __init__(self, step: ShardStep, groups: Groups) -> None:
         super().__init__(step)
-        self._mesh = mesh
+        self._groups = groups
 
     def _run(self) -> None:
         source, target = self.tensors
         assert source is not None
         assert target is not None
-        rank = dist.get_rank(group_of(self._mesh, self.step.ranks))
+        rank = dist.get_rank(self._groups.of(self.step.ranks))
         put_piece(source, target, rank)
 
 

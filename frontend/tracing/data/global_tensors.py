@@ -145,12 +145,19 @@ def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:
         if found is None or mesh.ndim > found.ndim:
             found = mesh
     for mesh in known:
-        sizes = dict(zip(axes_of(found), found.shape))  # type: ignore[union-attr]
-        own = dict(zip(axes_of(mesh), mesh.shape))
-        same = mesh == found if mesh.ndim == found.ndim else own.items() <= sizes.items()  # type: ignore[union-attr]
-        if not same:
+        if not _part_of(mesh, found):
             raise GraphInputError(
                 f"{where}: tensors over different meshes, {found} and {mesh}; use one mesh with named dimensions, "
                 "and parts of it (mesh['tp'])."
             )
     return found
+
+
+def _part_of(mesh: Any, whole: Any) -> bool:
+    """Whether a mesh is another, or this rank's part of it along some of its dimensions."""
+    if mesh.ndim == whole.ndim:
+        return bool(mesh == whole)
+    names = axes_of(mesh)
+    if names != tuple(n for n in whole.mesh_dim_names or () if n in names):
+        return False
+    return bool(torch.equal(whole[names].mesh, mesh.mesh))

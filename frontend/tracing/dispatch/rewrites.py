@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from gflow.errors import GraphTraceError
 from gflow.tracing.reads.reads import OF_TENSORS
 
 from ..data.global_tensors import OWN
+from ..data.values import TraceValue
 from ..program import collectives, resharding
 from . import overlaps
 from .assertions import asserted, fail_if
@@ -38,11 +40,13 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """The traced tensor used for a real one, which is input `index` of the trace."""
+    """The traced tensor used for a real one, which is input `index` of the trace. begin: what it holds at first, where
+    that is not the input itself."""
 
     real: Tensor
     wrapper: Tensor
     index: int
+    begin: TraceValue | None = None
 
 
 class Rewrites(TorchFunctionMode):
@@ -56,6 +60,8 @@ class Rewrites(TorchFunctionMode):
         self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
         self.read_gradient: Callable[[Tensor], None] | None = None
         self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
+        #: records what is done in it, whether or not `build()` runs
+        self.active: Callable[[], AbstractContextManager[None]] = nullcontext
         self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
         self.stand_ins: dict[int, StandIn] = {}
         self.reals: dict[
@@ -67,10 +73,27 @@ class Rewrites(TorchFunctionMode):
         ] = {}  # fake tensors by their ids, with stand-ins
         recorder.held = self._held
 
-    def register(self, real: Tensor, wrapper: Tensor, index: int) -> None:
+    def register(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
         """Use `wrapper`, made for input `index`, wherever `real` is met."""
-        self.stand_ins[id(real)] = StandIn(real, wrapper, index)
-        self.reals[id(wrapper)] = (wrapper, real)
+        known = self.stand_ins[id(real)] = self.stand_in(real, wrapper, index)
+        self.reals[id(known.wrapper)] = (known.wrapper, real)
+        return known
+
+    def stand_in(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
+        """`wrapper` for a real tensor; one that says that it is conjugate, where the real one does."""
+        with torch._C.DisableTorchFunction():
+            if not real.is_conj() or wrapper.is_conj():
+                return StandIn(real, wrapper, index)
+        with self.active(), torch.no_grad():
+            conjugate = torch.conj_physical(wrapper.detach()).conj()
+            begin = self.recorder.value_of(unwrap(conjugate))
+        with untraced():
+            if wrapper.requires_grad:
+                conjugate.requires_grad_(True)
+            if isinstance(real, torch.nn.Parameter):
+                conjugate._is_param = True  # type: ignore[attr-defined]
+        vars(conjugate).update(vars(wrapper))
+        return StandIn(real, conjugate, index, begin)
 
     def wrapper_of(self, real: Tensor) -> Tensor:
         """The traced stand-in of a real tensor."""
@@ -84,8 +107,7 @@ class Rewrites(TorchFunctionMode):
         wrapper = self.view_of(real, index) if self.view_of is not None else None
         if wrapper is None:
             wrapper = functional(fake, real)
-        self.register(real, wrapper, index)
-        return wrapper
+        return self.register(real, wrapper, index).wrapper
 
     def _held(self, real: Tensor) -> FakeTensor | None:
         """What the stand-in of a real tensor holds: for tensors that come below this mode, as those that
