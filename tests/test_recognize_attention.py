@@ -214,7 +214,28 @@ def biased_by_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(scores + scores.mT, -1) @ v
 
 
-@pytest.mark.parametrize("attend", [returned, over_queries, wide, soft_capped, biased_by_scores])
+def scaled_by_zero(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax((q @ k.mT) * 0.0, -1) @ v
+
+
+def scarcely_masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Other scores are lower than those that the mask sets."""
+    lower = torch.ones(T, T, dtype=torch.bool).tril()
+    return torch.softmax((q @ k.mT * 1e7).masked_fill(~lower, -2e4), -1) @ v
+
+
+LEFT = [
+    returned,
+    over_queries,
+    wide,
+    soft_capped,
+    biased_by_scores,
+    scaled_by_zero,
+    scarcely_masked,
+]
+
+
+@pytest.mark.parametrize("attend", LEFT)
 def test_what_is_left_as_it_is(attend: Callable[..., Tensor]) -> None:
     assert "gflow.attention" not in assert_as_eager(attend)
 
@@ -284,6 +305,54 @@ def test_frozen_projections(which: int) -> None:
     assert other.one.weight.grad is not None
     torch.testing.assert_close(model.one.weight, other.one.weight - 0.5 * other.one.weight.grad)
     assert "gflow.attention_grad " in ops_of(step)
+
+
+def test_a_learnt_value_alone_by_another_transpose() -> None:
+    """The gradient by v where its other factor exchanges other dimensions than the last two."""
+
+    class Values(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v = nn.Parameter(torch.randn(T, T, D))
+
+        def forward(self, q: Tensor) -> Tensor:
+            weights = torch.softmax(q @ q.mT, -1)
+            y = weights @ self.v
+            return y.transpose(0, 1) * torch.arange(1.0, T + 1)[:, None, None]
+
+    torch.manual_seed(0)
+    model, q = Values().double(), torch.randn(T, T, D).double()
+    other, step = copy.deepcopy(model), Step(model)
+    expected = other(q)
+    expected.square().mean().backward()
+    torch.testing.assert_close(step(q), expected)
+    assert other.v.grad is not None
+    torch.testing.assert_close(model.v, other.v - 0.5 * other.v.grad)
+
+
+def test_masks_from_outside_beside_half_scores() -> None:
+    """Hidden scores are equal numbers in eager, and would be infinite here."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return torch.softmax((q @ k.mT * D**-0.5 + bias).float(), -1).to(v.dtype) @ v
+
+    class Infer(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config.enable_attention_recognition()
+
+        def build(self, *args: Tensor) -> Tensor:
+            return attend(*args)
+
+    torch.manual_seed(0)
+    args = [torch.randn(2, 2, T, D).bfloat16() for _ in range(3)]
+    bias = torch.zeros(2, 1, 1, T).bfloat16()
+    bias[1] = torch.finfo(torch.bfloat16).min
+    graph = Infer()
+    with torch.no_grad():
+        close = {"atol": 2e-2, "rtol": 2e-2}
+        torch.testing.assert_close(graph(*args, bias), attend(*args, bias), **close)
+    assert "gflow.attention" not in ops_of(graph)
 
 
 def test_dropout_is_taken_for_gpus_alone() -> None:

@@ -86,3 +86,35 @@ class EngineCode(ABC):
     def serialized(self) -> bytes | None:
         """The compiled code as bytes, which the engine's `load` takes; None where it cannot be written."""
         return None
+
+
+class InPlaceCode(EngineCode):
+    """Code of an engine that reads dense operands where they are, and writes results to places that it is given."""
+
+    def run(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None] = lambda: None,
+    ) -> list[torch.Tensor]:
+        copies = Copies()
+        given = [dense(x, copies) for x in operands]
+        places = [separate(place, given) for place in results]
+        own = self.infer(given, places, on_write)
+        self.copies = copies
+        return [
+            delivered(made, wanted, copies) if place is None else place
+            for made, place, wanted in zip(own, places, results, strict=True)
+        ]
+
+    @abstractmethod
+    def infer(
+        self,
+        operands: Sequence[torch.Tensor],
+        places: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None],
+    ) -> Sequence[torch.Tensor]:
+        """Run once; operands and places are dense, and no place is in an operand's memory.
+
+        Returns the results: those with a place there, the others in memory of the engine's own.
+        """

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from .base import Copies, EngineCode, delivered, dense, separate
+from .base import InPlaceCode
 from .packages import require
 
 
-class OnnxRuntimeCode(EngineCode):
+class OnnxRuntimeCode(InPlaceCode):
     """An ONNX model compiled by ONNX Runtime."""
 
     def __init__(self, session: Any) -> None:
@@ -49,18 +49,15 @@ class OnnxRuntimeCode(EngineCode):
     def load(cls, blob: bytes) -> OnnxRuntimeCode:
         return cls.compile(blob)
 
-    def run(
+    def infer(
         self,
         operands: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None] = lambda: None,
-    ) -> list[torch.Tensor]:
-        copies = Copies()
-        given = [dense(x, copies) for x in operands]
+        places: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None],
+    ) -> Sequence[torch.Tensor]:
         binding = self._session.io_binding()
-        for name, x in zip(self._inputs, given):
+        for name, x in zip(self._inputs, operands):
             binding.bind_input(name, "cpu", 0, _numpy(x.dtype), list(x.shape), x.data_ptr())
-        places = [separate(place, given) for place in results]
         for name, place in zip(self._outputs, places, strict=True):
             if place is None:
                 binding.bind_output(name, "cpu")
@@ -69,14 +66,10 @@ class OnnxRuntimeCode(EngineCode):
                 binding.bind_output(name, "cpu", 0, _numpy(place.dtype), shape, place.data_ptr())
         on_write()
         self._session.run_with_iobinding(binding)
-        made = binding.get_outputs()
-        found = []
-        for value, place, wanted in zip(made, places, results):
-            if place is None:
-                place = delivered(torch.from_numpy(value.numpy()), wanted, copies)
-            found.append(place)
-        self.copies = copies
-        return found
+        return [
+            torch.from_numpy(value.numpy()) if place is None else place
+            for value, place in zip(binding.get_outputs(), places)
+        ]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .base import Copies, EngineCode, delivered, dense, separate
+from .base import InPlaceCode
 from .packages import require
 
 
@@ -22,7 +22,7 @@ def _core() -> Any:
     return openvino.Core()
 
 
-class OpenVinoCode(EngineCode):
+class OpenVinoCode(InPlaceCode):
     """An ONNX model compiled by OpenVINO, in float32 (it would take bf16 where the processor has it)."""
 
     def __init__(self, compiled: Any, names: Sequence[str]) -> None:
@@ -63,33 +63,27 @@ class OpenVinoCode(EngineCode):
     def load(cls, blob: bytes) -> OpenVinoCode:
         return cls.compile(blob)
 
-    def run(
+    def infer(
         self,
         operands: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor | None],
-        on_write: Callable[[], None] = lambda: None,
-    ) -> list[torch.Tensor]:
-        copies = Copies()
-        given = [dense(x, copies) for x in operands]
-        for n, x in zip(self._inputs, given, strict=True):
+        places: Sequence[torch.Tensor | None],
+        on_write: Callable[[], None],
+    ) -> Sequence[torch.Tensor]:
+        for n, x in zip(self._inputs, operands, strict=True):
             if n is not None:
                 self._request.set_input_tensor(n, self._shared(x, self._given[n]))
-        places = [separate(place, given) for place in results]
-        made = []
-        for n, place in enumerate(places):
-            kind, shape = self._kinds[n]
-            own = self._tensor(kind, shape) if place is None else self._shared(place, kind)
-            made.append(own)
+        made = [
+            self._tensor(kind, shape) if place is None else self._shared(place, kind)
+            for place, (kind, shape) in zip(places, self._kinds, strict=True)
+        ]
+        for n, own in enumerate(made):
             self._request.set_output_tensor(n, own)
         on_write()
         self._request.infer()
-        found = []
-        for own, place, wanted in zip(made, places, results):
-            if place is None:
-                place = delivered(torch.from_numpy(own.data), wanted, copies)
-            found.append(place)
-        self.copies = copies
-        return found
+        return [
+            torch.from_numpy(own.data) if place is None else place
+            for own, place in zip(made, places)
+        ]
 
     def _shared(self, x: torch.Tensor, kind: Any) -> Any:
         """The tensor's memory as OpenVINO's. Regions have bytes for bools: a bool may become a float32 in OpenVINO."""

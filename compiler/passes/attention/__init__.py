@@ -1,6 +1,9 @@
 """Attention that a program writes out: what it looks like, and the pass that makes one op of it.
 
+description          one attention that a program writes out, as value numbers
+values               numbers, layouts and equal values, seen through ops that only change a form
+match                written-out attention in a function body
+gradients            its backward, as autograd makes it
 masks                what a mask says, where constants and positions alone decide it
-match                written-out attention and its gradients in a function body
 recognize_attention  one `gflow.attention` for softmax(scale · q kᵀ + mask) v, and one op for its gradients
 """

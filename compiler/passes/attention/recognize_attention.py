@@ -21,7 +21,9 @@ The scores are never in memory as a whole, neither in the forward nor for the ba
 scores or weights something else reads. A mask becomes `causal` where constants and positions say so, and a bias
 otherwise. A row that sees no key is what it is in eager: NaN where scores are set to -inf, and so is v's gradient;
 equal weights where they are set to a large number. What is added to scores and comes from outside is taken in
-inference alone: logarithms of sums of such rows are too coarse for gradients.
+inference alone, in float32 and float64: logarithms of sums of such rows are too coarse for gradients. A score that is
+set to less than -1e8 counts as masked (in float16 to the lowest number); where all others of its row are lower still,
+eager would give it weight.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
 from ..base import Pass, target_of
+from .description import Added, Attention, Gradients, Select
 from .masks import evaluate, every_row_sees_a_key, is_causal
-from .match import Added, Attention, Gradients, Select, attentions
+from .match import attentions
 
 #: channels of the widest heads that kernels take
 _CHANNELS = 256
@@ -246,6 +249,9 @@ def _times(x: ir.Value, by: float) -> ir.Value:
 #: a score that is less than this by its mask has no weight beside one that is not masked
 _LOW = -1e4
 
+#: scores are set to numbers below this by adding them: any score of a usual size is lost in the sum
+_ABSORBING = -1e30
+
 
 def _mask(body: Body, a: Attention, amp: bool) -> _Mask | None:
     """The mask of an attention, as ops before it; None where `gflow.attention` cannot have it."""
@@ -254,7 +260,10 @@ def _mask(body: Body, a: Attention, amp: bool) -> _Mask | None:
     biases = [evaluate(body, part.value) for part in added]
     low = np.max if not selects else np.min  # of each row, or of all
     if not all(x is not None and (low(x, -1) > _LOW).all() for x in biases):
-        if a.gradients is not None or amp:
+        exact = (
+            body.types[a.q].dtype in ("f32", "f64") and not amp
+        )  # fills of halves may be infinite
+        if a.gradients is not None or not exact or any(s.fill > _ABSORBING for s in selects):
             return None
         return _Mask(bias=_bias(body, a), empty="nan")  # where a sum is of -inf alone
     if len({part.fill for part in selects}) > 1:

@@ -60,15 +60,17 @@ def replaced(*names: tuple[Any, str, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def originals() -> Iterator[None]:
     """The names that are replaced now have their original values within, for code that reads them once and keeps
-    what it finds: the import of a library, or tables of functions."""
+    what it finds: the import of a library, or tables of functions. A replacement that ended within stays away."""
     entries = list(_active)
     try:
         for owner, name, original, _ in reversed(entries):
             _set(owner, name, original)
         yield
     finally:
-        for owner, name, _, value in entries:
-            setattr(owner, name, value)
+        for entry in entries:
+            if any(e is entry for e in _active):
+                owner, name, _, value = entry
+                setattr(owner, name, value)
 
 
 def _set(owner: Any, name: str, original: Any) -> None:
