@@ -143,8 +143,8 @@ class GraphConfig(OneFlowSwitches):
         self._resize(size, flag("set_cache_size", strict))
 
     def enable_dynamic_shapes(self, mode: bool = True) -> None:
-        """Whether a dimension of the inputs becomes dynamic by itself when a second size of it comes: one program
-        then serves a range of sizes. Without this there is one program for each size. Dimensions marked with
+        """Whether a dimension of the inputs becomes dynamic by itself when a second size of it comes, as is the
+        default: one program then serves a range of sizes. `False`: one program for each size. Dimensions marked with
         `gflow.dynamic_dim` vary in either case.
 
         Raises:
@@ -154,8 +154,22 @@ class GraphConfig(OneFlowSwitches):
 
     @property
     def dynamic_shapes(self) -> bool:
-        """What `enable_dynamic_shapes` was told; False without it."""
-        return bool(self._own.get("dynamic_shapes", False))
+        """What `enable_dynamic_shapes` was told; True without it."""
+        return bool(self._own.get("dynamic_shapes", True))
+
+    @property
+    def sizes_may_vary(self) -> bool:
+        """Whether dimensions become dynamic by themselves, and no setting wants programs of fixed sizes: an engine, a
+        budget of memory (what is planned is the memory of the greatest size), a check beside eager, a GPU."""
+        if not self.dynamic_shapes or self._check is not None:
+            return False
+        fixed = ("engine", "memory_budget", "memory_fraction")
+        if any(self._switches.get(name) for name in fixed):
+            return False
+        options = self.compile_options
+        return options is None or (
+            options.target == "cpu" and not any(getattr(options.passes, name) for name in fixed)
+        )
 
     def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
         """Mixed precision: contractions in `dtype` (float16 or bfloat16), everything else in float32.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from .amp import StaticGradScaler
-from .call.automatic import AutomaticSizes, can_vary, dims_of
+from .call.automatic import AutomaticSizes, NoRange, can_vary, dims_of
 from .call.call_record import record_call
 from .call.compilations import Compilation, Compilations
 from .call.dynamic_dim import DynamicCalls
@@ -429,8 +429,9 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
 
     def _may_vary(self, call: BoundCall) -> bool:
         config = self.config
-        steps = config.gradient_accumulation_steps if self._state.optimizers else 1
-        return config.dynamic_shapes and can_vary(call, steps, config._check is not None)
+        if self._state.optimizers and config.gradient_accumulation_steps > 1:
+            return False
+        return config.sizes_may_vary and can_vary(call)
 
     def _programs(
         self, call: BoundCall, key: Any, varies: bool
@@ -445,16 +446,16 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             assert wide.dynamic is not None
             try:
                 found = self._new_program(own, wide, start)
-            except Exception as error:
-                # whatever it is: for one size it is either done or said by the trace that follows
-                state.call.settle(error)
-                state.sizes.refuse(call, key, state.name, error)
+            except NoRange as refusal:
+                state.call.settle(refusal.reason)
+                state.sizes.refuse(call, key, state.name, refusal.reason)
             else:
                 state.sizes.took(call, key, state.name, wide.dynamic)
                 return wide, *found
         found = self._new_program(key, call, start)
-        if varies:
-            state.sizes.saw(call, key)
+        if varies and found[0] is not None:
+            program = found[0].compiled.program
+            state.sizes.saw(call, key, 0 if program is None else program.arena_bytes)
         return call, *found
 
     def _nested(self) -> GraphError:
@@ -534,6 +535,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         state.building = True
         options = self.config.resolved()
         divided = options.passes.zero > 2 or any(map(stage_setting, table.modules))
+        traced = None
         try:
             with (
                 traceable(state.optimizers, table.modules, divided),
@@ -546,6 +548,9 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
             reading.undo()
+            if attempt and (traced is None or _is_refusal(error)):
+                # what the author's code raises of a size that is no int may be anything
+                raise NoRange(error) from error
             if unlike and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
             raise
@@ -625,6 +630,15 @@ def _modes(state: _State) -> tuple[Any, ...]:
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
     )
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the compiler says by this error that it does not take what was traced."""
+    # start-up: the compiler is loaded by the first compilation
+    from .compiler.ir.errors import CompileError
+    from .lowering.dtypes import LoweringError
+
+    return isinstance(error, (GraphError, CompileError, LoweringError))
 
 
 def _is_traced(leaves: Sequence[Any]) -> bool:

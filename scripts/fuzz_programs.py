@@ -28,12 +28,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 def replay(what: str, shrink: float, out: Path | None) -> int:
     """Show one program, its verdict, and a minimized one."""
     from oracle.campaign import FINDS, script
-    from oracle.growth import grow
     from oracle.judge import judge
     from oracle.minimize import minimize
     from oracle.program import from_json, source
+    from oracle.run import program_of
 
-    program = from_json(Path(what).read_text()) if what.endswith(".json") else grow(int(what))
+    program = from_json(Path(what).read_text()) if what.endswith(".json") else program_of(int(what))
     verdict = judge(program)
     print(source(program), program.settings, verdict, sep="\n")
     if verdict.status in FINDS and shrink:

@@ -20,6 +20,8 @@ from oracle.ir import drawn, judge_ir, judge_subject, minimized
 from oracle.judge import Verdict, judge
 from oracle.minimize import minimize
 from oracle.program import Call, Program, Storage, TensorSpec, from_json, source, to_json
+from oracle.run import program_of
+from oracle.sizes import VARYING
 
 from gflow.lowering import registry
 
@@ -35,10 +37,20 @@ def test_random_programs() -> None:
     assert seen.get("ok", 0) + seen.get("rounding", 0) >= 5, seen
 
 
+def test_random_programs_of_several_sizes() -> None:
+    """One program for a range of sizes, where one can be had, else one for each."""
+    seeds = [s for s in range(VARYING, VARYING + 12) if grow(s).settings.mode in ("graph", "train")]
+    varying = [p for s in seeds if (p := program_of(s)).settings.sizes]
+    assert len(varying) >= 2
+    for program in varying:
+        verdict = judge(program)
+        assert not verdict.is_find, f"seed {program.seed}: {verdict}"
+
+
 @pytest.mark.sweep
 def test_many_random_programs() -> None:
-    for seed in range(3_000_000, 3_000_200):
-        verdict = judge(grow(seed))
+    for seed in (*range(3_000_000, 3_000_200), *range(VARYING + 1000, VARYING + 1200)):
+        verdict = judge(program_of(seed))
         assert not verdict.is_find, f"seed {seed}: {verdict}"
 
 

@@ -37,6 +37,7 @@ def work(x: torch.Tensor) -> torch.Tensor:
 
 def test_the_program_not_used_for_longest_goes() -> None:
     graph = Call(lambda x: x + 1)
+    graph.config.enable_dynamic_shapes(False)
     graph.config.set_cache_size(2)
     a, b, c = (torch.randn(n) for n in (2, 3, 4))
     graph(a), graph(b)
@@ -54,6 +55,7 @@ def test_the_program_not_used_for_longest_goes() -> None:
 
 def test_many_signatures() -> None:
     graph = Call(lambda x: x * 2)
+    graph.config.enable_dynamic_shapes(False)
     for n in range(1, 20):
         x = torch.randn(n)
         torch.testing.assert_close(graph(x), x * 2)
@@ -62,6 +64,7 @@ def test_many_signatures() -> None:
 
 def test_programs_share_one_arena() -> None:
     graph = Call(work)
+    graph.config.enable_dynamic_shapes(False)
     sizes = (20, 60, 40, 60, 20)
     for n in sizes * 2:
         x = torch.randn(n, 5)

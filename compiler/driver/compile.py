@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gflow.dialects.dialect import make_context
-from gflow.dialects.extents import size_of_program
+from gflow.dialects.extents import Symbol, size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import Program, Race
 from gflow.dialects.program.form import seal
@@ -194,19 +194,42 @@ def _generate(entry: func.FuncOp, resolved: Resolved) -> Program:
     return cpu.build_program(entry, threads=resolved.threads, blas=resolved.blas)
 
 
-def generate_planned(text: str, target: str, threads: int) -> Program:
-    """The program of a planned module, as text: checked, with no pass run on it.
+def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Program:
+    """The program of a planned module, as text: checked, with no pass run on it. twin: of a module with a size, the
+    same with another stand-in.
 
     Raises:
-        ValueError: the text is beyond the limits, not valid, not planned soundly, or has no code.
+        ValueError: the text is beyond the limits, not valid, not planned soundly, or has no code; or code
+            cannot follow its size.
     """
+    program, symbol = _generate_planned(text, target, threads)
+    if symbol is None:
+        return program
+    check, other = _generate_planned(twin, target, threads)
+    if other is None or (symbol.name, symbol.least, symbol.most) != (
+        other.name,
+        other.least,
+        other.most,
+    ):
+        raise ValueError(f"the IR has a size, {symbol}, and its twin another")
+    try:
+        program = join(program, check, (symbol, other))
+    except CompileError as error:
+        raise ValueError(str(error)) from None
+    program.seal = seal(program)
+    return program
+
+
+def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Symbol | None]:
     diagnostics: list[Diagnostic] = []
     context = make_context()
     root = parse(text, "the IR", context, diagnostics)
     if root is None:
         raise ValueError(diagnostics[0].message if diagnostics else "the IR is not valid")
     options = CompileOptions(target=target, threads=threads)
-    with context, size_of_program(symbol_of(root)):
+    with context:
+        symbol = symbol_of(root)
+    with context, size_of_program(symbol):
         function = next(
             (
                 o.operation.opview
@@ -227,7 +250,7 @@ def generate_planned(text: str, target: str, threads: int) -> Program:
             raise ValueError(str(error)) from None
     program.ir = text
     program.seal = seal(program)
-    return program
+    return program, symbol
 
 
 @contextmanager

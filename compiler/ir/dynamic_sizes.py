@@ -82,7 +82,7 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     given = {
         f.name: getattr(first, f.name)
         for f in fields(first)
-        if f.name not in ("ir", "steps", "size", "seal")
+        if f.name not in ("ir", "twin", "steps", "size", "seal")
     }
     steps = []
     if len(first.steps) != len(second.steps):
@@ -93,7 +93,7 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     argument = [a.role for a in first.arguments].index(ROLE)
     symbol = symbols[0]
     size = Size(symbol.name, symbol.least, symbol.most, argument)
-    return replace(first, **made, steps=steps, size=size)
+    return replace(first, **made, steps=steps, size=size, twin=second.ir)
 
 
 class _Merge:

@@ -301,7 +301,7 @@ class Program:
     max_threads: threads that scratch was planned for.
     target: what the code is for: "cpu", "cuda:90".
     triton: Triton kernels by name. device_code: compiled ones, by `kernel/config`.
-    size: what its sizes vary with, if they do.
+    size: what its sizes vary with, if they do. twin: the planned module at the other stand-in, of such a program.
     races: how steps were chosen by measuring.
     checks: errors that steps may report.
     first_write: the first step that writes into an argument; before it, a call can be given up.
@@ -323,6 +323,7 @@ class Program:
     triton: dict[str, TritonKernel] = field(default_factory=dict)
     device_code: dict[str, DeviceCode] = field(default_factory=dict)
     size: Size | None = None
+    twin: str = ""
     races: list[Race] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     first_write: int = 0

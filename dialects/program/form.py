@@ -105,6 +105,7 @@ def seal(program: Program) -> str:
     """
     values = {f.name: getattr(program, f.name) for f in fields(program) if f.name != "seal"}
     values["ir"] = _digest(program.ir.encode())
+    values["twin"] = _digest(program.twin.encode())
     values["constants"] = [_digest(c) for c in program.constants]
     for name in ("kernels", "declarations"):
         values[name] = {k: _digest(text.encode()) for k, text in values[name].items()}

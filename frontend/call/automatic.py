@@ -25,29 +25,51 @@ _log = logging.getLogger("gflow")
 
 #: earlier calls, alike but for sizes, that a call is compared with
 _REMEMBERED = 8
-#: a range goes to this size, if memory allows it, or to four times the size that asked for it
+#: keys of calls whose range is known without a comparison
+_ROUTES = 1024
+#: a range goes to this size, or to four times the greater of the two sizes that asked for it, if memory allows it
 _REACH = 1024
-#: bytes of inputs' elements at the end of a range, where it goes beyond twice the size that asked for it; memory is
-#: planned for the greatest size
-_ROOM = 1 << 24
-_MOST = 1 << 24
+#: bytes of inputs, and of a program's memory between steps, that the end of a range may come to: memory is planned
+#: for the greatest size. What is never called with is address space alone.
+_ROOM, _PLANNED = 1 << 24, 1 << 30
+#: where a size ends in the IR: larger numbers are taken for a stand-in
+_MOST = (1 << 24) - 1
 
 Shapes = tuple[torch.Size, ...]
 
 
+class NoRange(Exception):
+    """No program for a range of sizes could be made of a call. reason: what came in the way."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 @dataclass
 class AutomaticSizes:
-    """What of a graph's calls has varied so far. refused: signatures without sizes whose programs are for one
-    size each, and why."""
+    """What of a graph's calls has varied so far. seen: the shapes of calls with programs of their own, and the bytes
+    that these plan; refused: signatures without sizes whose programs are for one size each, and why; routes: by a
+    call's key the ranges that take it."""
 
-    seen: dict[Any, list[Shapes]] = field(default_factory=dict)
+    seen: dict[Any, list[tuple[Shapes, int]]] = field(default_factory=dict)
     known: dict[Any, list[Dynamic]] = field(default_factory=dict)
     refused: dict[Any, str] = field(default_factory=dict)
+    routes: dict[Any, list[tuple[Dynamic, Any]]] = field(default_factory=dict)
 
     def served(self, call: BoundCall, key: Any) -> Iterator[tuple[BoundCall, Any]]:
         """The call, and its key, as a call of each range that was found for its like, the latest first."""
         if not self.known:
             return
+        found = self.routes.get(key)
+        if found is None:
+            if len(self.routes) >= _ROUTES:
+                self.routes.clear()
+            found = self.routes[key] = [(c.dynamic, own) for c, own in self._ranges(call, key)]
+        for dynamic, own in found:
+            yield replace(call, key=own[0], dynamic=dynamic), own
+
+    def _ranges(self, call: BoundCall, key: Any) -> Iterator[tuple[BoundCall, Any]]:
         for dynamic in self.known.get(_skeleton(call, key), ()):
             if _is_of(dynamic, call.leaves):
                 yield _varying(call, key, dynamic)
@@ -60,13 +82,13 @@ class AutomaticSizes:
         for found in self.served(call, key):
             return found
         shapes = _shapes(call.leaves)
-        for earlier in reversed(self.seen.get(skeleton, [])):
-            dims = _differing(earlier, shapes, call.leaves)
-            if dims is None:
+        for earlier, planned in reversed(self.seen.get(skeleton, [])):
+            found = _differing(earlier, shapes, call.leaves)
+            if found is None:
                 continue
-            n = size_of(Dynamic(Range(0, 0), dims), call.leaves)
-            dynamic = Dynamic(Range(2, _reach(n, dims, call.leaves)), dims, True)
-            return _varying(call, key, dynamic)
+            dims, before = found
+            most = _reach(before, planned, dims, call.leaves)
+            return _varying(call, key, Dynamic(Range(2, most), dims, True))
         return None
 
     def took(self, call: BoundCall, key: Any, name: str, dynamic: Dynamic) -> None:
@@ -75,6 +97,7 @@ class AutomaticSizes:
         if dynamic in known:
             return
         known.insert(0, dynamic)
+        self.routes.clear()
         _log.info(
             "%s: %s of %s differ between calls, and are dynamic from here on: one program for sizes in %s.",
             name,
@@ -100,15 +123,16 @@ class AutomaticSizes:
         reason = self.refused.get(_skeleton(call, key))
         return "" if reason is None else f" (for this size alone: {reason})"
 
-    def saw(self, call: BoundCall, key: Any) -> None:
-        """Remember the sizes of a call that has a program for them alone."""
+    def saw(self, call: BoundCall, key: Any, planned: int) -> None:
+        """Remember the sizes of a call that has a program for them alone. planned: bytes that this has between its
+        steps."""
         skeleton = _skeleton(call, key)
         if skeleton is None:
             return
         seen = self.seen.setdefault(skeleton, [])
         shapes = _shapes(call.leaves)
-        if shapes not in seen:
-            seen.append(shapes)
+        if all(shapes != known for known, _ in seen):
+            seen.append((shapes, planned))
             del seen[:-_REMEMBERED]
 
 
@@ -117,10 +141,9 @@ def dims_of(dynamic: Dynamic, names: Sequence[str]) -> str:
     return ", ".join(f"{names[i]}{list(dims)}" for i, dims in dynamic.dims.items())
 
 
-def can_vary(call: BoundCall, micro_batches: int, checked: bool) -> bool:
-    """Whether programs for ranges exist for calls of this kind at all: on the CPU, in one process, with all of a batch
-    in one step, and not beside eager."""
-    if call.dynamic is not None or micro_batches > 1 or checked or world_size() > 1:
+def can_vary(call: BoundCall) -> bool:
+    """Whether programs for ranges exist for calls of this kind at all: on the CPU, in one process."""
+    if call.dynamic is not None or world_size() > 1:
         return False
     tensors = [x for x in call.leaves if isinstance(x, torch.Tensor)]
     return bool(tensors) and all(t.device.type == "cpu" and not is_global(t) for t in tensors)
@@ -150,9 +173,9 @@ def _skeleton(call: BoundCall, key: Any) -> Any:
 
 def _differing(
     earlier: Shapes, shapes: Shapes, leaves: Sequence[Any]
-) -> dict[int, tuple[int, ...]] | None:
-    """The dimensions, by leaf, that differ, if they had one size and have one now, both of 2 or more: for 0 and 1
-    broadcasting and reductions have rules of their own."""
+) -> tuple[dict[int, tuple[int, ...]], int] | None:
+    """The dimensions, by leaf, that differ, and the size that they had, if they had one size and have one now, both of
+    2 or more: for 0 and 1 broadcasting and reductions have rules of their own."""
     dims: dict[int, tuple[int, ...]] = {}
     sizes: set[tuple[int, int]] = set()
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
@@ -163,27 +186,34 @@ def _differing(
             sizes |= {(before[d], now[d]) for d in found}
     if len(sizes) != 1 or min(next(iter(sizes))) < 2:
         return None
-    return dims
+    return dims, next(iter(sizes))[0]
 
 
 def _is_of(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
-    """Whether a call has what varies, dense, in the range."""
+    """Whether a call has one size where a range has, and one of the range. That its tensors are dense, `_skeleton`
+    has seen to."""
     n = size_of(dynamic, leaves)
     return dynamic.sizes.least <= n <= dynamic.sizes.most and all(
         leaves[i].shape[d] == n for i, dims in dynamic.dims.items() for d in dims
     )
 
 
-def _reach(n: int, dims: dict[int, tuple[int, ...]], leaves: Sequence[Any]) -> int:
-    """The greatest size of a range that `n` asks for."""
+def _reach(
+    before: int, planned: int, dims: dict[int, tuple[int, ...]], leaves: Sequence[Any]
+) -> int:
+    """The greatest size of a range that has `before` and the call's own size. planned: bytes that the program for
+    `before` has between its steps, taken to grow as the inputs do."""
+    n = size_of(Dynamic(Range(0, 0), dims), leaves)
+    degree = max(len(d) for d in dims.values())
 
-    def room(most: int) -> float:
-        return sum(
+    def fits(most: int) -> bool:
+        inputs = sum(
             leaves[i].numel() * leaves[i].element_size() * (most / n) ** len(d)
             for i, d in dims.items()
         )
+        return inputs <= _ROOM and planned * (most / before) ** degree <= _PLANNED
 
-    most = 1 << (max(_REACH, 4 * n) - 1).bit_length()
-    while most >= 4 * n and room(most) > _ROOM:
+    most, least = 1 << (max(_REACH, 4 * max(n, before)) - 1).bit_length(), max(n, before)
+    while most // 2 >= least and not fits(most):
         most //= 2
-    return min(most, _MOST - 1)
+    return min(most if fits(most) else least, _MOST)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from gflow.dialects.types import row_major_strides
 from gflow.runtime import calls
 from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import size_of
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """The call that a plan was compiled for. inputs: its tensors, as the manifest lists them;
+    """The call that a plan was compiled for. inputs: its tensors, as the manifest lists them (sizes that vary are
+    None); size: the one that varies, as it was in that call, 0 where none does;
     leaves: which of them each flattened argument is; modes: train or eval of each module; problem:
     why the call cannot be saved."""
 
@@ -24,6 +27,17 @@ class CallRecord:
     inputs: tuple[dict[str, Any], ...] = ()
     leaves: tuple[int | None, ...] = ()
     problem: str = ""
+    size: int = 0
+
+    def at(self, size: int) -> CallRecord:
+        """The record of a call with this size, and none that varies."""
+        inputs = []
+        for given in self.inputs:
+            shape = tuple(size if s is None else s for s in given["shape"])
+            dense = None in given["shape"]
+            strides = list(row_major_strides(shape)) if dense else given["strides"]
+            inputs.append({**given, "shape": list(shape), "strides": strides})
+        return replace(self, inputs=tuple(inputs), size=0)
 
 
 def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
@@ -41,14 +55,19 @@ def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
     names: dict[int, str] = {}
     for name, leaf in zip(call.names, call.leaves):
         names.setdefault(id(leaf), name)
-    inputs = tuple(
-        {
-            "name": names.get(id(t), f"input.{n}"),
-            "shape": list(t.shape),
-            "dtype": str(t.dtype).removeprefix("torch."),
-            "strides": list(t.stride()),
-        }
-        for n, t in enumerate(tensors)
-    )
+    dynamic = call.dynamic
+    varying = {} if dynamic is None else {id(call.leaves[i]): d for i, d in dynamic.dims.items()}
+    inputs = []
+    for n, t in enumerate(tensors):
+        dims = varying.get(id(t), ())
+        inputs.append(
+            {
+                "name": names.get(id(t), f"input.{n}"),
+                "shape": [None if d in dims else s for d, s in enumerate(t.shape)],
+                "dtype": str(t.dtype).removeprefix("torch."),
+                "strides": None if dims else list(t.stride()),
+            }
+        )
     places = tuple(index.get(id(leaf)) for leaf in call.leaves)
-    return CallRecord(parameters, modes, structure, inputs, places)
+    size = 0 if dynamic is None else size_of(dynamic, call.leaves)
+    return CallRecord(parameters, modes, structure, tuple(inputs), places, size=size)

@@ -25,11 +25,11 @@ _SEEN = ("parameter", "buffer", "input", "constant")
 
 
 class Plan:
-    """Runs one compiled trace. dynamic: what varies in its calls."""
+    """Runs one compiled trace. dynamic: what varies in its calls; size: what it was in the last one."""
 
     def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
         self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
-        self.used = 0
+        self.used, self.size = 0, 0
         self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
         self.described: dict[str, str] = {}
         self.record: CallRecord | None = None
@@ -123,7 +123,8 @@ class Plan:
                 leaves[leaf] if self.trace.mesh is None else local_of(leaves[leaf])
             )
         if self.dynamic is not None:
-            arguments[self.size_at].fill_(size_of(self.dynamic, leaves))
+            self.size = size_of(self.dynamic, leaves)
+            arguments[self.size_at].fill_(self.size)
         updated = [arguments[i] for i in self.updated]
         memory = self.memory
         if memory is None:

@@ -50,8 +50,9 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
         target: a module or function; without it, a decorator.
         fullgraph: whether what no program can hold is an error that names the line, and not a split.
         options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, how many
-            programs to keep (16); and `dynamic`: with True, a size of a call that needs no gradients becomes
-            dynamic when a second one comes, as `config.enable_dynamic_shapes()` of a graph has it.
+            programs to keep (16); and `dynamic`: with False there is a program for each size; without it, a size of a
+            call that needs no gradients becomes dynamic when a second one comes, as in graphs
+            (`config.enable_dynamic_shapes()`).
 
     `explain_recompiles()` of what comes back tells each compilation's reason, as `nn.Graph.explain_recompiles` does.
 

@@ -26,7 +26,7 @@ from gflow.errors import GraphError
 from gflow.lowering import lower
 from gflow.runtime.stored.atomic import new_file
 
-from .export import plans_of, with_fixed_sizes
+from .export import at_its_size, plans_of
 
 
 def export_for_engines(graph: Any, path: Path, form: str) -> None:
@@ -41,21 +41,18 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
             f"gflow.save() takes format={' or '.join(map(repr, WRITERS))}; got {form!r}"
         )
     state = graph._checked()
-    plans = with_fixed_sizes(plans_of(state), state.name)
+    plans = plans_of(state)
     if not plans:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
             "its inputs before it is saved"
         )
-    plan = plans[0]
+    plan = at_its_size(plans[0])
     trace = plan.trace
-    if trace.size is not None or trace.parts is not None:
-        what = (
-            "a dimension marked with dynamic_dim()"
-            if trace.parts is None
-            else "set_gradient_accumulation_steps()"
+    if trace.parts is not None:
+        raise GraphError(
+            f"{trace.name} cannot be saved as {form}: it has set_gradient_accumulation_steps(); call it without"
         )
-        raise GraphError(f"{trace.name} cannot be saved as {form}: it has {what}; call it without")
     module = lower(trace)
     run_pipeline(module, export_pipeline(plan.compiled.options.passes))
     function = entry_function(module)

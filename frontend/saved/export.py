@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from gflow.runtime.stored import artifact, checkpoint
 from gflow.runtime.stored.bundle import Bundle, write_bundle
 from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
+from gflow.tracing.data.sizes import at_one_size
 from gflow.tracing.data.trace import Trace, unflatten
 
 from .state_dict import state_dict
@@ -48,7 +50,7 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
 
     wanted = None if target is None else str(parse_target(target))
     state = graph._checked()
-    plans = with_fixed_sizes(plans_of(state), state.name)
+    plans = plans_of(state)
     if not plans:
         raise GraphError(
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
@@ -57,6 +59,9 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
     saved = _Saved(state, graph._roots())
     described: list[dict[str, Any]] = []
     programs: list[Program] = []
+    if wanted is not None and wanted != "cpu":
+        _say_fixed(state.name, wanted, plans)
+        plans = [at_its_size(plan) for plan in plans]
     for plan in plans:
         entry = saved.describe(plan)
         entry["program"] = len(programs)
@@ -134,29 +139,29 @@ def plans_of(state: Any) -> list[Plan]:
     return ready
 
 
-def with_fixed_sizes(plans: list[Plan], name: str) -> list[Plan]:
-    """The plans without those whose sizes became dynamic by themselves; says so where there are some.
+def at_its_size(plan: Plan) -> Plan:
+    """A plan whose size varies as one for the size that it ran with last, to be written for what takes fixed sizes
+    alone; any other plan as it is. It is not to be run: its program is still the one for a range."""
+    if plan.dynamic is None or plan.record is None:
+        return plan
+    n = plan.size or plan.record.size
+    made = copy.copy(plan)
+    made.trace, made.arguments = at_one_size(plan.trace, n, plan.arguments)
+    made.record, made.dynamic = plan.record.at(n), None
+    return made
 
-    Raises:
-        GraphError: there are no others.
-    """
-    fixed = [p for p in plans if p.dynamic is None or not p.dynamic.automatic]
-    if len(fixed) < len(plans):
-        way = (
-            "an artifact holds programs of fixed sizes: call config.enable_dynamic_shapes(False), then the graph once "
-            "with each size that is to be saved"
-        )
-        if not fixed:
-            raise GraphError(
-                f"{name} cannot be saved: all of its programs are for ranges of sizes, and {way}"
-            )
+
+def _say_fixed(name: str, target: str, plans: list[Plan]) -> None:
+    """Programs for other targets have fixed sizes."""
+    for plan in plans:
+        if plan.dynamic is None or plan.record is None:
+            continue
         _log.warning(
-            "%s is saved for %d signatures, without the programs that serve ranges of sizes, since %s.",
+            "%s is saved for %s, whose programs have fixed sizes: one takes a size of %d alone, and not a range.",
             name,
-            len(fixed),
-            way,
+            target,
+            plan.size or plan.record.size,
         )
-    return fixed
 
 
 def _version(name: str) -> str | None:
@@ -199,11 +204,6 @@ class _Saved:
         """A plan's entry in the manifest."""
         trace, call = plan.trace, plan.record
         assert call is not None
-        if trace.size is not None:
-            raise GraphError(
-                f"{trace.name} cannot be saved: it has a dimension marked with dynamic_dim(), which artifacts "
-                "do not carry yet; save a graph that was called without marks"
-            )
         if any(entry.from_start for entry in trace.inputs):
             raise GraphError(
                 f"{trace.name} cannot be saved: it calls as_strided with a storage_offset on an input, which counts "
@@ -218,6 +218,8 @@ class _Saved:
             leaf = trace.input_leaves.get(entry.value)
             if leaf is not None:
                 arguments.append(["input", call.leaves[leaf]])
+            elif entry.role == "size":
+                arguments.append(["size", None])
             elif entry.role == "gradient":
                 arguments.append(["gradient", entry.name])
             elif entry.value in sources:

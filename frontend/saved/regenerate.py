@@ -19,11 +19,11 @@ def regenerate(program: Program) -> Program:
     from gflow.execution.device import add_code
 
     try:
-        made = generate_planned(program.ir, program.target, program.max_threads)
+        made = generate_planned(program.ir, program.target, program.max_threads, program.twin)
     except ValueError as error:
         reason = (str(error).splitlines() or [""])[0]
         raise ArtifactError(f"the IR of {program.name} cannot be compiled: {reason}") from None
-    for what in ("arguments", "results"):
+    for what in ("arguments", "results", "size"):
         if getattr(made, what) != getattr(program, what):
             raise ArtifactError(f"the IR of {program.name} has other {what} than its program")
     add_code(made, CompileOptions(target=program.target))

@@ -13,6 +13,7 @@ manifest       checks the manifest of a saved graph: every entry is there, of it
                is
 program_check  checks a program from a file whole before any of it runs
 program_io     a `Program` as bytes and back: JSON, then the constants' bytes
+signature      a signature of a saved graph: what a call of it is given and gives, and the programs that it runs
 trust          whose files are read as code: this user's own, which nobody else may write, signed with this
                user's key
 """

@@ -20,15 +20,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gflow.dialects.program import Argument, Program
+from gflow.dialects.program import Program
 from gflow.dialects.program.form import decode, encode
-from gflow.dialects.types import share_memory
 
 from ..arena import Arena
 from ..calls import bind, decode_results, encode_call, result_names
@@ -36,17 +35,17 @@ from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
 from ..device import DeviceError
 from ..interrupts import held
-from ..loading import gpu_for, interpreted, load_program
-from ..micro_batches import MicroBatches, Ready, Split
+from ..loading import gpu_for, interpreted
 from ..numbers import holds
 from ..schedules.data import restore
 from ..seeds import Seeds
-from ..tensors import DTYPES, dtype_named, laid_out
+from ..tensors import DTYPES, laid_out
 from . import checkpoint, trust
 from .bundle import ArtifactError, Bundle, read_bundle, write_bundle
 from .device_files import device_files, read_device
 from .manifest import check_fit, check_manifest, check_seal
 from .program_io import ProgramError, from_values
+from .signature import TensorInfo, Variant
 
 __all__ = ["ArtifactError", "LoadedGraph", "TensorInfo", "load_graph"]
 
@@ -54,20 +53,6 @@ _log = logging.getLogger("gflow")
 
 WEIGHTS = "weights.safetensors"
 OBJECT = "kernels/cpu.o"
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output: its dotted name, shape and dtype."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    strides: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        shape = "×".join(map(str, self.shape)) or "scalar"
-        return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {shape}"
 
 
 # programs as files
@@ -195,74 +180,6 @@ def _foreign(path: Path) -> str:
     return next(filter(None, map(trust.is_foreign, (path, *inside))), "")
 
 
-class _Variant:
-    """What one signature runs, a program or the two of a step in micro-batches, and what its arguments
-    are."""
-
-    def __init__(self, programs: Sequence[Program], described: dict[str, Any]) -> None:
-        split = described.get("split")
-        self.split = None if split is None else Split(**split)
-        self.programs = list(programs)
-        self.call, self.outputs = described["call"], described["outputs"]
-        self.parameters = described["parameters"]
-        self.inputs = [
-            TensorInfo(i["name"], tuple(i["shape"]), dtype_named(i["dtype"]), tuple(i["strides"]))
-            for i in described["inputs"]
-        ]
-        self.sources: list[list[Any]] = described["arguments"]
-        self.guards, self.numbers = described["guards"], described["numbers"]
-        self.arguments: list[torch.Tensor | None] = []
-        self.written = {
-            places[r.alias]
-            for program, places in self._places()
-            for r in program.results
-            if r.alias is not None
-        }
-        self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
-
-    def _places(self) -> list[tuple[Program, Sequence[int]]]:
-        """Each program, with the positions of its arguments among those of the signature."""
-        if self.split is None:
-            return [(self.programs[0], range(len(self.sources)))]
-        return list(zip(self.programs, (self.split.forward, self.split.update)))
-
-    def argument_types(self) -> list[Argument | None]:
-        """The type of each argument; None where there is none, or only that of a part."""
-        found: list[Argument | None] = [None] * len(self.sources)
-        for program, places in self._places():
-            rng = len(program.arguments) - len(places)
-            if rng not in ((0,) if self.split is None else (0, 1)):
-                raise ArtifactError("the manifest does not fit the program")
-            for position, argument in zip(places, program.arguments):
-                found[position] = argument
-        return found
-
-    def prepare(self, arena: Arena, where: torch.device) -> None:
-        """Make it ready to run."""
-        ready = [load_program(program, arena, where=where) for program in self.programs]
-        if self.split is None:
-            self.run = ready[0]
-            return
-        forward, update = (
-            Ready(run, len(program.arguments) > len(places))
-            for run, (program, places) in zip(ready, self._places())
-        )
-        self.run = MicroBatches(forward, update, self.split)
-
-    def result_infos(self) -> list[TensorInfo]:
-        names = result_names(self.outputs)
-        results = self.programs[0].results
-        count = 1 if self.split is None else self.split.count
-        infos = []
-        for n, name in names.items():
-            shape = results[n].type.shape
-            if self.split is not None and self.split.stacked:
-                shape = shape or (1,)
-            whole = (*(count * rows for rows in shape[:1]), *shape[1:])
-            infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
-        return infos
-
-
 class LoadedGraph:
     """A graph from a file: call it as the graph that was saved.
 
@@ -312,7 +229,7 @@ class LoadedGraph:
         ]
         self._gradients: dict[str, torch.Tensor] = {}
         self._variants = [
-            _Variant(programs[n : n + (2 if d.get("split") else 1)], d)
+            Variant(programs[n : n + (2 if d.get("split") else 1)], d)
             for n, d in zip(firsts, described)
         ]
         if any(t.numel() != 1 for t in self._numbers.values()):
@@ -349,7 +266,7 @@ class LoadedGraph:
         groups = state[f"graph.optimizer.{described['optimizer']}"]["param_groups"]
         return restore(described, state[f"graph.lr_scheduler.{n}"], groups)
 
-    def _bind(self, variant: _Variant) -> None:
+    def _bind(self, variant: Variant) -> None:
         """Find the tensor of each argument that is no input."""
         for source, argument in zip(variant.sources, variant.argument_types(), strict=True):
             kind, where = source
@@ -361,6 +278,9 @@ class LoadedGraph:
                 continue
             if argument is None:
                 raise ArtifactError("the manifest does not fit the program")
+            if kind == "size":
+                variant.arguments.append(torch.zeros((), dtype=torch.int64))
+                continue
             shape, dtype = argument.type.shape, DTYPES[argument.type.dtype]
             if kind == "number":
                 tensor = self._numbers[where]
@@ -415,16 +335,16 @@ class LoadedGraph:
         """
         problems = []
         for variant in self._variants:
-            problem = _unfit(variant, given, self.device)
+            problem = variant.unfit(given, self.device)
             if problem is None and self._guards_hold(variant):
                 results = self._run(variant, [given[i.name] for i in variant.inputs])
                 return {name: results[n] for n, name in result_names(variant.outputs).items()}
-            problems.append(problem or _moved_on(variant))
+            problems.append(problem or variant.moved_on)
         raise ValueError(f"{self.name}: {_first(problems)}")
 
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_Variant, list[torch.Tensor]]:
+    ) -> tuple[Variant, list[torch.Tensor]]:
         problems: list[str] = []
         close: list[str] = []  # of programs that take such arguments, but for their tensors
         for variant in self._variants:
@@ -448,26 +368,27 @@ class LoadedGraph:
                 )
                 continue
             named = {i.name: t for i, t in zip(variant.inputs, tensors)}
-            problem = _unfit(variant, named, self.device)
+            problem = variant.unfit(named, self.device)
             if problem is None and self._guards_hold(variant):
                 return variant, tensors
-            close.append(problem or _moved_on(variant))
+            close.append(problem or variant.moved_on)
         raise ValueError(f"{self.name}: {_first([*close, *problems])}")
 
-    def _guards_hold(self, variant: _Variant) -> bool:
+    def _guards_hold(self, variant: Variant) -> bool:
         if not variant.guards:
             return True
         numbers = [self._numbers[name].item() for name in variant.numbers]
         return all(holds(guard, numbers) for guard in variant.guards)
 
-    def _run(self, variant: _Variant, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _run(self, variant: Variant, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         arguments: Any = variant.arguments.copy()
         copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         for at, (kind, where) in enumerate(variant.sources):
             if kind != "input":
                 continue
-            tensor, strides = tensors[where], variant.inputs[where].strides
-            if tensor.numel() > 1 and tensor.stride() != tuple(strides):
+            tensor = tensors[where]
+            strides = variant.inputs[where].strides_for(tensor)
+            if tensor.numel() > 1 and tensor.stride() != strides:
                 dense = torch.empty_strided(
                     tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
                 )
@@ -478,6 +399,8 @@ class LoadedGraph:
             arguments[at] = tensor
         assert variant.run is not None
         with self._lock:
+            if variant.size is not None:
+                arguments[variant.size.argument].fill_(variant.size_of(tensors))
             run: Any = variant.run
             run.done = False
             try:
@@ -620,50 +543,6 @@ def _device(target: str) -> torch.device:
         return gpu_for(target).where
     except DeviceError as error:
         raise ArtifactError(f"it was saved for {target}: {error}") from None
-
-
-def _unfit(
-    variant: _Variant, given: Mapping[str, torch.Tensor], device: torch.device
-) -> str | None:
-    """Why a program does not take these tensors."""
-    for info in variant.inputs:
-        if info.name not in given:
-            return f"input {info.name!r} ({info}) is missing"
-        tensor = given[info.name]
-        if tuple(tensor.shape) != info.shape:
-            return (
-                f"input {info.name!r} has shape {list(tensor.shape)}, {list(info.shape)} expected"
-            )
-        if tensor.dtype != info.dtype:
-            return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
-        if tensor.stride() != info.strides and share_memory(info.shape, info.strides):
-            return (
-                f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for a "
-                f"tensor whose elements share memory, of strides {list(info.strides)}; save a graph that "
-                "was called with a dense one"
-            )
-        if tensor.device != device or tensor.layout != torch.strided:
-            return (
-                f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on "
-                f"{_device_name(device)} expected"
-            )
-    names = [i.name for i in variant.inputs]
-    unknown = next((name for name in given if name not in names), None)
-    if unknown is None:
-        return None
-    return f"there is no input {unknown!r}; known: {', '.join(names)}"
-
-
-def _device_name(device: torch.device) -> str:
-    return "CPU" if device.type == "cpu" else str(device)
-
-
-def _moved_on(variant: _Variant) -> str:
-    names = ", ".join(variant.numbers)
-    return (
-        f"its program was compiled for other values of {names}; save a graph that was called with "
-        "the present ones"
-    )
 
 
 def _first(problems: Sequence[str]) -> str:

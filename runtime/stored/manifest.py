@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gflow.dialects.extents import Extent
 from gflow.dialects.program import Argument, Program
+from gflow.dialects.types import row_major_strides
 
 from ..calls import tensors_in
 from ..micro_batches import Split
 from ..numbers import known
+from ..sizes import fixed
 from ..tensors import DTYPES, dtype_named
 from .bundle import seal
 
@@ -21,6 +24,7 @@ _SOURCES: Mapping[str, Callable[[Any], bool]] = {
     "number": lambda w: type(w) is str,
     "weights": lambda w: _list(w, lambda p: type(p) in (str, int)) and len(w) > 0,
     "rng": lambda w: w is None,
+    "size": lambda w: w is None,
 }
 _MOST_DEPTH = 100
 
@@ -47,8 +51,12 @@ def _input(value: Any) -> bool:
     if type(value) is not dict or value.keys() != {"name", "shape", "dtype", "strides"}:
         return False
     dtype_named(value["dtype"])
-    sizes = _list(value["shape"], _count) and _list(value["strides"], _count)
-    return _text(value["name"]) and sizes and len(value["shape"]) == len(value["strides"])
+    shape, strides = value["shape"], value["strides"]
+    if not _text(value["name"]) or not _list(shape, lambda s: s is None or _count(s)):
+        return False
+    if None in shape:  # sizes that vary, of a dense tensor
+        return strides is None
+    return _list(strides, _count) and len(shape) == len(strides)
 
 
 def _structure(value: Any, leaf: Test, key: Test, depth: int = 0) -> bool:
@@ -211,6 +219,16 @@ def check_fit(
 
     split = None if described.get("split") is None else Split(**described["split"])
     inputs, sources = described["inputs"], described["arguments"]
+    size = programs[0].size
+    wanted(size is None or split is None, "micro-batches of a size that varies")
+    wanted(
+        [n for n, (kind, _) in enumerate(sources) if kind == "size"]
+        == ([] if size is None else [size.argument]),
+        "its size",
+    )
+    wanted(
+        any(None in i["shape"] for i in inputs) == (size is not None), "inputs whose size varies"
+    )
     for n, (source, argument) in enumerate(zip(sources, arguments, strict=True)):
         kind, where = source
         if kind == "rng":
@@ -222,7 +240,15 @@ def check_fit(
         shape, strides = inputs[where]["shape"], inputs[where]["strides"]
         dtype = dtype_named(inputs[where]["dtype"])
         wanted(dtype == DTYPES[argument.type.dtype], f"input {where} is {dtype}")
-        found = list(argument.type.shape)
+        found: list[Any] = list(argument.type.shape)
+        if None in shape:
+            assert size is not None
+            varying = [None if isinstance(s, Extent) and s == Extent((0, 1)) else s for s in found]
+            wanted(shape == varying, f"input {where} has shape {shape}, its argument {varying}")
+            for k in (size.least, size.most):
+                dense = row_major_strides(fixed(argument.type.shape, k))
+                wanted(fixed(argument.strides, k) == dense, f"input {where} has other strides")
+            continue
         if split is not None and n in split.inputs and found:
             found[0] *= split.count
         wanted(shape == found, f"input {where} has shape {shape}, its argument {found}")

@@ -79,12 +79,12 @@ Judge = Callable[[int, float], "tuple[Result, str | None]"]
 
 def judged(seed: int, shrink: float) -> tuple[Result, str | None]:
     """A random program; JSON of it where it is a find."""
-    from .growth import grow
     from .judge import judge
     from .minimize import minimize
+    from .run import program_of
 
     start = time.process_time()
-    program = grow(seed)
+    program = program_of(seed)
     verdict = judge(program)
     base = Result(
         seed,

@@ -16,9 +16,10 @@ import torch
 import gflow as flow
 from gflow.compiler import CompileOptions
 
-from .growth import environment
+from .growth import environment, grow
 from .program import WIDER, Program, TensorSpec, dtype_of, source
 from .settings import PIPELINES
+from .sizes import VARYING, at_call, varying
 from .tensors import memory, view, widened
 
 Tensor = torch.Tensor
@@ -116,7 +117,7 @@ class _Instance:
 
     def inputs(self, call: int) -> tuple[dict[int, Tensor], list[Tensor]]:
         """(elements of the storages of a call's inputs, the inputs)."""
-        program = self.program
+        program = at_call(self.program, call)
         fresh: dict[int, Tensor] = {}
         given: dict[str, Tensor] = {}
         for spec in program.tensors:
@@ -390,3 +391,11 @@ def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:
             if not torch.equal(_bytes(now), _bytes(before)):
                 return f"call {call}, result {i} was changed by a later call"
     return ""
+
+
+def program_of(seed: int) -> Program:
+    """The program of a seed. From `VARYING` on its sizes vary, if eager runs it with others."""
+    program = grow(seed)
+    if seed < VARYING or program.raises:
+        return program
+    return varying(program, lambda candidate: run(candidate, "eager").error is None)

@@ -22,7 +22,7 @@ class Settings:
     """mode: a key of MODES. calls: how many calls, each with other values. switches: methods of
     `graph.config` with their arguments. optimizer, schedule: names in `torch.optim` with keyword arguments.
     autocast: a dtype, or "". checkpoint: activation checkpointing of the module. threads: of kernels.
-    pipeline: a name in PIPELINES."""
+    pipeline: a name in PIPELINES. sizes: by call, the size of inputs that is the first of these in the first call."""
 
     mode: str = "graph"
     calls: int = 2
@@ -34,6 +34,7 @@ class Settings:
     checkpoint: bool = False
     threads: int = 2
     pipeline: str = ""
+    sizes: tuple[int, ...] = ()
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Settings:
@@ -43,6 +44,7 @@ class Settings:
                 **data,
                 "optimizer": tuple(data["optimizer"]),
                 "schedule": schedule and tuple(schedule),
+                "sizes": tuple(data.get("sizes", ())),
             }
         )
 

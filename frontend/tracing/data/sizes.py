@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from gflow.dialects.extents import Symbol, evaluate, formula
 
 from .trace import Trace
@@ -75,6 +77,21 @@ def at_size(value: Any, k: int) -> Any:
 
 
 # -- a trace for one value
+
+
+def at_one_size(trace: Trace, n: int, arguments: Sequence[Any]) -> tuple[Trace, list[Any]]:
+    """A trace without a size that varies, as it is for `n`, and its arguments.
+
+    The argument that brought the size along is a constant of that value.
+    """
+    made = with_size(trace, n)
+    made.size = None
+    given = list(arguments)
+    for position, entry in enumerate(made.inputs):
+        if entry.role == "size":
+            made.inputs[position] = replace(entry, role="constant")
+            given[position] = torch.tensor(n, dtype=torch.int64)
+    return made, given
 
 
 def with_size(trace: Trace, n: int) -> Trace:

@@ -1,0 +1,202 @@
+"""A signature of a saved graph: what a call of it is given and gives, and the programs that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gflow.dialects.extents import Extent, formula
+from gflow.dialects.program import Argument, Program
+from gflow.dialects.types import row_major_strides, share_memory
+
+from ..arena import Arena
+from ..calls import result_names
+from ..loading import load_program
+from ..micro_batches import MicroBatches, Ready, Split
+from ..tensors import DTYPES, dtype_named
+from .bundle import ArtifactError
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output: its dotted name, shape and dtype. A size that varies from call to call is a string in the
+    shape: "n", or how it follows from n ("2*n + 1")."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype
+    strides: tuple[int, ...] = ()
+    """In elements; () of an input whose size varies, which is row-major."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether a size of it varies."""
+        return any(isinstance(s, str) for s in self.shape)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether elements of it share memory."""
+        shape = [s for s in self.shape if isinstance(s, int)]
+        return not self.varies and share_memory(tuple(shape), self.strides)
+
+    def strides_for(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The strides that a program takes this tensor in."""
+        return row_major_strides(tuple(tensor.shape)) if self.varies else self.strides
+
+    def __str__(self) -> str:
+        parts = (str(s) if str(s).isalnum() else f"({s})" for s in self.shape)
+        shape = "×".join(parts) or "scalar"
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')} {shape}"
+
+
+class Variant:
+    """What one signature runs, a program or the two of a step in micro-batches, and what its arguments
+    are."""
+
+    def __init__(self, programs: Sequence[Program], described: dict[str, Any]) -> None:
+        split = described.get("split")
+        self.split = None if split is None else Split(**split)
+        self.programs = list(programs)
+        self.call, self.outputs = described["call"], described["outputs"]
+        self.parameters = described["parameters"]
+        self.size = self.programs[0].size
+        self.inputs = [self._info(i) for i in described["inputs"]]
+        self.sources: list[list[Any]] = described["arguments"]
+        self.guards, self.numbers = described["guards"], described["numbers"]
+        self.arguments: list[torch.Tensor | None] = []
+        self.written = {
+            places[r.alias]
+            for program, places in self._places()
+            for r in program.results
+            if r.alias is not None
+        }
+        self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
+
+    def _info(self, given: dict[str, Any]) -> TensorInfo:
+        """An input as the manifest has it, whose sizes that vary are None."""
+        size, strides = self.size, given["strides"]
+        shape = tuple(size.name if s is None and size is not None else s for s in given["shape"])
+        dense = () if strides is None else tuple(strides)
+        return TensorInfo(given["name"], shape, dtype_named(given["dtype"]), dense)
+
+    def _places(self) -> list[tuple[Program, Sequence[int]]]:
+        """Each program, with the positions of its arguments among those of the signature."""
+        if self.split is None:
+            return [(self.programs[0], range(len(self.sources)))]
+        return list(zip(self.programs, (self.split.forward, self.split.update)))
+
+    def argument_types(self) -> list[Argument | None]:
+        """The type of each argument; None where there is none, or only that of a part."""
+        found: list[Argument | None] = [None] * len(self.sources)
+        for program, places in self._places():
+            rng = len(program.arguments) - len(places)
+            if rng not in ((0,) if self.split is None else (0, 1)):
+                raise ArtifactError("the manifest does not fit the program")
+            for position, argument in zip(places, program.arguments):
+                found[position] = argument
+        return found
+
+    def prepare(self, arena: Arena, where: torch.device) -> None:
+        """Make it ready to run."""
+        ready = [load_program(program, arena, where=where) for program in self.programs]
+        if self.split is None:
+            self.run = ready[0]
+            return
+        forward, update = (
+            Ready(run, len(program.arguments) > len(places))
+            for run, (program, places) in zip(ready, self._places())
+        )
+        self.run = MicroBatches(forward, update, self.split)
+
+    def result_infos(self) -> list[TensorInfo]:
+        names = result_names(self.outputs)
+        results = self.programs[0].results
+        count = 1 if self.split is None else self.split.count
+        infos = []
+        for n, name in names.items():
+            shape = tuple([self._named(s) for s in results[n].type.shape])
+            if self.split is not None and self.split.stacked:
+                shape = shape or (1,)
+            whole = (*(count * rows for rows in shape[:1]), *shape[1:])
+            infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
+        return infos
+
+    def _named(self, size: Any) -> int | str:
+        """A size of a result: a number, or how it follows from the one that varies."""
+        if self.size is None or not isinstance(size, Extent):
+            return int(size)
+        return formula(size.coefficients, self.size.name)
+
+    def size_of(self, tensors: Sequence[torch.Tensor]) -> int:
+        """The size that a call brings along, of a program that has one."""
+        return next(
+            tensor.shape[d]
+            for info, tensor in zip(self.inputs, tensors)
+            for d, s in enumerate(info.shape)
+            if isinstance(s, str)
+        )
+
+    def unfit(self, given: Mapping[str, torch.Tensor], device: torch.device) -> str | None:
+        """Why the program does not take these tensors."""
+        varying: dict[str, int] = {}
+        for info in self.inputs:
+            if info.name not in given:
+                return f"input {info.name!r} ({info}) is missing"
+            tensor = given[info.name]
+            problem = self._wrong_shape(info, tensor, varying)
+            if problem is not None:
+                return f"input {info.name!r} has shape {list(tensor.shape)}, {problem}"
+            if tensor.dtype != info.dtype:
+                return f"input {info.name!r} is {tensor.dtype}, {info.dtype} expected"
+            if tensor.stride() != info.strides and info.is_shared:
+                return (
+                    f"input {info.name!r} has strides {list(tensor.stride())}, and the graph was saved for a "
+                    f"tensor whose elements share memory, of strides {list(info.strides)}; save a graph that "
+                    "was called with a dense one"
+                )
+            if tensor.device != device or tensor.layout != torch.strided:
+                return (
+                    f"input {info.name!r} is {tensor.layout} on {tensor.device}, dense on "
+                    f"{_device_name(device)} expected"
+                )
+        names = [i.name for i in self.inputs]
+        unknown = next((name for name in given if name not in names), None)
+        if unknown is None:
+            return None
+        return f"there is no input {unknown!r}; known: {', '.join(names)}"
+
+    def _wrong_shape(
+        self, info: TensorInfo, tensor: torch.Tensor, varying: dict[str, int]
+    ) -> str | None:
+        """What shape is expected of an input in place of what it has. varying: the size that inputs before it have,
+        by name."""
+        wanted = "[" + ", ".join(map(str, info.shape)) + "] expected"
+        if tensor.dim() != len(info.shape):
+            return wanted
+        for found, size in zip(tensor.shape, info.shape):
+            if isinstance(size, int):
+                if found != size:
+                    return wanted
+                continue
+            assert self.size is not None
+            if not self.size.least <= found <= self.size.most:
+                return f"{wanted}, {size} in [{self.size.least}, {self.size.most}]"
+            if varying.setdefault(size, found) != found:
+                return f"{wanted}, where {size} is {varying[size]}"
+        return None
+
+    @property
+    def moved_on(self) -> str:
+        """Why it does not run, though its inputs fit."""
+        names = ", ".join(self.numbers)
+        return (
+            f"its program was compiled for other values of {names}; save a graph that was called with "
+            "the present ones"
+        )
+
+
+def _device_name(device: torch.device) -> str:
+    return "CPU" if device.type == "cpu" else str(device)
