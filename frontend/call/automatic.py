@@ -65,7 +65,7 @@ class AutomaticSizes:
         if found is None:
             if len(self.routes) >= _ROUTES:
                 self.routes.clear()
-            found = self.routes[key] = [(c.dynamic, own) for c, own in self._ranges(call, key)]
+            found = self.routes[key] = [(c.dynamic, own) for c, own in self._ranges(call, key) if c.dynamic]
         for dynamic, own in found:
             yield replace(call, key=own[0], dynamic=dynamic), own
 
@@ -83,10 +83,10 @@ class AutomaticSizes:
             return found
         shapes = _shapes(call.leaves)
         for earlier, planned in reversed(self.seen.get(skeleton, [])):
-            found = _differing(earlier, shapes, call.leaves)
-            if found is None:
+            differing = _differing(earlier, shapes, call.leaves)
+            if differing is None:
                 continue
-            dims, before = found
+            dims, before = differing
             most = _reach(before, planned, dims, call.leaves)
             return _varying(call, key, Dynamic(Range(2, most), dims, True))
         return None
