@@ -65,7 +65,8 @@ class AutomaticSizes:
         if found is None:
             if len(self.routes) >= _ROUTES:
                 self.routes.clear()
-            found = self.routes[key] = [(c.dynamic, own) for c, own in self._ranges(call, key) if c.dynamic]
+            ranges = self._ranges(call, key)
+            found = self.routes[key] = [(c.dynamic, own) for c, own in ranges if c.dynamic]
         for dynamic, own in found:
             yield replace(call, key=own[0], dynamic=dynamic), own
 
