@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gflow.compiler.ir.locations import source_of
+from gflow.compiler.ir.ssa import clone_with
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.structure import CHECK, ENGINE_YIELD
 
 from .decompositions import decompose
-from .form import INLINE, EngineError, Form, call_of
-
-#: problems that an error lists
-_MOST = 8
+from .form import INLINE, Form, call_of, refuse
 
 
 @contextmanager
@@ -88,11 +86,7 @@ def _round(block: ir.Block, form: Form) -> bool:
             old.replace_all_uses_with(new)
         op.erase()
         changed = True
-    if problems:
-        problems = list(dict.fromkeys(problems))
-        more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
-        listed = "\n  ".join(problems[:_MOST])
-        raise EngineError(f"cannot be written as {form.name}:\n  {listed}{more}")
+    refuse(f"cannot be written as {form.name}", problems)
     return changed
 
 
@@ -106,9 +100,7 @@ def _inlined(op: ir.Operation) -> list[ir.Value]:
             operands = [known[v] for v in inner.operands]
             if inner.name in ("gflow.yield", f"gflow.{ENGINE_YIELD}"):
                 return operands
-            copy = inner.clone()
-            for n, v in enumerate(operands):
-                copy.operands[n] = v
+            copy = clone_with(inner, operands)
             known.update(zip(inner.results, copy.results))
     raise AssertionError("a region ends in a yield")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,19 @@ from .decompositions import DECOMPOSITIONS, functions
 
 class EngineError(CompileError):
     """A program, or a part of it, cannot be given to an engine; the message says what, where, and the way out."""
+
+
+#: problems that an error lists
+_MOST = 8
+
+
+def refuse(what: str, problems: Sequence[str]) -> None:
+    """Raises EngineError: there are problems; the message lists the first of them, each once."""
+    if problems:
+        problems = list(dict.fromkeys(problems))
+        more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
+        listed = "\n  ".join(problems[:_MOST])
+        raise EngineError(f"{what}:\n  {listed}{more}")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ end.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gflow.dialects.mlir import func, ir
@@ -155,6 +156,21 @@ def _alias(attribute: ir.Attribute, body: Body) -> int | None:
 def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
     """An operation's attributes as a dictionary."""
     return {name: op.attributes[name] for name in op.attributes}
+
+
+def put_operands(op: ir.Operation, numbers: Sequence[int], new: Mapping[int, ir.Value]) -> None:
+    """Have an op read what is new for the values that it reads, by their numbers."""
+    for n, v in enumerate(numbers):
+        if v in new:
+            op.operands[n] = new[v]
+
+
+def clone_with(op: ir.Operation, operands: Sequence[ir.Value]) -> ir.Operation:
+    """A copy of an op, at the insertion point, with other operands."""
+    copy = op.clone()
+    for n, v in enumerate(operands):
+        copy.operands[n] = v
+    return copy
 
 
 def fused_kind(op: ir.Operation) -> str:

@@ -40,6 +40,15 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
 
 
+def readers(body: Body, at: Sequence[Layout]) -> dict[int, list[int]]:
+    """By value that is no view: the ops that read its memory, through views too, in order."""
+    found: dict[int, list[int]] = {}
+    for o in body.ops:
+        for v in o.operands:
+            found.setdefault(at[v].base, []).append(o.index)
+    return found
+
+
 def reshape_strides(
     shape: Sequence[int], strides: Sequence[int], target: Sequence[int]
 ) -> tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ir.ssa import Body, Op, aliases, read_body
-from ..ir.views import Layout, is_view, layouts
+from ..ir.views import Layout, is_view, layouts, readers
 from .layouts import readable, writable
 from .liveness import ALIGN, TakesOver, last_uses
 from .places import PlanPlace, given_addresses, places_of
@@ -183,10 +183,7 @@ def _returned(
         due[v] = ("result", n) if alias is None else ("arg", alias)
         if v not in places or places[v][:2] != due[v]:
             yield f"result {n} of the function must lie in {due[v][0]}:{due[v][1]}", body.terminator
-    readers: dict[int, list[int]] = {}
-    for o in body.ops:
-        for v in o.operands:
-            readers.setdefault(at[v].base, []).append(o.index)
+    reads = readers(body, at)
     checks = [o.index for o in body.ops if o.name == CHECK]
     for v, (space, number, _) in places.items():
         o = body.ops[body.producer[v]]
@@ -197,7 +194,7 @@ def _returned(
         if space != "arg" or number >= len(body.arguments):
             continue
         argument = body.arguments[number]
-        for i in readers.get(argument, ()):
+        for i in reads.get(argument, ()):
             if i > o.index or (i == o.index and not _in_place(at, o, v, argument, may)):
                 yield f"reads argument {number} after gflow.{o.name} updated it", body.ops[i].op
 

@@ -164,10 +164,15 @@ def _lowered(module: ir.Operation, options: EmitOptions) -> ir.Operation:
     return found
 
 
-def _gpu(options: EmitOptions, found: list[func.FuncOp]) -> Target:
-    """The GPU that is asked for, or else the one that kernels were selected for, or CUDA's default one."""
+def _on_gpu(module: ir.Operation, options: EmitOptions) -> tuple[list[func.FuncOp], Target]:
+    """The functions, which must be planned, and the GPU that is asked for, or else the one that kernels were selected
+    for, or CUDA's default one."""
+    found = functions(module)
     names = [options.target, *filter(None, map(selected_for, found)), "cuda"]
-    return next(target for target in map(parse_target, names) if target.gpu)
+    target = next(target for target in map(parse_target, names) if target.gpu)
+    for function in found:
+        _planned(function)
+    return found, target
 
 
 def triton(module: ir.Operation, options: EmitOptions) -> str:
@@ -175,10 +180,7 @@ def triton(module: ir.Operation, options: EmitOptions) -> str:
     # start-up of gflow-opt: what is printed loads what it needs
     from .emit_triton import programs, triton_text
 
-    found = functions(module)
-    target = _gpu(options, found)
-    for function in found:
-        _planned(function)
+    found, target = _on_gpu(module, options)
     return "\n".join(triton_text(p, _label) for p in programs(found, target))
 
 
@@ -187,10 +189,7 @@ def launches(module: ir.Operation, options: EmitOptions) -> str:
     # start-up of gflow-opt: what is printed loads what it needs
     from ..reports.launches import launch_report
 
-    found = functions(module)
-    target = _gpu(options, found)
-    for function in found:
-        _planned(function)
+    found, target = _on_gpu(module, options)
     return "\n".join(str(launch_report(f, target)) for f in found)
 
 

@@ -7,7 +7,7 @@ sensible: whoever asks for it tries the result, and keeps it only if it is still
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gflow.dialects import builder
@@ -117,12 +117,18 @@ def _results(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
     ]
 
 
-def _drop_results(module: ir.Operation, numbers: Sequence[int]) -> None:
-    results = _results(module)
-    gone: dict[func.FuncOp, set[int]] = {}
+def _by_function(
+    entries: Sequence[tuple[func.FuncOp, int]], numbers: Sequence[int]
+) -> Iterable[tuple[func.FuncOp, set[int]]]:
+    """Some of the entries: of each function which."""
+    found: dict[func.FuncOp, set[int]] = {}
     for n in numbers:
-        gone.setdefault(results[n][0], set()).add(results[n][1])
-    for function, which in gone.items():
+        found.setdefault(entries[n][0], set()).add(entries[n][1])
+    return found.items()
+
+
+def _drop_results(module: ir.Operation, numbers: Sequence[int]) -> None:
+    for function, which in _by_function(_results(module), numbers):
         last = list(_block(function).operations)[-1].operation
         kept = [i for i in range(len(last.operands)) if i not in which]
         _keep_entries(function, "res_attrs", kept)
@@ -150,11 +156,7 @@ def _arguments(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
 
 
 def _drop_arguments(module: ir.Operation, numbers: Sequence[int]) -> None:
-    arguments = _arguments(module)
-    gone: dict[func.FuncOp, set[int]] = {}
-    for n in numbers:
-        gone.setdefault(arguments[n][0], set()).add(arguments[n][1])
-    for function, which in gone.items():
+    for function, which in _by_function(_arguments(module), numbers):
         block = _block(function)
         kept = [i for i in range(len(block.arguments)) if i not in which]
         _keep_entries(function, "arg_attrs", kept)

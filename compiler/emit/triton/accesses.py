@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op, aliases
 from gflow.compiler.memory.in_place import reads_where_it_writes
 from gflow.compiler.memory.results import owners
-from gflow.compiler.targets import parse_target
-from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Place, Program, Step
 from gflow.dialects.program.accesses import Access, Accesses, Unit
 
-from .build import build_with
+from .build import built_again
 from .program_builder import Builder
 
 
@@ -22,16 +19,12 @@ def accesses(program: Program) -> Accesses:
     Raises:
         ValueError: the IR gives other steps than the program has.
     """
-    with make_context():
-        module = ir.Module.parse(program.ir)
-        function = entry_function(module)
-        b = Builder(function, parse_target(program.target))
-        again = build_with(b)
+    with built_again(program) as (_, b, again):
         if [_plain(s) for s in again.steps] != [_plain(s) for s in program.steps]:
             raise ValueError(f"the IR of {program.name} comes to other steps than the program has")
         units = tuple(_unit(b, *unit) for unit in b.units)
         found = [(v, p.index) for v, p in b.places.items() if p.space == "constant"]
-        target = aliases(function, b.body)
+        target = aliases(b.function, b.body)
         returned = [
             (v, Place("result", n, 0) if alias is None else Place("arg", alias, 0))
             for n, (v, alias) in enumerate(zip(owners(b.body, b.at, target), target))

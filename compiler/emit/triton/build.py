@@ -5,14 +5,17 @@ What has no Triton kernel runs through PyTorch, and is reported as such.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import groupby
 
 from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
+from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import check_target
 from gflow.compiler.kernel.selection.gpu.contraction import contraction_of
-from gflow.compiler.targets import Target
+from gflow.compiler.targets import Target, parse_target
+from gflow.dialects.dialect import make_context
 from gflow.dialects.marks import kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import SHARD, START
@@ -66,6 +69,15 @@ def build_with(b: Builder) -> Program:
         first_write=len(b.steps) if b.first_write is None else b.first_write,
         triton=b.triton,
     )
+
+
+@contextmanager
+def built_again(program: Program) -> Iterator[tuple[ir.Module, Builder, Program]]:
+    """A program generated again from its IR: the IR, which lives in here, what it was built by, and what came of it."""
+    with make_context():
+        module = ir.Module.parse(program.ir)
+        b = Builder(entry_function(module), parse_target(program.target))
+        yield module, b, build_with(b)
 
 
 def _merged(o: Op) -> int | None:

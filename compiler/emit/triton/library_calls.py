@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import choice_of
-from gflow.compiler.targets import parse_target
-from gflow.dialects.dialect import make_context
-from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, LaunchStep, Program
 
 from .. import aten_ops
 from ..placement import Placement
-from .build import build_with
+from .build import built_again
 from .ops import library_attention
 from .program_builder import Builder
 
@@ -39,11 +35,7 @@ def library_calls(program: Program) -> dict[int, Instead]:
     """What single calls can replace launches of a program, by the number of the first launch: those of an op alone,
     without an epilogue."""
     found = {}
-    with make_context():
-        module = ir.Module.parse(program.ir)
-        function = entry_function(module)
-        b = Builder(function, parse_target(program.target))
-        build_with(b)
+    with built_again(program) as (_, b, _):
         for ops, begin, end in b.units:
             own = all(isinstance(s, LaunchStep) for s in program.steps[begin:end])
             if len(ops) == 1 and own and not choice_of(ops[0].op).tuned:

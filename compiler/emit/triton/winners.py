@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.kernel.selection.choice import Choice, choice_of, way_of
-from gflow.compiler.targets import parse_target
-from gflow.dialects.dialect import make_context
 from gflow.dialects.marks import KERNEL
-from gflow.dialects.mlir import ir
 from gflow.dialects.program import AtenStep, LaunchStep, Program, Step, TritonConfig
 
-from .build import build_with
+from .build import built_again
 from .library_calls import Instead, library_of
 from .program_builder import Builder
 
@@ -30,10 +26,7 @@ def with_winners(
     calls: of libraries, as `tune` was given them. device: where was measured. Ops that share a launch are left as
     they are: that has one way to run.
     """
-    with make_context():
-        module = ir.Module.parse(program.ir)
-        b = Builder(entry_function(module), parse_target(program.target))
-        build_with(b)
+    with built_again(program) as (module, b, _):
         now = 0
         for ops, begin, end in b.units:
             by_library = isinstance(program.steps[begin], LaunchStep) and isinstance(

@@ -21,11 +21,8 @@ from gflow.dialects.mlir import PassManager, func, ir, stablehlo
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.types import try_tensor_type
 
-from ..form import EngineError
+from ..form import EngineError, refuse
 from .read_rows import READERS, Unreadable
-
-#: problems that an error lists
-_MOST = 8
 
 
 def prepare(context: ir.Context) -> None:
@@ -52,11 +49,7 @@ def read_module(module: ir.Operation) -> ir.Module:
                     problems.append(f"{op.name}{_place(op)}: it must have a body of one block")
                 else:
                     _function(op, problems)
-        if problems:
-            problems = list(dict.fromkeys(problems))
-            more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
-            listed = "\n  ".join(problems[:_MOST])
-            raise EngineError(f"cannot be read from StableHLO:\n  {listed}{more}")
+        refuse("cannot be read from StableHLO", problems)
         externalize(made.operation)
         if not made.operation.verify():
             raise EngineError("what was read from StableHLO does not verify")

@@ -31,7 +31,7 @@ from gflow.compiler.engines.form import Call, Form, call_of
 from gflow.compiler.engines.forms import form_of
 from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.ir.errors import PassError
-from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.ir.ssa import Body, clone_with, put_operands, read_body
 from gflow.compiler.targets import DEVICES
 from gflow.dialects import builder
 from gflow.dialects.marks import STAYS
@@ -103,12 +103,9 @@ def _part_checks(body: Body) -> None:
         known: dict[int, ir.Value] = {}
         with ir.InsertionPoint(check.op):
             for o in ops:
-                copy = o.op.clone()
-                for k, v in enumerate(o.operands):
-                    copy.operands[k] = known.get(v, body.values[v])
+                copy = clone_with(o.op, [known.get(v, body.values[v]) for v in o.operands])
                 known.update(zip(o.results, copy.results))
-        for k, v in enumerate(check.operands):
-            check.op.operands[k] = known.get(v, body.values[v])
+        put_operands(check.op, check.operands, known)
 
 
 def _reasons(body: Body, form: Form) -> list[str]:
@@ -179,12 +176,8 @@ def _rewrite(
                 stays = why[o.index] or o.name == "constant"
                 if stays and (level[o.index] == n if why[o.index] else n == -1):
                     o.op.move_before(body.terminator)
-                    for k, v in enumerate(o.operands):
-                        if v in new:
-                            o.op.operands[k] = new[v]
-    for k, v in enumerate(body.returned):
-        if v in new:
-            body.terminator.operands[k] = new[v]
+                    put_operands(o.op, o.operands, new)
+    put_operands(body.terminator, body.returned, new)
     # users first, of other regions too: an op that is used may not be erased
     for i in sorted((i for members in regions.values() for i in members), reverse=True):
         body.ops[i].op.erase()
@@ -227,9 +220,7 @@ def _region(body: Body, members: list[int], new: dict[int, ir.Value], engine: st
             for v in o.operands:
                 if v not in known:  # a constant
                     known[v] = body.ops[body.producer[v]].op.clone().results[0]
-            copy = o.op.clone()
-            for k, v in enumerate(o.operands):
-                copy.operands[k] = known[v]
+            copy = clone_with(o.op, [known[v] for v in o.operands])
             known.update(zip(o.results, copy.results))
         with op.location:
             builder.build_op(ENGINE_YIELD, [known[v] for v in outputs], None, [])

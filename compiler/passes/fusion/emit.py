@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from gflow.compiler.ir.ssa import Op, attributes_of
+from gflow.compiler.ir.ssa import Op, attributes_of, put_operands
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 
@@ -31,9 +31,7 @@ def emit(grouping: Grouping) -> None:
                 _build(grouping, number, replaced, needed)
             else:
                 _move(body.ops[number], body.terminator, replaced)
-    for n, v in enumerate(body.returned):
-        if v in replaced:
-            body.terminator.operands[n] = replaced[v]
+    put_operands(body.terminator, body.returned, replaced)
     for o in reversed(body.ops):
         if o.index not in alive:
             o.op.erase()
@@ -192,7 +190,5 @@ def _clone(flow: Dataflow, index: int, inside: dict[int, ir.Value]) -> None:
 
 
 def _move(o: Op, before: ir.Operation, replaced: dict[int, ir.Value]) -> None:
-    for n, v in enumerate(o.operands):
-        if v in replaced:
-            o.op.operands[n] = replaced[v]
+    put_operands(o.op, o.operands, replaced)
     o.op.move_before(before)

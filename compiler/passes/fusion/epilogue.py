@@ -110,8 +110,7 @@ def _pays(grouping: Grouping, u: int, first: Group, rest: Group, between: int) -
 
 def _fits(grouping: Grouping, contraction: Op, g: Group, u: int) -> bool:
     """Whether a group that reads `u` (the contraction's result or a reshape of it) can follow."""
-    body, flow = grouping.body, grouping.flow
-    shape = flow.shape(u)
+    shape = grouping.flow.shape(u)
     if not g.members or g.sealed or g.reduced is not None or g.root >= 0:
         return False
     if without_ones(shape) != without_ones(g.space) or numel(shape) == 0:
@@ -119,13 +118,8 @@ def _fits(grouping: Grouping, contraction: Op, g: Group, u: int) -> bool:
     key = (grouping.level_of(contraction.results[0]), contraction.index)
     if any(_key(grouping, b) >= key for b in g.inputs if b != u):
         return False
-    at = g.map_in(shape)
-    for m in g.members:
-        o = body.ops[m]
-        own = g.map_in(flow.own_space(o))
-        for operand in o.operands:
-            if flow.base(operand) == u and (own is None or flow.pull(operand, own)[1] != at):
-                return False
+    if not grouping.reads_only_at(g, u, g.map_in(shape)):
+        return False
     if not grouping.options.add_to_output and _adds(grouping, g):
         return False
     if not grouping.options.update_in_contraction and _updates(grouping, g):

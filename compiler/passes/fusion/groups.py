@@ -211,6 +211,17 @@ class Grouping:
             and len(outputs) <= MIXED_GROUPS
         )
 
+    def reads_only_at(self, g: Group, v: int, at: DimMap | None) -> bool:
+        """Whether all members that read `v` do so where it lies as `at` says in the group's index space."""
+        flow = self.flow
+        for m in g.members:
+            o = self.body.ops[m]
+            own = g.map_in(flow.own_space(o))
+            for operand in o.operands:
+                if flow.base(operand) == v and (own is None or flow.pull(operand, own)[1] != at):
+                    return False
+        return True
+
     def absorb(self, gi: int, other: int) -> None:
         """Move the members of group `other` into group `gi`, of the same level and space."""
         g, h = self.groups[gi], self.groups[other]

@@ -87,15 +87,7 @@ def _can_repeat(grouping: Grouping, v: int, cone: _Cone, g: Group) -> bool:
     if not grouping.small_enough(g, cone.leaves):
         return False
     at = g.map_in(flow.shape(v))
-    if at is None:
-        return False
-    for m in g.members:
-        o = grouping.body.ops[m]
-        own = g.map_in(flow.own_space(o))
-        for operand in o.operands:
-            if flow.base(operand) == v and (own is None or flow.pull(operand, own)[1] != at):
-                return False
-    return True
+    return at is not None and grouping.reads_only_at(g, v, at)
 
 
 def _cone(grouping: Grouping, v: int, g: Group, stop: Callable[[int], bool]) -> _Cone | None:

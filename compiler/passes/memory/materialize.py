@@ -32,7 +32,14 @@ from collections.abc import Mapping
 
 from gflow.compiler.ir.failing import may_fail
 from gflow.compiler.ir.ssa import Body, Op, aliases, read_body
-from gflow.compiler.ir.views import Layout, argument_strides, is_view, layouts, written_to_arguments
+from gflow.compiler.ir.views import (
+    Layout,
+    argument_strides,
+    is_view,
+    layouts,
+    readers,
+    written_to_arguments,
+)
 from gflow.compiler.memory.in_place import reads_where_it_writes
 from gflow.compiler.memory.layouts import readable, writable
 from gflow.compiler.memory.results import owners
@@ -84,10 +91,7 @@ def _fix_updates(
     at, dense = layouts(function, body), layouts(function, body, {})
     strides = argument_strides(function, body)
     spared = _copies_spared(body, at, dense, tentative)
-    readers: dict[int, list[int]] = {}
-    for o in body.ops:
-        for v in o.operands:
-            readers.setdefault(at[v].base, []).append(o.index)
+    reads = readers(body, at)
     failing = max((o.index for o in body.ops if o.name == CHECK or may_fail(o)), default=-1)
     updated = {body.arguments[alias] for alias in target if alias is not None}
     read_at_the_end = {at[v].base for v in body.returned}
@@ -104,7 +108,7 @@ def _fix_updates(
                 and body.producer[v] > failing
                 and argument not in read_at_the_end
                 and writable(body.ops[body.producer[v]], shape, strides[alias])
-                and _in_place(body, at, v, argument, readers.get(argument, []))
+                and _in_place(body, at, v, argument, reads.get(argument, []))
             ):
                 continue
             value = body.values[v]
@@ -169,16 +173,16 @@ def _makes(o: Op, at: list[Layout]) -> bool:
     return o.name in OPS and o.name != "constant" and not is_view(o, at)
 
 
-def _in_place(body: Body, at: list[Layout], value: int, argument: int, readers: list[int]) -> bool:
+def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: list[int]) -> bool:
     """Whether the op that makes `value` may write it into the argument's storage.
 
-    readers: the ops that read the argument.
+    reads: the ops that read the argument.
     """
     p = body.producer[value]
     o = body.ops[p]
-    if any(r > p for r in readers):
+    if any(r > p for r in reads):
         return False
-    if p not in readers:
+    if p not in reads:
         return True
     result = o.results.index(value)
     if o.name == ENGINE:  # has read all when it writes

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.ir.ssa import Body, put_operands, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import MIXED_GROUPS
@@ -203,9 +203,7 @@ def _one_level(body: Body, scopes: list[Scope], lasting: set[int]) -> None:
         for plan in plans.get(o.index, ()):
             again.update(_copy(body, plan))
         if not level.forward[o.index]:
-            for n, v in enumerate(o.operands):
-                if v in again:
-                    o.op.operands[n] = again[v]
+            put_operands(o.op, o.operands, again)
     for scope in scopes:
         for i in scope.ops:
             forget(body.ops[i].op)
@@ -227,9 +225,7 @@ def _copy(body: Body, plan: _Plan) -> dict[int, ir.Value]:
     for i in plan.ops:
         o = body.ops[i]
         copy = o.op.clone(ip=ir.InsertionPoint(before))
-        for n, v in enumerate(o.operands):
-            if v in new:
-                copy.operands[n] = new[v]
+        put_operands(copy, o.operands, new)
         leave_scope(copy)
         new.update(zip(o.results, copy.results))
     return held | {v: new[v] for v in plan.values}

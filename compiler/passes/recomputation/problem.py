@@ -13,7 +13,7 @@ from functools import cached_property
 
 from gflow.compiler.ir.contractions import CONTRACTIONS
 from gflow.compiler.ir.cost import Cost, cost_of, seconds
-from gflow.compiler.ir.ssa import Body, Op, aliases, fused_kind, read_body
+from gflow.compiler.ir.ssa import Body, Op, aliases, clone_with, fused_kind, read_body
 from gflow.compiler.ir.views import VIEW_OPS, Layout, is_view, layouts
 from gflow.compiler.memory.liveness import TakesOver, aligned
 from gflow.compiler.targets import DEVICES
@@ -194,9 +194,7 @@ def repeat(problem: Problem, recipe: Recipe, value: Callable[[int], ir.Value]) -
     if recipe.partial:
         return _partly(problem, o, recipe, value)
     operands = [value(v) for v in o.operands]
-    copy = o.op.clone()
-    for n, v in enumerate(operands):
-        copy.operands[n] = v
+    copy = clone_with(o.op, operands)
     made = dict(zip(o.results, copy.results))
     _mark(copy)
     return [made[v] for v in recipe.results]
@@ -228,9 +226,7 @@ def _partly(
     new = {block_values[n]: a for n, a in zip(order, body.arguments)}
     with ir.InsertionPoint(body):
         for i in inner:
-            copy = ops[i].clone()
-            for n, v in enumerate(ops[i].operands):
-                copy.operands[n] = new[v]
+            copy = clone_with(ops[i], [new[v] for v in ops[i].operands])
             new.update(zip(ops[i].results, copy.results))
         with ir.Location.unknown():
             builder.build_op("yield", [new[last.operands[n]] for n in wanted], {}, [])
@@ -248,9 +244,7 @@ def _alone(
     """
     *ops, last = [op.operation for op in o.op.regions[0].blocks[0].operations]
     for i in inner:
-        copy = ops[i].clone()
-        for n, v in enumerate(ops[i].operands):
-            copy.operands[n] = values[v]
+        copy = clone_with(ops[i], [values[v] for v in ops[i].operands])
         values.update(zip(ops[i].results, copy.results))
         _mark(copy)
     return [values[last.operands[n]] for n in wanted]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from gflow.compiler.ir.failing import may_fail
 from gflow.compiler.ir.ssa import Body, aliases
-from gflow.compiler.ir.views import Layout, layouts
+from gflow.compiler.ir.views import Layout, layouts, readers
 from gflow.dialects.mlir import func
 from gflow.dialects.ops.structure import CHECK
 
@@ -41,12 +41,9 @@ def dependences_of(function: func.FuncOp, body: Body) -> Dependences:
     for v, alias in zip(body.returned, aliases(function, body)):
         if alias is not None and body.producer[v] >= 0:
             updates.setdefault(body.producer[v], []).append(body.arguments[alias])
-    readers: dict[int, list[int]] = {}  # value → ops that read its memory, through views too
-    for o in body.ops:
-        for v in o.operands:
-            readers.setdefault(at[v].base, []).append(o.index)
+    reads = readers(body, at)
     others = {
-        p: {r for a in arguments for r in readers.get(a, ())} - {p}
+        p: {r for a in arguments for r in reads.get(a, ())} - {p}
         for p, arguments in updates.items()
     }
     # nothing is updated until all checks are done

@@ -111,15 +111,8 @@ def unit_dimensions_later(n: Node, b: Rewriter) -> ir.Value | None:
     return b.build("reshape", [inner], {"shape": n.type.shape})
 
 
-@RULES.add("reshape", "transpose", "broadcast", "slice", "reverse", on=("splat",))
+@RULES.add("reshape", "transpose", "broadcast", "slice", "reverse", "take", on=("splat",))
 def move_constant(n: Node, b: Rewriter) -> ir.Value | None:
-    """reshape(c) → a constant; the same for transpose, broadcast, slice and reverse"""
-    c = b.splat(n.operands[0])
-    return None if c is None else b.constant(c, n.type)
-
-
-@RULES.add("take", on=("splat",))
-def take_constant(n: Node, b: Rewriter) -> ir.Value | None:
-    """take(c, index) → a constant"""
+    """reshape(c) → a constant; the same for transpose, broadcast, slice, reverse and take"""
     c = b.splat(n.operands[0])
     return None if c is None else b.constant(c, n.type)

@@ -14,9 +14,9 @@ from .rules import Rules
 RULES = Rules()
 
 
-@RULES.add("reshape")
-def reshape_to_itself(n: Node, b: Rewriter) -> ir.Value | None:
-    """reshape(x) → x where x has the shape already"""
+@RULES.add("reshape", "slice")
+def same_shape(n: Node, b: Rewriter) -> ir.Value | None:
+    """reshape(x) → x where x has the shape already; slice(x) → x where it takes everything"""
     (x,) = n.operands
     return x if b.type(x) == n.type else None
 

@@ -15,13 +15,6 @@ from .rules import Rules
 RULES = Rules()
 
 
-@RULES.add("slice")
-def slice_all(n: Node, b: Rewriter) -> ir.Value | None:
-    """slice(x) → x where it takes everything"""
-    (x,) = n.operands
-    return x if b.type(x) == n.type else None
-
-
 @RULES.add("slice", on=("slice",))
 def slice_twice(n: Node, b: Rewriter) -> ir.Value | None:
     """slice(slice(x)) → slice(x)"""

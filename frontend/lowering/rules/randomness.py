@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gflow.dialects.mlir import ir
@@ -68,6 +69,14 @@ def _reject_generator(generator: Any) -> None:
 # -- uniform and normal
 
 
+def _drawn(
+    draw: Callable[[Emitter, Any, str], Value], em: Emitter, like: Any, generator: Any, options: Any
+) -> Value:
+    _reject_generator(generator)
+    model = like if isinstance(like, Value) else None
+    return draw(em, model.shape if model else like, _float(_dtype(em, options, model)))
+
+
 @lowers("aten.rand", "aten.rand_like")
 def rand(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value:
     """Uniform in [0, 1). like: a shape, or a value with it.
@@ -75,17 +84,13 @@ def rand(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value
     Raises:
         Unsupported: a generator is given, here and below.
     """
-    _reject_generator(generator)
-    model = like if isinstance(like, Value) else None
-    return uniform_bits(em, model.shape if model else like, _float(_dtype(em, options, model)))
+    return _drawn(uniform_bits, em, like, generator, options)
 
 
 @lowers("aten.randn", "aten.randn_like")
 def randn(em: Emitter, like: Any, generator: Any = None, **options: Any) -> Value:
     """Standard normal. like: a shape, or a value with it."""
-    _reject_generator(generator)
-    model = like if isinstance(like, Value) else None
-    return normals(em, model.shape if model else like, _float(_dtype(em, options, model)))
+    return _drawn(normals, em, like, generator, options)
 
 
 @lowers("aten.uniform")

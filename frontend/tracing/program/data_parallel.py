@@ -68,9 +68,7 @@ class DataParallel:
             raise GraphTraceError(
                 f"{here}: a DistributedDataParallel module of {dist.get_world_size(group)} ranks {problem}"
             )
-        name = group.group_name
-        self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
-        self.groups[name] = group
+        name = self._named(group)
         ignored = module.parameters_to_ignore
         named = [(k, p) for k, p in module.module.named_parameters() if k not in ignored]
         self.copied |= {id(p): name for _, p in named}
@@ -85,14 +83,19 @@ class DataParallel:
                     collectives.broadcast(buffer, group=group, group_src=0)
         return module.module
 
+    def _named(self, group: Any) -> str:
+        """The name of a group, which is an axis of the mesh from now on."""
+        name: str = group.group_name
+        self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
+        self.groups[name] = group
+        return name
+
     def divide(self, modules: Sequence[ShardedModule], training: bool) -> list[tuple[Any, str]]:
         """Take modules of `fully_shard` as data-parallel ones: the mesh of each, and the name of its group."""
         found: dict[str, Any] = {}
         for module in modules:
             for p, group in module.parameters:
-                name = group.group_name
-                self.axes[name] = "dp" if group is dist.group.WORLD else f"dp_{name}"
-                self.groups[name] = group
+                name = self._named(group)
                 found[name] = p.device_mesh  # type: ignore[attr-defined]
                 if training and p.requires_grad:
                     self._group_of[id(p)], self._limits[id(p)] = group, ()

@@ -36,11 +36,13 @@ class Fours(NamedTuple):
 
 
 class Frame(Protocol):
-    """The kernel around a DAG. used: the functions that are called. coarse: see `precision.coarse`."""
+    """The kernel around a DAG. used: the functions that are called. coarse: see `precision.coarse`. numbers: names of
+    operands and constants, by kind, in the order in which they are met."""
 
     k: Kernel
     used: set[str]
     coarse: frozenset[int]
+    numbers: dict[str, dict[tuple[Any, ...], str]]
 
     def known(self, key: Any) -> str | None:
         """The variable that was named for `key`, where it can be read from here."""
@@ -55,7 +57,9 @@ class Frame(Protocol):
         """A number that a launch passes."""
 
     def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
-        """A name for `key`: its kind, and a number in the order in which keys are met."""
+        """A name for `key`: its kind, and a number in the order in which keys are met, whatever the op's."""
+        own = self.numbers.setdefault(kind, {})
+        return own.setdefault(key, f"{kind}{len(own)}")
 
     def load(self, slot: int) -> str:
         """The elements of load `slot`, as an expression of the register's type."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.gpu.attention import configs, kernels_of, sizes_of
-from gflow.compiler.kernel.sizes import WIDE, extent
+from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.attention import extras
 
 from ..language import device_functions
-from ..language.parameters import Parameters
+from ..language.parameters import Parameters, is_wide
 from ..program_builder import Builder, Source
 from . import library_attention
 from .attention_text import BIAS_GRAD, FORWARD, HELPERS, KEPT, KEY_GRAD, PRECISION, QUERY_GRAD
@@ -114,9 +114,6 @@ class _Call:
         if wide:
             self.p.types[name] = "i64"
 
-    def _is_wide(self, value: int) -> bool:
-        return extent(self.b.body.types[value].shape, self.b.strides(value)) >= WIDE
-
     def tensors(self, *names: str) -> None:
         """Operands, with the strides of batches, positions and heads; channels' are constants."""
         for name in names:
@@ -125,13 +122,13 @@ class _Call:
             batch, position, head, channel = self.b.strides(value)
             letter = "t" if name in "kv" else "s"
             for suffix, stride in (("b", batch), (letter, position), ("h", head)):
-                self.number(f"{name}_{suffix}", stride, self._is_wide(value))
+                self.number(f"{name}_{suffix}", stride, is_wide(self.b, value))
             self.constants[f"{name.upper()}_STEP"] = channel
 
     def result_strides(self, name: str, value: int) -> None:
         """Strides of batches, positions and heads of a result; its channels are neighbours."""
         for suffix, stride in zip("bsh", self.b.strides(value)):
-            self.number(f"{name}_{suffix}", stride, self._is_wide(value))
+            self.number(f"{name}_{suffix}", stride, is_wide(self.b, value))
 
     def extras(self) -> None:
         """The bias, the generator's state, sizes."""
@@ -142,7 +139,7 @@ class _Call:
             self.pointer("bias", self.bias)
             strides = [0 if n == 1 else s for n, s in zip(ty.shape, b.strides(self.bias))]
             for suffix, stride in zip("bhij", strides):
-                self.number(f"bias_{suffix}", stride, self._is_wide(self.bias))
+                self.number(f"bias_{suffix}", stride, is_wide(self.b, self.bias))
         else:
             self.constants |= {"bias": 0, "bias_b": 0, "bias_h": 0, "bias_i": 0, "bias_j": 0}
         dropout = attrs["dropout"] or 0.0

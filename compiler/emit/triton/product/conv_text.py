@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gflow.compiler.kernel.selection.gpu.convolution import Convolution
+from gflow.compiler.kernel.selection.gpu.convolution import Convolution, Tensor
+from gflow.compiler.kernel.sizes import WIDE
 
 from ..language.parameters import Parameters, term, total
 
@@ -24,6 +25,20 @@ class Walk:
     def constants(self) -> dict[str, int]:
         """The kernel's sizes, which kernels are specialised by."""
         return {f"K{i}": k for i, k in enumerate(self.g.kernel)}
+
+    def strides(self, stem: str, t: Tensor) -> tuple[str, str, list[str]]:
+        """The strides of a tensor's outer dimension (images of an activation), of channels and of positions."""
+        return (
+            self.p.stride("w_o" if stem == "w" else f"{stem}_n", t.outer),
+            self.p.stride(f"{stem}_c", t.channel),
+            self.p.strides(f"{stem}_", t.spatial),
+        )
+
+    def at(self, stem: str, strides: tuple[str, str, list[str]], extent: int) -> str:
+        """Where position `{stem}0`, … of `image` lies, of channel 0. extent: elements that the tensor spans."""
+        outer, _, spatial = strides
+        image = "image.to(tl.int64)" if extent >= WIDE else "image"
+        return total([term(image, outer), *(term(f"{stem}{i}", s) for i, s in enumerate(spatial))])
 
     def unravel(self, flat: str, sizes: Sequence[int], stem: str) -> list[str]:
         """Lines: a flat position as `image` and `{stem}0`, …."""
@@ -45,11 +60,29 @@ class Walk:
         """Lines: `h0`, … of the output position `{stem}0`, …."""
         lines = []
         for i in range(self.g.rank):
-            stride = self.p.stride(f"stride{i}", self.g.stride[i])
-            padding = self.p.stride(f"padding{i}", self.g.padding[i])
+            stride, padding = self.moves(i)
             minus = f" - {padding}" if padding != "0" else ""
             lines.append(f"h{i} = {term(f'{stem}{i}', stride)}{minus}")
         return lines
+
+    def moves(self, i: int) -> tuple[str, str]:
+        """The stride and the padding along spatial dimension `i`."""
+        stride = self.p.stride(f"stride{i}", self.g.stride[i])
+        return stride, self.p.stride(f"padding{i}", self.g.padding[i])
+
+    def source(self, i: int) -> tuple[list[str], list[str]]:
+        """Lines: the output position `u{i}` whose tap `k{i}` reads the input position `q{i}`; conditions for one to be
+        there."""
+        size = self.p.number(f"y_size{i}", self.g.outputs[i])
+        stride, padding = self.moves(i)
+        shifted, inside = (
+            f"q{i} + ({padding} - {self.dilated(i)})",
+            [f"(u{i} >= 0)", f"(u{i} < {size})"],
+        )
+        if self.g.stride[i] == 1:
+            return [f"u{i} = {shifted}"], inside
+        even = [f"(t{i} >= 0)", f"(t{i} % {stride} == 0)"]
+        return [f"t{i} = {shifted}", f"u{i} = t{i} // {stride}"], [*even, *inside]
 
     def dilated(self, i: int) -> str:
         """The offset of a tap of the kernel along spatial dimension `i`, in elements: its index times the

@@ -172,20 +172,13 @@ class _Convolution:
         self._pack()
         a, weight = self.pointer("a", x), self.pointer("b", w)
         rows, n, c = p.number("M", g.positions), p.number("N", g.og), p.number("C", g.cg)
-        far = x.extent >= WIDE
-        x_n, x_c = p.stride("x_n", x.outer), p.stride("x_c", x.channel)
-        xs = p.strides("x_", x.spatial)
-        w_o, w_c, ws = (
-            p.stride("w_o", w.outer),
-            p.stride("w_c", w.channel),
-            p.strides("w_", w.spatial),
-        )
+        x_walk = _, x_c, xs = self.walk.strides("x", x)
+        w_o, w_c, ws = self.walk.strides("w", w)
         columns = [f"cols = {COLUMNS}"]
         setup = self._groups(1)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", g.outputs, "y")
         setup += self.walk.starts("y")
-        image = "image.to(tl.int64)" if far else "image"
-        rows_at = total([term(image, x_n), *(term(f"h{i}", s) for i, s in enumerate(xs))])
+        rows_at = self.walk.at("h", x_walk, x.extent)
         at = self._group(x_c, "C")
         cols = f"(group * {n} + cols)" if g.groups > 1 else "cols"
         w_mask = None
@@ -260,16 +253,8 @@ class _Convolution:
         a, weight = self.pointer("a", y), self.pointer("b", w)
         phased, phases, counts = g.phased, g.phases, g.counts
         rows, n, c = p.number("M", g.n * prod(counts)), p.number("N", g.cg), p.number("C", g.og)
-        y_n, y_c, ys = (
-            p.stride("y_n", y.outer),
-            p.stride("y_c", y.channel),
-            p.strides("y_", y.spatial),
-        )
-        w_o, w_c, ws = (
-            p.stride("w_o", w.outer),
-            p.stride("w_c", w.channel),
-            p.strides("w_", w.spatial),
-        )
+        y_n, y_c, ys = self.walk.strides("y", y)
+        w_o, w_c, ws = self.walk.strides("w", w)
         columns = [f"cols = {COLUMNS}"]
         setup = self._groups(phases)
         setup += self.walk.unravel("tl.minimum(rows, M - 1)", counts, "q")
@@ -278,10 +263,7 @@ class _Convolution:
         rows_at, taps, load, near, tap_at = [term(image, y_n)], [], [], [], []
         rest_of = [i for i in range(g.rank) if phased[i]]
         for i in reversed(range(g.rank)):
-            stride, padding = (
-                p.stride(f"stride{i}", g.stride[i]),
-                p.stride(f"padding{i}", g.padding[i]),
-            )
+            stride, padding = self.walk.moves(i)
             if not phased[i]:
                 setup.append(f"at{i}_ = q{i}")
                 continue
@@ -299,30 +281,23 @@ class _Convolution:
             ]  # fmt: skip
             ok.append(f"(at{i}_ < {size})")
         for i in range(g.rank):
-            stride, padding = (
-                p.stride(f"stride{i}", g.stride[i]),
-                p.stride(f"padding{i}", g.padding[i]),
-            )
-            size = p.number(f"y_size{i}", g.outputs[i])
+            stride, padding = self.walk.moves(i)
             taps.append(f"count{i}" if phased[i] else f"K{i}")
             if phased[i]:
+                size = p.number(f"y_size{i}", g.outputs[i])
+                near += [f"(u{i} >= 0)", f"(u{i} < {size})"]
                 load += [f"k{i} = first{i} + m{i} * {stride}", f"u{i} = q{i} + (base{i} - m{i})"]
                 rows_at.append(term(f"q{i}", ys[i]))
                 tap_at.append(term(f"(base{i} - m{i})", ys[i]))
-            elif g.stride[i] == 1:
-                shift = f"({padding} - {self.walk.dilated(i)})"
-                load += [f"k{i} = m{i}", f"u{i} = q{i} + {shift}"]
+                continue
+            found, inside = self.walk.source(i)
+            load += [f"k{i} = m{i}", *found]
+            near += inside
+            if g.stride[i] == 1:
                 rows_at.append(term(f"q{i}", ys[i]))
-                tap_at.append(term(shift, ys[i]))
+                tap_at.append(term(f"({padding} - {self.walk.dilated(i)})", ys[i]))
             else:
-                load += [
-                    f"k{i} = m{i}",
-                    f"t{i} = q{i} + ({padding} - {self.walk.dilated(i)})",
-                    f"u{i} = t{i} // {stride}",
-                ]
-                near += [f"(t{i} >= 0)", f"(t{i} % {stride} == 0)"]
                 tap_at.append(term(f"u{i}", ys[i]))
-            near += [f"(u{i} >= 0)", f"(u{i} < {size})"]
         position = "image"
         for i in range(g.rank):
             if g.inputs[i] > 1:
@@ -391,11 +366,7 @@ class _Convolution:
         a, act = self.pointer("a", y), self.pointer("b", x)
         rows, c = p.number("M", g.og), p.number("C", g.cg)
         many = p.number("K", g.positions)
-        x_n, x_c, xs = (
-            p.stride("x_n", x.outer),
-            p.stride("x_c", x.channel),
-            p.strides("x_", x.spatial),
-        )
+        x_walk = _, x_c, xs = self.walk.strides("x", x)
         y_c = p.stride("y_c", y.channel)
         names = [f"K{i}" for i in range(g.rank)]
         setup = list(self._groups(1))
@@ -425,16 +396,12 @@ class _Convolution:
         load = [
             "t = step * BLOCK_K + offs_k", *self.walk.unravel("t", g.outputs, "y"), *self.walk.starts("y"),
         ]  # fmt: skip
-        image_x = "image.to(tl.int64)" if x.extent >= WIDE else "image"
-        image_y = "image.to(tl.int64)" if y.extent >= WIDE else "image"
         even = g.rows_of(y)
         if even is not None:
             y_at = term("t.to(tl.int64)" if y.extent >= WIDE else "t", p.stride("y_p", even))
         else:
-            ys = p.strides("y_", y.spatial)
-            y_n = p.stride("y_n", y.outer)
-            y_at = total([term(image_y, y_n), *(term(f"y{i}", s) for i, s in enumerate(ys))])
-        x_rows = total([term(image_x, x_n), *(term(f"h{i}", s) for i, s in enumerate(xs))])
+            y_at = self.walk.at("y", self.walk.strides("y", y), y.extent)
+        x_rows = self.walk.at("h", x_walk, x.extent)
         rows_suffix, cols_suffix = ("[:, None]", "[None, :]") if flat else ("", "")
         inside = self.walk.inside(rows_suffix, cols_suffix)
         near = and_masks(f"(t < {many}){'[:, None]' if flat else ''}", self.walk.bounds())

@@ -16,7 +16,7 @@ from gflow.compiler.kernel.selection.gpu.convolution import (
     depthwise_configs,
     depthwise_sums,
 )
-from gflow.compiler.kernel.sizes import WIDE, cdiv
+from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType
 
@@ -67,11 +67,9 @@ def _activation(
     a, weight = p.pointer("a", source.dtype, places[0]), p.pointer("b", w.dtype, places[1])
     sizes = g.outputs if forward else g.inputs
     rows, c = p.number("M", g.n * prod(sizes)), p.number("C", g.c)
-    s_n, s_c = p.stride("a_n", source.outer), p.stride("a_c", source.channel)
-    ss = p.strides("a_", source.spatial)
-    w_o, ws = p.stride("w_o", w.outer), p.strides("w_", w.spatial)
     walk = Walk(g, p)
-    image = "image.to(tl.int64)" if source.extent >= WIDE else "image"
+    source_walk = s_n, s_c, ss = walk.strides("a", source)
+    w_o, ws = p.stride("w_o", w.outer), p.strides("w_", w.spatial)
     lines = [
         f"across = tl.cdiv({c}, BLOCK_C)",
         "rows = tl.program_id(0) // across * BLOCK_P + tl.arange(0, BLOCK_P)",
@@ -86,27 +84,18 @@ def _activation(
     if forward:
         lines += walk.starts("q")
         body += walk.inside("", "")
-        at = [term(image, s_n), *(term(f"h{i}", s) for i, s in enumerate(ss))]
+        at = walk.at("h", source_walk, source.extent)
         tap = walk.tap_at(ss, "")
         moved.append(tap if tap != "0" else "")
         near.append(walk.bounds())
     else:
-        at = [term(image, s_n)]
+        at = walk.at("", (s_n, s_c, []), source.extent)
         for i in range(g.rank):
-            size = p.number(f"y_size{i}", g.outputs[i])
-            stride, padding = (
-                p.stride(f"stride{i}", g.stride[i]),
-                p.stride(f"padding{i}", g.padding[i]),
-            )
-            shifted = f"q{i} + ({padding} - {walk.dilated(i)})"
-            if g.stride[i] == 1:
-                body.append(f"u{i} = {shifted}")
-            else:
-                body += [f"t{i} = {shifted}", f"u{i} = t{i} // {stride}"]
-                near += [f"(t{i} >= 0)", f"(t{i} % {stride} == 0)"]
-            near += [f"(u{i} >= 0)", f"(u{i} < {size})"]
+            found, inside = walk.source(i)
+            body += found
+            near += inside
             moved.append(term(f"u{i}", ss[i]))
-    lines.append(f"a_rows = {total_of(at)}")
+    lines.append(f"a_rows = {at}")
     row = total_of(["a_rows", *moved])
     acc = triton_type(SUMS[source.dtype])
     w_at = total_of([term(f"k{i}", s) for i, s in enumerate(ws)])
@@ -171,9 +160,8 @@ def _weight_grad(
     chunks = cdiv(g.taps, taps)
     scratch = b.scratch(part.nbytes * splits)
     p.pointer("partial", part.dtype, scratch)
-    y_n, y_c, ys = p.stride("y_n", y.outer), p.stride("y_c", y.channel), p.strides("y_", y.spatial)
-    x_n, x_c, xs = p.stride("x_n", x.outer), p.stride("x_c", x.channel), p.strides("x_", x.spatial)
     walk = Walk(g, p)
+    y_walk, x_walk = walk.strides("y", y), walk.strides("x", x)
     count, share = p.number("splits", splits), "share"
     lines = [
         f"across = tl.cdiv({c}, BLOCK_C)",
@@ -186,17 +174,15 @@ def _weight_grad(
         *(f"acc{t} = tl.full((BLOCK_P, BLOCK_C), 0, {acc})" for t in range(taps)),
         "for start in range(low, high, BLOCK_P):",
     ]
-    image = "image.to(tl.int64)" if max(x.extent, y.extent) >= WIDE else "image"
-    y_at = total_of([term(image, y_n), *(term(f"q{i}", s) for i, s in enumerate(ys))])
-    x_at = total_of([term(image, x_n), *(term(f"h{i}", s) for i, s in enumerate(xs))])
+    extent = max(x.extent, y.extent)
     body = [
         "rows = start + tl.arange(0, BLOCK_P)", "row_ok = rows < high",
         *walk.unravel("rows", g.outputs, "q"), *walk.starts("q"),
-        f"a_rows = {y_at}", f"b_rows = {x_at}",
-        f"dy = tl.load({addresses(a, 'a_rows', term('cols', y_c), '(BLOCK_P, BLOCK_C)')}"
+        f"a_rows = {walk.at('q', y_walk, extent)}", f"b_rows = {walk.at('h', x_walk, extent)}",
+        f"dy = tl.load({addresses(a, 'a_rows', term('cols', y_walk[1]), '(BLOCK_P, BLOCK_C)')}"
         f"{masked('row_ok[:, None]', 'col_ok[None, :]')}).to({acc})",
     ]  # fmt: skip
-    tap_at = walk.tap_at(xs, "")
+    tap_at = walk.tap_at(x_walk[2], "")
     row = "b_rows" if tap_at == "0" else f"b_rows + ({tap_at})"
     names = list(walk.constants())
     for t in range(taps):
@@ -206,7 +192,7 @@ def _weight_grad(
         body += [
             *walk.taps(f"(first + {t})", names), *walk.inside("", ""),
             f"inside = {and_masks(*near)}",
-            f"x = tl.load({addresses(act, row, term('cols', x_c), '(BLOCK_P, BLOCK_C)')}"
+            f"x = tl.load({addresses(act, row, term('cols', x_walk[1]), '(BLOCK_P, BLOCK_C)')}"
             f"{masked('inside[:, None]', 'col_ok[None, :]')})",
             f"acc{t} += dy * x.to({acc})",
         ]  # fmt: skip

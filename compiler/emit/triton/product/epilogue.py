@@ -62,7 +62,7 @@ class Epilogue(Following):
         return lines
 
 
-class _Writer:
+class _Writer(dag.Frame):
     """Writes one kernel of an epilogue, as `dag.Frame`: all of its lines stand behind one another.
 
     numbers: names of operands and constants in the order in which they are met, so that regions that number them
@@ -119,10 +119,6 @@ class _Writer:
             self.params.types[name] = kind
             self.params.values.append(value)
         return name
-
-    def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
-        own = self.numbers.setdefault(kind, {})
-        return own.setdefault(key, f"{kind}{len(own)}")
 
     def load(self, slot: int) -> str:
         access = self.k.loads[slot]

@@ -34,7 +34,7 @@ class Scope:
     names: dict[Any, str] = field(default_factory=dict)
 
 
-class Writer:
+class Writer(dag.Frame):
     """Writes one kernel.
 
     k, t, configs: what to write, and how it is run.
@@ -122,11 +122,6 @@ class Writer:
     def product(self, dims: Sequence[int]) -> str:
         """The product of dimensions' sizes, in Triton's text."""
         return " * ".join(self.size(d) for d in dims) or "1"
-
-    def numbered(self, kind: str, key: tuple[Any, ...]) -> str:
-        """A parameter's name: numbers in the order in which keys are met, whatever the op's."""
-        own = self.numbers.setdefault(kind, {})
-        return own.setdefault(key, f"{kind}{len(own)}")
 
     # -- where the program stands
 

@@ -94,7 +94,7 @@ def _columns(
     tall, twice = (4 * rows, cols, 2 * warps), (2 * rows, cols, warps)
     if programs < enough and length <= _SHORT:  # what other programs left: few steps count
         return _configs(t, [tall, twice])
-    reads = sum(a.strides[t.cols] != 0 and _covers(k, a.strides) for a in k.loads)
+    reads = sum(a.strides[t.cols] != 0 and covers(k, a.strides) for a in k.loads)
     light = reads <= 2 and sum(n.op == "reduce" for n in k.nodes) <= 2
     plain = (rows, cols, warps)
     if light and _narrow(k, t):
@@ -146,7 +146,7 @@ def _full(k: Kernel, t: Tiling, accesses: Sequence[Access]) -> list[int]:
     return [
         TensorType((), a.dtype).itemsize
         for a in accesses
-        if a.strides[t.cols] and _covers(k, a.strides)
+        if a.strides[t.cols] and covers(k, a.strides)
     ]
 
 
@@ -168,7 +168,7 @@ def _each(k: Kernel, t: Tiling, enough: int) -> int:
 
 def _tile(k: Kernel, t: Tiling, enough: int) -> int:
     """Elements of a tile."""
-    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and _covers(k, a.strides)]
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] and covers(k, a.strides)]
     narrow = _narrow(k, t)
     tile = 2 * _LARGE if narrow else _LARGE
     reduces = [n.dtype for n in k.nodes if n.op == "reduce"] if t.axis else []
@@ -179,14 +179,15 @@ def _tile(k: Kernel, t: Tiling, enough: int) -> int:
     return tile if cdiv(k.numel, tile) >= enough else _SMALL * (2 if narrow else 1)
 
 
-def _covers(k: Kernel, strides: tuple[int, ...]) -> bool:
+def covers(k: Kernel, strides: tuple[int, ...]) -> bool:
+    """Whether what is walked so has another element for (nearly) each of the index space."""
     return 2 * prod(n for n, s in zip(k.sizes, strides) if s) > k.numel
 
 
 def _width(k: Kernel, t: Tiling) -> int:
     """Columns of a tile that has rows: whole cache lines, and not many more than there are."""
     n = k.sizes[t.cols]
-    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and _covers(k, a.strides)]
+    full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and covers(k, a.strides)]
     item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
     line = max(16, min(128 // item, 128))
     return 16 if n <= 16 else line

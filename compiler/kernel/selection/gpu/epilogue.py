@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
 
 from ...description import Access, Kernel, Node, describe, simplify
+from .block_sizes import covers
 from .operands import stride_class
 
 #: an op that costs more has values of its own
@@ -32,9 +32,13 @@ class Following:
         """Words for each element of a tile that are in registers at once, beside the sum: an estimate."""
         words = 0.0
         for k in self.kernels:
-            loads = {a.operand: a for a in k.loads if a.operand != self.operands and _full(k, a)}
+            loads = {
+                a.operand: a for a in k.loads if a.operand != self.operands and covers(k, a.strides)
+            }
             words += sum(_words(a.dtype) for a in loads.values())
-            vectors = {a.operand for a in k.loads if a.strides[-1:] > (0,) and not _full(k, a)}
+            vectors = {
+                a.operand for a in k.loads if a.strides[-1:] > (0,) and not covers(k, a.strides)
+            }
             words += _VECTOR * len(vectors)
             words += any(n.op in OPS and OPS[n.op].cost > _COSTLY for n in k.nodes) * _FUNCTION
             words += any(n.op == "random" for n in k.nodes) * _RANDOM
@@ -80,15 +84,10 @@ def _words(dtype: str) -> float:
     return max(2, TensorType((), dtype).itemsize) / 4
 
 
-def _full(k: Kernel, a: Access) -> bool:
-    """Whether an access has another element for (nearly) each of the tile."""
-    return 2 * prod(n for n, s in zip(k.sizes, a.strides) if s) > k.numel
-
-
 def _single(k: Kernel, a: Access) -> bool:
     """Whether an access goes element by element, each with an address of its own."""
     odd = any(s > 1 and s % 8 for s in a.strides)
-    return _full(k, a) and (odd or a.strides[-1:] > (1,))
+    return covers(k, a.strides) and (odd or a.strides[-1:] > (1,))
 
 
 def stored(ty: TensorType, strides: tuple[int, ...], operand: int = 0, number: int = 0) -> Kernel:

@@ -291,12 +291,15 @@ def gelu_backward(em: Emitter, dy: Value, x: Value, approximate: str = "none") -
     return pointwise(em, [dy, x], body)
 
 
+def _halves(em: Emitter, x: Value, dim: int) -> tuple[Value, Value]:
+    half = x.shape[dim] // 2
+    return em.slice(x, dim, 0, half), em.slice(x, dim, half, 2 * half)
+
+
 @lowers("aten.glu")
 def glu(em: Emitter, x: Value, dim: int = -1) -> Value:
     """The first half of `x` along `dim` times the sigmoid of the second half."""
-    dim %= x.rank
-    half = x.shape[dim] // 2
-    a, b = em.slice(x, dim, 0, half), em.slice(x, dim, half, 2 * half)
+    a, b = _halves(em, x, dim % x.rank)
     return pointwise(em, [a, b], lambda v, w: v * em("sigmoid", w))
 
 
@@ -304,8 +307,7 @@ def glu(em: Emitter, x: Value, dim: int = -1) -> Value:
 def glu_backward(em: Emitter, dy: Value, x: Value, dim: int) -> Value:
     """The gradient of `glu`, with the shape of `x`."""
     dim %= x.rank
-    half = x.shape[dim] // 2
-    a, b = em.slice(x, dim, 0, half), em.slice(x, dim, half, 2 * half)
+    a, b = _halves(em, x, dim)
     da = pointwise(em, [dy, b], lambda d, w: d * em("sigmoid", w))
 
     def gate(d: Value, v: Value, w: Value) -> Value:
