@@ -3,7 +3,8 @@
 base            what a pass is: a name, a function over one `func.func`, and its options as a dataclass
 amp/            mixed precision: the pass, and its rules of what runs in halves and where values are rounded
 attention/      attention that a program writes out: what it looks like, and the pass that makes one op of it
-distribution/   many ranks: which collectives a program makes, and when
+collectives/    collectives of one rank's program: in one form, few large ones, and work beside them
+distribution/   SPMD partitioning: from a program of whole values to the program of each rank
 engines/        which parts of a program another engine runs
 fusion/         which ops share a kernel: the passes that decide it, and their parts
 layout/         passes that choose how tensors lie in memory, and move the ops that only change that
@@ -12,4 +13,5 @@ recomputation/  values that are computed again rather than kept: marked modules,
                 for
 schedule/       the order in which ops run: what must come before what, and orders for one aim each
 simplify/       algebra that keeps results exact: the sweep over a function, and its rules by subject
+zero/           ZeRO: ranks share the optimizer's state, the gradients and the parameters
 """
