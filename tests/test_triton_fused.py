@@ -14,7 +14,7 @@ from codegen_harness import FLOATS, INTEGERS, Arg, Case, b, full, make, reduce, 
 from tolerance import tolerances
 from triton_harness import compile_case, run_cases
 
-from gflow.compiler.kernel.selection.gpu import split_reductions, tiling
+from gflow.compiler.kernel.selection.gpu.region import split_reductions, tiling
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 

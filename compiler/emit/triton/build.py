@@ -13,7 +13,7 @@ from gflow.compiler.ir.contractions import CONTRACTIONS, root_of
 from gflow.compiler.ir.modules import entry_function
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import check_target
-from gflow.compiler.kernel.selection.gpu.contraction import contraction_of
+from gflow.compiler.kernel.selection.gpu.product.contraction import contraction_of
 from gflow.compiler.targets import Target, parse_target
 from gflow.dialects.dialect import make_context
 from gflow.dialects.marks import kind_of, launch_of

@@ -32,8 +32,13 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.choice import Choice, choice_of, selected_for
-from gflow.compiler.kernel.selection.gpu.merged import Member, choose_merged, member_of, parts
-from gflow.compiler.kernel.selection.gpu.region import choose_region
+from gflow.compiler.kernel.selection.gpu.region.launches import choose_region
+from gflow.compiler.kernel.selection.gpu.region.merged import (
+    Member,
+    choose_merged,
+    member_of,
+    parts,
+)
 from gflow.compiler.memory.places import addresses
 from gflow.compiler.memory.spans import Together, address
 from gflow.compiler.targets import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gflow.compiler.kernel.selection.gpu.convolution import Convolution, Tensor
+from gflow.compiler.kernel.selection.gpu.product.convolution import Convolution, Tensor
 from gflow.compiler.kernel.sizes import WIDE
 
 from ..language.parameters import Parameters, term, total

@@ -15,8 +15,8 @@ from typing import Literal
 from gflow.compiler.emit import aten_ops
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.contraction import Contraction
-from gflow.compiler.kernel.selection.gpu.convolution import (
+from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
+from gflow.compiler.kernel.selection.gpu.product.convolution import (
     Convolution,
     Tensor,
     convolution_of,
@@ -26,7 +26,7 @@ from gflow.compiler.kernel.selection.gpu.convolution import (
     problem_of,
     weight_copy,
 )
-from gflow.compiler.kernel.selection.gpu.tiles import Problem
+from gflow.compiler.kernel.selection.gpu.product.tiles import Problem
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
 

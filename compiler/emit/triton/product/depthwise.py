@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import prod
 
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.contraction import SUMS, Contraction
-from gflow.compiler.kernel.selection.gpu.convolution import (
+from gflow.compiler.kernel.selection.gpu.product.contraction import SUMS, Contraction
+from gflow.compiler.kernel.selection.gpu.product.convolution import (
     TAPS,
     Convolution,
     depthwise_configs,

@@ -14,8 +14,8 @@ from typing import Any
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
 from gflow.compiler.kernel.description import Kernel
-from gflow.compiler.kernel.selection.gpu.contraction import Contraction
-from gflow.compiler.kernel.selection.gpu.epilogue import Following
+from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
+from gflow.compiler.kernel.selection.gpu.product.epilogue import Following
 from gflow.dialects.program import Place
 from gflow.dialects.types import FLOATS, row_major_strides
 

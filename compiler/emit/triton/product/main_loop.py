@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.contraction import (
+from gflow.compiler.kernel.selection.gpu.product.contraction import (
     SUMS,
     partial_sums,
     tile_of,
     with_following,
 )
-from gflow.compiler.kernel.selection.gpu.epilogue import stored
-from gflow.compiler.kernel.selection.gpu.tiles import Problem, divisor_of_k, neighbours
-from gflow.compiler.kernel.selection.gpu.tiles import Tile as Chosen
+from gflow.compiler.kernel.selection.gpu.product.epilogue import stored
+from gflow.compiler.kernel.selection.gpu.product.tiles import Problem, divisor_of_k, neighbours
+from gflow.compiler.kernel.selection.gpu.product.tiles import Tile as Chosen
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.types import TensorType, row_major_strides
 

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.contraction import Contraction
-from gflow.compiler.kernel.selection.gpu.matmul import Product, kind_of_matmul, product_of_matmul
+from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
+from gflow.compiler.kernel.selection.gpu.product.matmul import (
+    Product,
+    kind_of_matmul,
+    product_of_matmul,
+)
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 

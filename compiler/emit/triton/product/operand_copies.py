@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gflow.compiler.kernel.movement import Copy, copying
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.gpu.matmul import Product
+from gflow.compiler.kernel.selection.gpu.product.matmul import Product
 from gflow.dialects.program import Place
 
 from ..program_builder import Builder

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.registers import register_dtype
-from gflow.compiler.kernel.selection.gpu.contraction import SUMS, ZERO, total_configs
+from gflow.compiler.kernel.selection.gpu.product.contraction import SUMS, ZERO, total_configs
 from gflow.compiler.kernel.sizes import WIDE
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from gflow.compiler.emit.steps import nothing
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Kernel, describe
-from gflow.compiler.kernel.selection.gpu.region import launches
-from gflow.compiler.kernel.selection.gpu.split_reductions import Scratch
+from gflow.compiler.kernel.selection.gpu.region.launches import launches
+from gflow.compiler.kernel.selection.gpu.region.split_reductions import Scratch
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import Place
 

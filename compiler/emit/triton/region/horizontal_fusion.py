@@ -16,8 +16,8 @@ from gflow.compiler.emit.steps import state_reach
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, choice_of
-from gflow.compiler.kernel.selection.gpu.merged import PARAMETER_BYTES, is_flat
-from gflow.compiler.kernel.selection.gpu.tiling import tiling_of
+from gflow.compiler.kernel.selection.gpu.region.merged import PARAMETER_BYTES, is_flat
+from gflow.compiler.kernel.selection.gpu.region.tiling import tiling_of
 from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import Place, TritonConfig
 

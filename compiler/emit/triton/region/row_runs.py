@@ -9,7 +9,7 @@ What the runs leave is summed by another kernel, in one order, so results are th
 
 from __future__ import annotations
 
-from gflow.compiler.kernel.selection.gpu.tiling import partial_stores
+from gflow.compiler.kernel.selection.gpu.region.tiling import partial_stores
 
 from ..language.expressions import triton_type
 from .reductions import across, finished, levels, operand, reductions

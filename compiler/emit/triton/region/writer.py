@@ -16,7 +16,7 @@ from typing import Any
 
 from gflow.compiler.kernel.description import Access, Kernel, Node
 from gflow.compiler.kernel.registers import register_dtype
-from gflow.compiler.kernel.selection.gpu.tiling import Tiling
+from gflow.compiler.kernel.selection.gpu.region.tiling import Tiling
 from gflow.dialects.program import Place, TritonConfig
 
 from ..language import dag

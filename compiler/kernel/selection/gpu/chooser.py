@@ -18,17 +18,17 @@ from ....ir.views import Layout
 from ...description import describe
 from ..choice import Choice, way_of
 from .attention import choose_attention
-from .contraction import ZERO, Contraction, Used, contraction_of, total_configs
-from .convolution import (
+from .other_blocks import gather_configs, pool_configs, take_configs
+from .other_ops import Chooser, always, aten, index_add, movement, one_kernel, position
+from .product.contraction import ZERO, Contraction, Used, contraction_of, total_configs
+from .product.convolution import (
     choose_convolution,
     choose_depthwise,
     convolution_of,
     kind_of_convolution,
 )
-from .matmul import choose_matmul, kind_of_matmul
-from .other_blocks import gather_configs, pool_configs, take_configs
-from .other_ops import Chooser, always, aten, index_add, movement, one_kernel, position
-from .region import choose_region
+from .product.matmul import choose_matmul, kind_of_matmul
+from .region.launches import choose_region
 
 
 def tf32_allowed(function: func.FuncOp, what: str, target: Target) -> bool:

@@ -19,8 +19,8 @@ from ...movement import kernels
 from ...registers import HALVES, register_dtype
 from ...sizes import cdiv, power_of_two
 from ..choice import Way
-from .block_sizes import busy
-from .region import ways_of_kernel
+from .region.block_sizes import busy
+from .region.launches import ways_of_kernel
 
 #: elements of a tile of a look-up by rows, and source rows that a step of `index_add` takes
 _TILE, _DEPTH = 2048, 8

@@ -16,9 +16,9 @@ from ....ir.ssa import Body, Op
 from ....ir.views import Layout
 from ...sizes import WIDE, cdiv, power_of_two
 from ..choice import Choice, Way, way_of
-from .block_sizes import busy
 from .calls import configs_of_call, given_of, has_kernel
 from .other_blocks import ORDERED, compared_configs, index_add_configs, movement_ways
+from .region.block_sizes import busy
 
 Chooser = Callable[[Op, Body, Sequence[Layout], Target], Choice]
 

@@ -14,7 +14,7 @@ from gflow.compiler.targets import Device, Target
 from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.program import TritonConfig
 
-from ...sizes import cdiv
+from ....sizes import cdiv
 
 #: seconds to make the descriptors of a program, and from one tile of a program to its next
 _MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6

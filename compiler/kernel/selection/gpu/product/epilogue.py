@@ -9,8 +9,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...description import Access, Kernel, Node, describe, simplify
-from .block_sizes import covers
+from ....description import Access, Kernel, Node, describe, simplify
+from ..region.block_sizes import covers
 from .operands import stride_class
 
 #: an op that costs more has values of its own

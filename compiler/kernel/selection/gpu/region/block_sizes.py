@@ -16,7 +16,7 @@ from gflow.compiler.targets import Device
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
-from ...sizes import cdiv, power_of_two
+from ....sizes import cdiv, power_of_two
 from .tiling import Tiling, run_of
 
 #: programs for each multiprocessor that keep a device busy

@@ -16,11 +16,11 @@ from gflow.compiler.targets import Device
 from gflow.dialects.program import Place
 from gflow.dialects.types import COMPLEX, TensorType
 
-from ...constants import is_parameter, signed
-from ...description import Access, Kernel
-from ...registers import register_dtype
-from ...sizes import cdiv
-from ..choice import Choice
+from ....constants import is_parameter, signed
+from ....description import Access, Kernel
+from ....registers import register_dtype
+from ....sizes import cdiv
+from ...choice import Choice
 from .block_sizes import busy
 from .tiling import Tiling, tiling_of
 

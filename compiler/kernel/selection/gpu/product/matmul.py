@@ -14,14 +14,14 @@ from gflow.compiler.targets.devices import DOT_F64, TMA
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
-from ...dimensions import merged
-from ...movement import Copy, copying
-from ...sizes import WIDE, extent
-from ..choice import Choice, Way
+from ....dimensions import merged
+from ....movement import Copy, copying
+from ....sizes import WIDE, extent
+from ...choice import Choice, Way
+from ..region.launches import ways_of_kernel
 from .contraction import SUMS, Contraction, Used, choose_product
 from .epilogue import Following
 from .operands import Operand, stride_class
-from .region import ways_of_kernel
 from .tiles import Problem, fastest
 
 #: how much longer loads of single elements take than the model of a product says, and by how much a copy must pay

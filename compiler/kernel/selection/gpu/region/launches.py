@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
 
-from ...description import Kernel
-from ..choice import Choice, Way, way_of
+from ....description import Kernel
+from ...choice import Choice, Way, way_of
 from .block_sizes import configs_of
 from .pipelining import modelled_stages
 from .split_reductions import Scratch, pieces_of, split

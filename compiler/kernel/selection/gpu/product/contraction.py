@@ -10,15 +10,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from gflow.compiler.ir.contractions import CONTRACTIONS, root_of, root_operands
+from gflow.compiler.ir.ssa import Body, Op
+from gflow.compiler.ir.views import Layout
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides, type_of
 
-from ....ir.contractions import CONTRACTIONS, root_of, root_operands
-from ....ir.ssa import Body, Op
-from ....ir.views import Layout
-from ..choice import Choice, Way, way_of
+from ...choice import Choice, Way, way_of
 from .epilogue import Following, kernels_after, stored
 from .operands import VECTOR
 from .tiles import Problem, Tile, best_splits, fastest_tile

@@ -12,10 +12,10 @@ from gflow.dialects.ops.compute import conv_dims
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...convolution import ROLES, Geometry, geometry
-from ...movement import Copy
-from ...sizes import WIDE, cdiv, extent
-from ..choice import Choice, way_of
+from ....convolution import ROLES, Geometry, geometry
+from ....movement import Copy
+from ....sizes import WIDE, cdiv, extent
+from ...choice import Choice, way_of
 from .contraction import Contraction, Used, choose_product, total_configs
 from .matmul import Product, choose, copy_way, kind_of_product, product_of
 from .operands import Operand, stride_class, vectorized

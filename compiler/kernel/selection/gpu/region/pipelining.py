@@ -15,7 +15,7 @@ from gflow.compiler.kernel.description import Kernel
 from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
-from ...sizes import cdiv
+from ....sizes import cdiv
 from .tiling import Tiling
 
 #: bytes that each warp should have on their way: with 32 warps on a multiprocessor more than it needs

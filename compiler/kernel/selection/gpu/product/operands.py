@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gflow.dialects.types import TensorType
 
-from ...sizes import cdiv
+from ....sizes import cdiv
 
 #: bytes that are loaded at once
 VECTOR = 16

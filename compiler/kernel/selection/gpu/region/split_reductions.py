@@ -16,8 +16,8 @@ from gflow.compiler.targets import Device
 from gflow.dialects.program import Place, TritonConfig
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ...registers import register_dtype
-from ...sizes import cdiv
+from ....registers import register_dtype
+from ....sizes import cdiv
 from .block_sizes import configs_of
 from .tiling import Tiling
 
