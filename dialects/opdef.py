@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .sharding import ShardingRule
+from .distribution.sharding import ShardingRule
 from .types import TensorType
 
 

@@ -15,7 +15,7 @@ import torch
 
 from gflow.dialects.program import Place, Program, Space, Step
 
-from .host_step import HostStep
+from .steps.host_step import HostStep
 
 #: the address of a place that never moves; None for the others
 FixedAddress = Callable[[Place], int | None]

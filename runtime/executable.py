@@ -32,7 +32,6 @@ from gflow.dialects.program import (
 )
 
 from .arena import Arena
-from .aten_step import AtenCall
 from .checks import CheckReport
 from .cpu.device import CPU
 from .device import Device, DeviceError, Part, Span
@@ -41,10 +40,11 @@ from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
 from .engines.step import EngineCall
-from .host_step import HostStep
 from .interrupts import HalfDone, held
 from .results import ResultPool
 from .sizes import check, fixed
+from .steps.aten_step import AtenCall
+from .steps.host_step import HostStep
 from .tensors import DTYPES, extent, view_bytes, view_tensor
 
 #: sizes whose result buffers are kept

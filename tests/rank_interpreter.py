@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from gflow.dialects.attributes import read
-from gflow.dialects.mesh import MESH, Mesh, read_mesh
+from gflow.dialects.distribution.mesh import MESH, Mesh, read_mesh
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import tensor_type

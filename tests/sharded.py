@@ -12,10 +12,10 @@ from rank_interpreter import Traffic, run_ranks
 
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.dialects.attributes import from_mlir
-from gflow.dialects.mesh import Mesh
+from gflow.dialects.distribution.mesh import Mesh
+from gflow.dialects.distribution.sharding import reduction, split_dim
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import Attr
-from gflow.dialects.sharding import reduction, split_dim
 
 Tensor = torch.Tensor
 Placed = Sequence[str]

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import gflow as flow
-from gflow.dialects import processor
-from gflow.dialects.program import Program
+from gflow.dialects.program import Program, processor
 from gflow.runtime import Executable
 from gflow.runtime.cpu import jit, objects
 from gflow.runtime.stored import cache, program_io

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gflow as flow
-from gflow.dialects import processor
+from gflow.dialects.program import processor
 from gflow.runtime.cpu import jit, machine
 
 LEVELS = [level for level, needed in processor.LEVELS.items() if needed <= processor.features()]

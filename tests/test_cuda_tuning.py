@@ -30,9 +30,9 @@ from gflow.dialects.program.form import packed, seal
 from gflow.execution.device import tuned
 from gflow.execution.executor import programs_for
 from gflow.runtime import Executable
-from gflow.runtime.aten_step import AtenCall
 from gflow.runtime.cuda.interpreter import InterpreterDevice
 from gflow.runtime.cuda.timing import StepTimer
+from gflow.runtime.steps.aten_step import AtenCall
 from gflow.runtime.stored.program_io import from_bytes, to_bytes
 from gflow.runtime.tensors import DTYPES
 

@@ -16,9 +16,9 @@ from gflow.compiler.kernel.contest import Contest
 from gflow.compiler.kernel.selection.choice import Choice
 from gflow.compiler.kernel.selection.cpu import blocking, chooser
 from gflow.compiler.targets.processors import PROCESSORS, Processor
-from gflow.dialects import builder, processor
+from gflow.dialects import builder
 from gflow.dialects.mlir import ir
-from gflow.dialects.program import KernelStep, Program
+from gflow.dialects.program import KernelStep, Program, processor
 from gflow.runtime import Executable
 
 Tensor = torch.Tensor

@@ -18,11 +18,11 @@ from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.dialects import builder
 from gflow.dialects.attributes import to_mlir
 from gflow.dialects.dialect import make_context
-from gflow.dialects.mesh import MESH, Mesh
+from gflow.dialects.distribution.mesh import MESH, Mesh
+from gflow.dialects.distribution.sharding import parse
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops import OPS
-from gflow.dialects.sharding import parse
 from gflow.dialects.types import TensorType, tensor_type
 from gflow.lowering import lower
 

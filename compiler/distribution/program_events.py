@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
-from gflow.dialects.mesh import Mesh, mesh_of
+from gflow.dialects.distribution.mesh import Mesh, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT

@@ -7,8 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from gflow.dialects import limits, marks, mesh
+from gflow.dialects import limits, marks
 from gflow.dialects.assembly import AssemblyError, is_assembly, to_generic
+from gflow.dialects.distribution import mesh
 from gflow.dialects.mlir import ir
 
 from ..ir.diagnostics import Diagnostic, at_operation, collect

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gflow.dialects import mesh
+from gflow.dialects.distribution import mesh
 from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import PassManager, func, ir
 from gflow.dialects.opdef import VerifyError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.dialects.attributes import read
-from gflow.dialects.mesh import mesh_of
+from gflow.dialects.distribution.mesh import mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import START

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gflow.dialects.attributes import read
+from gflow.dialects.distribution.mesh import PARTS, SHARDING, WHOLE, mesh_of
 from gflow.dialects.extents import at_most
-from gflow.dialects.mesh import PARTS, SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.structure import CHECK

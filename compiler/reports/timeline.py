@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 
-from gflow.dialects.mesh import Mesh, mesh_of
+from gflow.dialects.distribution.mesh import Mesh, mesh_of
 from gflow.dialects.mlir import func
 
 from ..distribution.program_events import BETWEEN_NODES, NODE, program_events

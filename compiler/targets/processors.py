@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.dialects import processor
+from gflow.dialects.program import processor
 
 
 @dataclass(frozen=True)

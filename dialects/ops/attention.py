@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..distribution.sharding import ShardingRule
 from ..opdef import Attr, OpDef, VerifyError
-from ..sharding import ShardingRule
 from ..types import FLOATS, TensorType
 from . import factors
 

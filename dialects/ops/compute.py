@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ..distribution.sharding import ShardingRule
 from ..opdef import Attr, OpDef, VerifyError
-from ..sharding import ShardingRule
 from ..types import FLOATS, TensorType
 from . import factors
 from .shape import check_dim

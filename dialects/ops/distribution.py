@@ -2,7 +2,7 @@
 
 A program is the same text for every rank (SPMD). All ranks make the same collectives in the same order:
 each takes the token of the one before it and gives the next one's, so no pass can drop, merge, repeat or exchange
-two of them, and `sequence` numbers them, which `dialects/mesh.py` verifies.
+two of them, and `sequence` numbers them, which `dialects/distribution/mesh.py` verifies.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..distribution.sharding import ShardingRule
 from ..opdef import Attr, OpDef, ShapeRule, VerifyError
-from ..sharding import ShardingRule
 from ..types import FLOATS, INTEGERS, TensorType
 from . import factors
 

@@ -1,11 +1,11 @@
-"""Sharding rules that depend on shapes or attributes (`gflow.dialects.sharding` says what a rule is)."""
+"""Sharding rules that depend on shapes or attributes (`gflow.dialects.distribution.sharding` says what a rule is)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..sharding import Dim, Dims, Factors, FactorsOf
+from ..distribution.sharding import Dim, Dims, Factors, FactorsOf
 from ..types import FLOATS, TensorType
 
 Types = Sequence[TensorType]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..distribution.sharding import check_placement
 from ..opdef import Attr, OpDef, VerifyError
-from ..sharding import check_placement
 from ..types import TensorType
 
 RESHARD = "reshard"

@@ -2,8 +2,9 @@
 
 That is kernels, a flat list of steps, and where every tensor lives. Beside it:
 
-accesses  what the steps of a program read and write, as its IR says: plain data to check a run against
-form      a `Program` as JSON and back, without pickle
+accesses   what the steps of a program read and write, as its IR says: plain data to check a run against
+form       a `Program` as JSON and back, without pickle
+processor  which instructions code for this processor may use: what it has, or what `GFLOW_CPU_ISA` limits it to
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from gflow.runtime.micro_batches import Joined
+from gflow.runtime.composed.micro_batches import Joined
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import size_of, with_size
 from gflow.tracing.data.trace import unflatten

@@ -17,7 +17,7 @@ import torch
 from gflow.errors import GraphInputError, GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
-from gflow.runtime.micro_batches import MicroBatches, Split, split
+from gflow.runtime.composed.micro_batches import MicroBatches, Split, split
 from gflow.tracing.context.location import here
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gflow.errors import GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
-from gflow.runtime.pipeline import Pipeline, PipelinePlan, StageProgram, Value
+from gflow.runtime.composed.pipeline import Pipeline, PipelinePlan, StageProgram, Value
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.pipeline_stages import StagePart, Stages
 

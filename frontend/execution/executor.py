@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from gflow.dialects.distribution.mesh import MESH
 from gflow.dialects.extents import STAND_INS
-from gflow.dialects.mesh import MESH
 from gflow.dialects.program import Program
 from gflow.errors import GraphInputError, GraphTraceError
 from gflow.runtime.distributed import groups

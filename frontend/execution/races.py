@@ -10,8 +10,8 @@ from functools import cache
 import torch
 
 from gflow.compiler.driver.races import Racing
-from gflow.dialects.processor import processor
 from gflow.dialects.program import Program
+from gflow.dialects.program.processor import processor
 from gflow.runtime.executable import Executable
 from gflow.runtime.stored import cache as disk
 

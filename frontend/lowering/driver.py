@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gflow.dialects.dialect import make_context
+from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.extents import STAND_INS, size_of_program
-from gflow.dialects.mesh import COPIES, MESH, PARTS, Mesh
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides

@@ -7,7 +7,7 @@ from typing import Any
 
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
 from gflow.dialects.attributes import from_mlir, to_mlir
-from gflow.dialects.mesh import MESH, SHARDING, Mesh
+from gflow.dialects.distribution.mesh import MESH, SHARDING, Mesh
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import Attr
 from gflow.errors import GraphTraceError

@@ -18,8 +18,8 @@ from gflow.dialects.program import Program
 from gflow.errors import GraphError
 from gflow.execution.executor import programs_for
 from gflow.runtime import calls
+from gflow.runtime.composed.micro_batches import MicroBatches
 from gflow.runtime.cpu import machine
-from gflow.runtime.micro_batches import MicroBatches
 from gflow.runtime.numbers import name_of
 from gflow.runtime.schedules import data as schedulers
 from gflow.runtime.stored import artifact, checkpoint

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gflow.dialects import processor
-from gflow.dialects.program import KERNEL_LOWERING
+from gflow.dialects.program import KERNEL_LOWERING, processor
 
 from ..stored import cache as disk
 from .objects import LoadedObject, ObjectError, load_object, supported

@@ -6,7 +6,7 @@ import hashlib
 import platform
 from typing import Any
 
-from gflow.dialects.processor import usable
+from gflow.dialects.program.processor import usable
 
 
 def description(runner: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from gflow.dialects.extents import Extent
 from gflow.dialects.program import KernelAddress, KernelGroup, KernelStep, Place, Program, Step
 
 from ..device import FixedAddress, Part
-from ..host_step import HostStep
 from ..sizes import Numbers
+from ..steps.host_step import HostStep
 from . import jit
 
 _RUNNER = "gflow_run_steps"

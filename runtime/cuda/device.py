@@ -12,7 +12,7 @@ import numpy as np
 from gflow.dialects.program import DeviceCode, LaunchStep, TritonKernel
 
 from ..device import Device
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from gflow.dialects.program.accesses import Access, Accesses, Unit
 
 from ..device import DeviceError, Span
 from ..executable import Executable
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 from ..tensors import DTYPES, extent
 from .device import Launch
 from .recording import Recorder

@@ -13,7 +13,7 @@ from gflow.dialects.program import DeviceCode, Program, TritonKernel
 from gflow.dialects.program.form import unpacked
 
 from ..device import DeviceError, Span
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 from .device import Launch
 from .driver import Driver, driver
 from .launcher import LaunchingDevice

@@ -28,7 +28,7 @@ import numpy as np
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
 
 from ..device import DeviceError, Span
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 from .device import Launch
 from .interpreter_repair import repair
 from .ownership import Owners

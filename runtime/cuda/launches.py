@@ -17,7 +17,7 @@ import torch
 from gflow.dialects.program import LaunchStep, Place, Program, Step
 
 from ..device import DeviceError, FixedAddress
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 from .device import Launch, Launcher
 
 _FORMATS = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..device import Span
-from ..host_step import HostStep
+from ..steps.host_step import HostStep
 from .device import Launch
 from .launcher import LaunchingDevice
 

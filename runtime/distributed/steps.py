@@ -15,8 +15,8 @@ import torch.distributed as dist
 from gflow.dialects.program import CollectiveStep, ShardStep, TensorRef, WaitStep
 
 from ..failures import explain, where
-from ..host_step import HostStep, Locate
 from ..interrupts import held
+from ..steps.host_step import HostStep, Locate
 from .groups import Groups, told
 from .release import references, release
 

@@ -8,7 +8,7 @@ from gflow.dialects.program import EngineStep, TensorRef
 from gflow.dialects.program.form import unpacked
 
 from ..failures import explain, where
-from ..host_step import HostStep, Locate
+from ..steps.host_step import HostStep, Locate
 from .base import Copies, EngineCode
 from .load import load_code
 

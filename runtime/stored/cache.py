@@ -23,7 +23,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from gflow.dialects.processor import processor
+from gflow.dialects.program.processor import processor
 
 from . import trust
 from .atomic import SaveError, new_file

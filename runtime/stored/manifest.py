@@ -11,7 +11,7 @@ from gflow.dialects.program import Argument, Program
 from gflow.dialects.types import row_major_strides
 
 from ..calls import tensors_in
-from ..micro_batches import Split
+from ..composed.micro_batches import Split
 from ..numbers import known
 from ..sizes import fixed
 from ..tensors import DTYPES, dtype_named

@@ -14,8 +14,8 @@ from gflow.dialects.types import row_major_strides, share_memory
 
 from ..arena import Arena
 from ..calls import result_names
+from ..composed.micro_batches import MicroBatches, Ready, Split
 from ..loading import load_program
-from ..micro_batches import MicroBatches, Ready, Split
 from ..tensors import DTYPES, dtype_named
 from .bundle import ArtifactError
 

@@ -35,7 +35,7 @@ from gflow.compiler.ir.ssa import Body, read_body
 from gflow.compiler.memory.liveness import lives_in, lives_of
 from gflow.compiler.targets import DEVICES
 from gflow.compiler.targets.links import network_of
-from gflow.dialects.mesh import mesh_of
+from gflow.dialects.distribution.mesh import mesh_of
 from gflow.dialects.mlir import func
 from gflow.dialects.ops.distribution import COLLECTIVE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from gflow.dialects.sharding import Dims, Factors
+from gflow.dialects.distribution.sharding import Dims, Factors
 
 from .resharding import WHOLE
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gflow.dialects import builder
+from gflow.dialects.distribution.sharding import split_dim
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.compute import conv_dims
-from gflow.dialects.sharding import split_dim
 from gflow.dialects.types import TensorType
 
 from .moves import Moves, Placed

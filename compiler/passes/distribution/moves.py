@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from gflow.compiler.ir.collectives import build_collective
 from gflow.dialects import builder
-from gflow.dialects.mesh import Mesh
+from gflow.dialects.distribution.mesh import Mesh
+from gflow.dialects.distribution.sharding import reduction, split_dim
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.distribution import SHARD
-from gflow.dialects.sharding import reduction, split_dim
 from gflow.dialects.types import TensorType
 
 from .resharding import WHOLE

@@ -29,12 +29,12 @@ from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Op, attributes_of, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir, read, to_mlir
-from gflow.dialects.mesh import SHARDING
+from gflow.dialects.distribution.mesh import SHARDING
+from gflow.dialects.distribution.sharding import local_type, split_dim
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.sharding import RESHARD
-from gflow.dialects.sharding import local_type, split_dim
 from gflow.dialects.types import TensorType
 
 from ..base import NoOptions, Pass

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op
 from gflow.dialects.attributes import read
-from gflow.dialects.mesh import Mesh
+from gflow.dialects.distribution.mesh import Mesh
+from gflow.dialects.distribution.sharding import reduction, split_dim
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.sharding import RESHARD
-from gflow.dialects.sharding import reduction, split_dim
 
 from .choices import Choice
 

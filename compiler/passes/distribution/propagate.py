@@ -34,13 +34,13 @@ from gflow.compiler.ir.cost import cost_of
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, aliases, read_live_body
 from gflow.dialects.attributes import from_mlir, read, to_mlir
-from gflow.dialects.mesh import SHARDING, Mesh, mesh_of
+from gflow.dialects.distribution.mesh import SHARDING, Mesh, mesh_of
+from gflow.dialects.distribution.sharding import Factors, check_sharding, reduction, split_dim
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr, VerifyError
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import ORDERED, SHARD
 from gflow.dialects.ops.sharding import RESHARD
-from gflow.dialects.sharding import Factors, check_sharding, reduction, split_dim
 
 from ..base import NoOptions, Pass
 from .choices import Choice, choices

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gflow.dialects.sharding import reduction, split_dim
+from gflow.dialects.distribution.sharding import reduction, split_dim
 
 WHOLE = "B"
 #: of a result of the function that may lie as it comes, but for addends

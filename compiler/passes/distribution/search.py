@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gflow.dialects.sharding import reduction, split_dim
+from gflow.dialects.distribution.sharding import reduction, split_dim
 
 from .choices import Choice
 from .resharding import WHOLE, bytes_sent, total_sent

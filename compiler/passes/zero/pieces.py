@@ -26,7 +26,7 @@ from gflow.compiler.ir.ssa import aliases, attributes_of, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
-from gflow.dialects.mesh import SHARDING, WHOLE, mesh_of
+from gflow.dialects.distribution.mesh import SHARDING, WHOLE, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, shard_size

@@ -48,7 +48,7 @@ from gflow.compiler.ir.modules import text_of
 from gflow.compiler.ir.ssa import Body, aliases, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir
-from gflow.dialects.mesh import COPIES, PARTS, mesh_of
+from gflow.dialects.distribution.mesh import COPIES, PARTS, mesh_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops.distribution import COLLECTIVE, SHARD

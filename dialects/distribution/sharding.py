@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from .types import TensorType
+from ..types import TensorType
 
 #: the factors of a dimension, the major one first; none: the dimension stays whole
 Dim = tuple[str, ...]

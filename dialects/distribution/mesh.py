@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from .attributes import from_mlir
-from .marks import modules_and_functions
-from .mlir import ir
-from .opdef import Attr, VerifyError
-from .ops.distribution import ORDERED, REDUCTIONS, SHARD, START, WAIT
+from ..attributes import from_mlir
+from ..marks import modules_and_functions
+from ..mlir import ir
+from ..opdef import Attr, VerifyError
+from ..ops.distribution import ORDERED, REDUCTIONS, SHARD, START, WAIT
 
 MESH, SHARDING = "gflow.mesh", "gflow.sharding"
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .distributed.agreement import compare
-from .distributed.pieces import keep_on
-from .failures import explain
-from .interrupts import held
+from ..distributed.agreement import compare
+from ..distributed.pieces import keep_on
+from ..failures import explain
+from ..interrupts import held
 from .micro_batches import Joined, split
 
 Tensor = torch.Tensor

@@ -9,7 +9,7 @@ import torch
 from gflow.dialects.aten.calls import decode_call
 from gflow.dialects.program import AtenStep, TensorRef
 
-from .failures import explain, where
+from ..failures import explain, where
 from .host_step import HostStep, Locate
 
 #: overloads whose out= variant writes into the given tensor without a copy of its own

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .interrupts import HalfDone, held
+from ..interrupts import HalfDone, held
 
 
 class Part(Protocol):
