@@ -86,7 +86,10 @@ KERNEL_FIELDS: dict[str, Attr] = {
         choices=("tf32", "tf32x3"),
     ),
     "library": Attr("str", "whose kernel of attention PyTorch is to call"),
-    "tuned": Attr("str", "the device that the choice was measured on; it is not measured again"),
+    "tuned": Attr(
+        "str",
+        "the device that the choice, or alike ones, were measured on; it is not measured again",
+    ),
 }
 
 #: fields of one launch, which the entries of `then` have

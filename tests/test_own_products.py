@@ -255,6 +255,35 @@ def test_races(isa: str, faster: str) -> None:
     assert next(iter(race.seconds)) == {"panels": "own", "blas": "BLAS"}[faster]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "measured", "kind"), [(4.0, 2, "panels"), (0.2, 2, "blas"), (1.0, 4, "panels")]
+)
+def test_measured_products_decide_alike_ones(
+    isa: str, ratio: float, measured: int, kind: str
+) -> None:
+    """Races correct the model; a product that it is sure of then is not measured. ratio: of times, BLAS over own."""
+    asked: list[str] = []
+
+    def measure(what: str, programs: Callable[[], Mapping[str, Program]]) -> dict[str, float]:
+        asked.append(what)
+        return {"panels": 1.0, "blas": ratio}
+
+    sizes = (320, 256, 224, 208)
+    case = make("product", [Arg((256, 200)), *(Arg((200, n)) for n in sizes)], lambda x, *ys: [
+        b("matmul", x, y) for y in ys])  # fmt: skip
+    options = CompileOptions(
+        pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""),
+        threads=2,
+        blas=True,
+        racing=Racing(measure, "here"),
+    )
+    with CONTEXT:
+        program = compile_module(case.module, options)
+    assert len(asked) == len(program.races) == measured
+    assert "x320 " in asked[0], "the largest is measured first"
+    assert program.ir.count(f'kind = "{kind}"') == program.ir.count('tuned = "here"') == len(sizes)
+
+
 def test_small_products_are_not_raced() -> None:
     assert not Contest(Problem(64, 64, 64), "k", "lanes").worth_while
     long = Contest(Problem(100_000, 768, 3072), "k", "lanes")

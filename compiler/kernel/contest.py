@@ -26,7 +26,12 @@ class Contest:
     @property
     def worth_while(self) -> bool:
         """Whether the product takes long enough for a race to tell who is faster."""
-        return _count(self.product) >= _LEAST
+        return self.size >= _LEAST
+
+    @property
+    def size(self) -> int:
+        """How many multiplications it takes."""
+        return _count(self.product)
 
     def shorter(self) -> Contest:
         """The same at a size that takes milliseconds: large products go on as they begin."""

@@ -12,6 +12,7 @@ to the others. A batch is shared product by product where it has as many as thre
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from gflow.compiler.kernel.blocks import HEAD, PADDED
 
@@ -31,6 +32,7 @@ PACKED, COLUMNS, DOTS = 0, 1, 2
 _POINTERS, _FUNCTIONS = WORDS[:4], WORDS[4:8]
 
 
+@cache
 def function(name: str) -> str:
     """The function `name` that runs blocked products."""
     return _Blocked().function(name)

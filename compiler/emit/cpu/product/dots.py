@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from gflow.compiler.kernel.selection.cpu.blocking import STRIP
 
 from .function import ITEM, LANES, VECTOR
@@ -20,6 +22,7 @@ ROWS = (1, 2, 4, 8)
 _OFFSETS = f"vector<{LANES}xi64>"
 
 
+@cache
 def dots(name: str, rows: int) -> str:
     """The function `name` of a strip of so many rows: 1, 2, 4 or 8. `%k_stride` is the bytes between columns of B."""
     return _Dots(rows).function(name, ARGUMENTS)

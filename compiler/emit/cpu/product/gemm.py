@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from gflow.compiler.kernel.selection.cpu.batches import batch_steps
@@ -32,6 +33,7 @@ def declaration(dtype: str) -> tuple[str, str]:
     return name, f"  llvm.func @{name}({pointers})"
 
 
+@cache
 def function(dtype: str, name: str) -> str:
     """The kernel function: a loop over this thread's share of the batch."""
     lines = [f"  llvm.func @{name}(%w: !llvm.ptr) {{", "    %one = arith.constant 1 : i64"]

@@ -7,6 +7,8 @@ of 16 × 16 are transposed in registers, or two of 8 × 16 at once), "lanes" whe
 
 from __future__ import annotations
 
+from functools import cache
+
 from .function import ITEM, LANES, Function
 
 _WORDS = f"vector<{LANES}xi32>"
@@ -18,6 +20,7 @@ ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %k_stride: i64, %lane
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
 
 
+@cache
 def pack(name: str, width: int, order: str) -> str:
     """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
 

@@ -8,6 +8,7 @@ from there through the function that `finish` writes. Without one it is stored, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from .function import ITEM, LANES, VECTOR, Function
 
@@ -27,6 +28,7 @@ TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, !llvm.ptr, i64, i64, i64, i64, !llvm.pt
 FINISH_TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
 
 
+@cache
 def tile(name: str, rows: int, vectors: int, packed: bool) -> str:
     """The function `name` of a tile of so many rows and vectors of columns. packed: B is; else it is read where it
     lies, with neighbouring columns side by side."""

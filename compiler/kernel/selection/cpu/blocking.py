@@ -1,7 +1,7 @@
 """Products of matrices on a processor: how one of our own would be cut, and whether it or the library makes it.
 
 The model counts in products: those that tiles at the edges make for nothing, what packing takes, and threads that wait
-for the last share. It need not be exact: a race at the first call decides between the two (`gflow.kernel`, `tuned`).
+for the last share. It need not be exact: races at the first call correct it (`gflow.kernel`, `tuned`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,15 @@ def own_is_faster(p: Processor, product: Problem, threads: int) -> bool:
         return False
     if product.rows <= FEW_ROWS:  # the library reads B once, too, but calls and packing take longer
         return True
+    return speedup(p, product, threads) > 1
+
+
+@cache
+def speedup(p: Processor, product: Problem, threads: int) -> float:
+    """The library's time over ours, by the model; of more rows than `FEW_ROWS`."""
     own = share_of_peak(p, product, blocks_of(p, product, threads), threads)
     thin = 1 + _THIN * (1 / product.rows + 1 / product.columns)
-    return own > p.library / thin
+    return own * thin / p.library
 
 
 def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> float:
