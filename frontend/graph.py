@@ -16,6 +16,7 @@ import torch
 
 from .amp import StaticGradScaler
 from .call.automatic import AutomaticSizes, NoRange, can_vary, dims_of
+from .call.automatic_numbers import AutomaticNumbers, as_plain, needed
 from .call.call_record import record_call
 from .call.compilations import Compilation, Compilations
 from .call.dynamic_dim import DynamicCalls
@@ -87,6 +88,7 @@ class _State:
     parameters: Parameters | None = None
     dynamic: DynamicCalls = field(default_factory=DynamicCalls)
     sizes: AutomaticSizes = field(default_factory=AutomaticSizes)
+    numbers: AutomaticNumbers = field(default_factory=AutomaticNumbers)
     compilations: Compilations = field(default_factory=Compilations)
     call: Call = field(init=False)
     shareable: bool = True
@@ -394,6 +396,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             state.parameters = Parameters(build)
         call = bind_call(build, args, kwargs, state.parameters)
         state.dynamic.mark(call)
+        if self.config.dynamic_shapes:
+            state.numbers.mark(call, not state.plans.is_full)
         assert state.table is not None
         if not state.table.is_current():
             self._collect(state)
@@ -452,7 +456,25 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             else:
                 state.sizes.took(call, key, state.name, wide.dynamic)
                 return wide, *found
-        found = self._new_program(key, call, start)
+        if call.numbers:
+            try:
+                found = self._new_program(key, call, start)
+            except NoRange as refusal:
+                state.call.settle(refusal.reason)
+                reason = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
+                state.numbers.refuse(call, state.name, call.numbers, reason)
+                call = as_plain(call)
+                key = (call.key, *key[1:])
+                if (plan := state.plans.find(key)) is not None:
+                    return call, plan, None
+                found = self._new_program(key, call, start)
+            else:
+                exact = [] if found[0] is None else needed(found[0].trace)
+                if exact:
+                    why = "Python asks for the value itself, as float() and shapes do"
+                    state.numbers.refuse(call, state.name, exact, why)
+        else:
+            found = self._new_program(key, call, start)
         if varies and found[0] is not None:
             program = found[0].compiled.program
             state.sizes.saw(call, key, 0 if program is None else program.arena_bytes)
@@ -514,8 +536,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             given, key[1:], table, state.plans.of(key), state.plans.cleared
         )
         state.call.prepare(Setup(state.optimizers, state.scaler))
-        # sizes that vary must not stay in Python's state
-        attempt = call.dynamic is not None and call.dynamic.automatic
+        # sizes and numbers that vary must not stay in Python's state
+        attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
         reading = Reading(self, state.name, call.build, roots, table, attempt)
         kept = keeps(self.config.kept_gradients, roots, here())
         request = TraceRequest(
@@ -548,7 +570,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
             reading.undo()
-            if attempt and (traced is None or _is_refusal(error)):
+            if attempt and (traced is None or is_refusal(error)):
                 # what the author's code raises of a size that is no int may be anything
                 raise NoRange(error) from error
             if unlike and hasattr(error, "add_note"):  # Python 3.11
@@ -632,7 +654,7 @@ def _modes(state: _State) -> tuple[Any, ...]:
     )
 
 
-def _is_refusal(error: Exception) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether the compiler says by this error that it does not take what was traced."""
     # start-up: the compiler is loaded by the first compilation
     from .compiler.ir.errors import CompileError

@@ -1,18 +1,34 @@
 """What a call of a graph is given and gives back, as plain data.
 
 Arguments and results are nested lists, tuples and dicts; as JSON each is an object with one tag:
-`{"tensor": 0}`, `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": [[key, ...], ...]}`, `{"value": ...}`.
+`{"tensor": 0}`, `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": [[key, ...], ...]}`, `{"value": ...}`, and of a float
+that is an input `{"number": name}`.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
+
+
+class LiveNumber(float):
+    """A float argument that is an input of programs, and no part of what they were made for. name: its own."""
+
+    name: str
+
+    @staticmethod
+    def make(value: float, name: str) -> LiveNumber:
+        """The number, with a name."""
+        self = LiveNumber(value)
+        self.name = name
+        return self
 
 
 def parameters_of(function: Callable[..., Any]) -> list[list[Any]]:
@@ -82,9 +98,39 @@ def encode_arguments(value: Any, tensors: list[torch.Tensor], shared: bool) -> A
     if type(value) in (list, tuple):
         return {type(value).__name__: [encode_arguments(v, tensors, shared) for v in value]}
     plain = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.memory_format)
+    if isinstance(value, LiveNumber):
+        return {"number": value.name}
     if value is None or isinstance(value, plain):
         return {"value": repr(value)}
     raise TypeError(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def fits(given: Any, known: Any, numbers: dict[str, float]) -> bool:
+    """Whether an encoded call is one that was saved. numbers: takes the floats that are inputs, by name."""
+    ((tag, content),), ((wanted, inside),) = given.items(), known.items()
+    if wanted == "number":
+        value = _float(content) if tag == "value" else None
+        if value is None:
+            return False
+        numbers[inside] = value
+        return True
+    if tag != wanted or tag in ("tensor", "value") or len(content) != len(inside):
+        return bool(tag == wanted and content == inside)
+    if tag == "dict":
+        return all(
+            a[0] == b[0] and fits(a[1], b[1], numbers) for a, b in zip(content, inside, strict=True)
+        )
+    return all(fits(a, b, numbers) for a, b in zip(content, inside, strict=True))
+
+
+def _float(text: str) -> float | None:
+    """A float that stands as text, if programs take it as an input: at 0 and beyond the finite, Python and PyTorch have
+    rules of their own."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return value if type(value) is float and math.isfinite(value) and value else None
 
 
 def encode_results(value: Any, index: Callable[[Any], int | None]) -> Any:

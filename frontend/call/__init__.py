@@ -1,6 +1,7 @@
 """A call of a graph: its signature, the plan that it runs, and what a call changes as a whole or not at all.
 
 automatic      dimensions that become dynamic by themselves, once a second size of them has come
+automatic_numbers  Python floats among a call's arguments that become inputs, once a second value of them has come
 call_record    what a plan keeps of the call that it was compiled for, so that it can be saved
 compilations   `graph.explain_recompiles()`: each compilation of a graph, and what made it necessary
 dynamic_dim    `gflow.dynamic_dim(x, 0, min=1, max=64)`: dimensions of inputs whose size may differ from call to

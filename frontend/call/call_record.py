@@ -45,7 +45,9 @@ def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
     parameters = calls.parameters_of(call.build)
     tensors: list[torch.Tensor] = []
     try:
-        bound = calls.bind(parameters, call.args, call.kwargs)
+        live = {i: calls.LiveNumber.make(call.leaves[i], call.names[i]) for i in call.numbers}
+        named = call.with_leaves([live.get(i, x) for i, x in enumerate(call.leaves)])
+        bound = calls.bind(parameters, named.args, named.kwargs)
         defaults = {p.name: p.default for p in inspect.signature(call.build).parameters.values()}
         given = {n: v for n, v in bound.items() if n not in defaults or v is not defaults[n]}
         structure = calls.encode_call(parameters, given, tensors, shared=True)

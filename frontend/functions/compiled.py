@@ -41,7 +41,7 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
     registered with `torch.utils._pytree`. Calls with one go through TorchDynamo, with sizes that vary from the start.
 
     Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
-    arguments. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
+    arguments; from a second size or float on, for a range of sizes and any float. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
     mask as an index), a warning of the logger "gflow" names the line once, and from then on TorchDynamo
     splits the target there: the pieces are compiled, Python runs between them. So it is where a call
     changes Python state, such as a module's counter, which goes on changing at every call.
@@ -50,8 +50,8 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
         target: a module or function; without it, a decorator.
         fullgraph: whether what no program can hold is an error that names the line, and not a split.
         options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, how many
-            programs to keep (16); and `dynamic`: with False there is a program for each size; without it, a size of a
-            call that needs no gradients becomes dynamic when a second one comes, as in graphs
+            programs to keep (16); and `dynamic`: with False there is a program for each size and each Python float;
+            without it, these become inputs when a second one comes, as in graphs
             (`config.enable_dynamic_shapes()`).
 
     `explain_recompiles()` of what comes back tells each compilation's reason, as `nn.Graph.explain_recompiles` does.
@@ -213,6 +213,7 @@ class _Runner:
             state, config = self.program.__dict__["_state"], self.program.config
             pairs.config.set_cache_size(state.plans.size)
             pairs.config.compile_options = config.compile_options
+            pairs.config.enable_dynamic_shapes(config.dynamic_shapes)
         return self._pairs
 
     def _with_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@ backward, both from one trace."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -11,16 +10,19 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from gflow.call.automatic import NoRange
 from gflow.call.expected import describe_call
+from gflow.call.first_step import FirstStep
 from gflow.call.plan import Plan
 from gflow.call.plans import use_arena
 from gflow.call.signature import check_tensors
-from gflow.call.watchers import building, one_at_a_time
+from gflow.call.watchers import building
 from gflow.execution.executor import Compiled, compile_trace
-from gflow.graph import Graph
+from gflow.graph import Graph, is_refusal
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import Dynamic
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import flatten_result, trace_graph
 
@@ -32,8 +34,15 @@ from .second_order import Again
 class Pair(Plan):
     """The plan of a call, with its backward."""
 
-    def __init__(self, divided: Divided, forward: Compiled, backward: Compiled, spec: Any) -> None:
-        super().__init__(divided.forward, forward)
+    def __init__(
+        self,
+        divided: Divided,
+        forward: Compiled,
+        backward: Compiled,
+        spec: Any,
+        dynamic: Dynamic | None = None,
+    ) -> None:
+        super().__init__(divided.forward, forward, dynamic)
         self.divided, self.backward, self.structure = divided, backward, spec
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs
@@ -99,19 +108,8 @@ class Differentiable(Graph):
             Undivided: two programs cannot do it.
             GraphError: no program can.
         """
-        call, key = self._bind(args, kwargs)
+        call, plan, _ = self._program(args, kwargs)
         state = self._state
-        plan = state.plans.find(key)
-        if plan is None:
-            start, given = time.perf_counter(), describe_call(call)
-            assert state.table is not None
-            with one_at_a_time:
-                why = state.compilations.reason(
-                    given, key[1:], state.table, state.plans.of(key), state.plans.cleared
-                )
-                plan = self._pair(state, call)
-            state.plans.add(key, plan)
-            self._remember(call, given, key[1:], why, start)
         assert isinstance(plan, Pair)
         spec, plain, tensors, needs, *_ = plan.structure
         takers = self._takers(call.leaves)
@@ -122,6 +120,20 @@ class Differentiable(Graph):
         order = iter(results)
         return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
 
+    def _new_program(
+        self, key: Any, call: BoundCall, start: float
+    ) -> tuple[Plan | None, FirstStep | None]:
+        state, given = self._state, describe_call(call)
+        assert state.table is not None
+        static = state.sizes.why_static(call, key)
+        why = state.compilations.reason(
+            given, key[1:], state.table, state.plans.of(key), state.plans.cleared
+        )
+        plan = self._pair(state, call)
+        state.plans.add(key, plan)
+        self._remember(call, given, key[1:], why + static, start)
+        return plan, None
+
     def _pair(self, state: Any, call: BoundCall) -> Pair:
         if any(getattr(m, "sparse", False) for m in state.table.modules):
             raise Undivided("sparse gradients")
@@ -129,8 +141,10 @@ class Differentiable(Graph):
         takers = self._takers(call.leaves)
         options = self.config.resolved()
         state.building = True
-        reading = Reading(self, state.name, self.build, self._roots(), state.table)
+        attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
+        reading = Reading(self, state.name, self.build, self._roots(), state.table, attempt)
         kind = type(self).__name__
+        joint = None
         try:
             with building(state.name, kind, state.debug, state.table, reading.frames):
                 request = TraceRequest(state.name, call, state.table, reached=reading.reached)
@@ -141,13 +155,15 @@ class Differentiable(Graph):
                 divided = divide_gradients(joint, sum(seen[2]), seen[4])
                 forward = compile_trace(divided.forward, options)
                 backward = compile_trace(divided.backward, options)
-        except Exception:
+        except Exception as error:
             reading.undo()
+            if attempt and (joint is None or is_refusal(error) or isinstance(error, Undivided)):
+                raise NoRange(error) from error
             raise
         finally:
             state.building = False
         use_arena(backward.run, state.plans.arena)
-        pair = Pair(divided, forward, backward, seen)
+        pair = Pair(divided, forward, backward, seen, call.dynamic)
         pair.guard = guard
         return pair
 
@@ -222,6 +238,12 @@ class _Call(torch.autograd.Function):
         for position, leaf in plan.input_slots:
             given[position] = leaves[leaf]
         wanted = [n for kind, n in divided.inputs if kind == "forward"]
+        for n in wanted:
+            if divided.forward.inputs[n].role in (
+                "size",
+                "scalar",
+            ):  # those of the next call, by then
+                given[n] = given[n].clone()
         ctx.save_for_backward(*saved, *(given[n] for n in wanted))
         ctx.again = again()
         ctx.again.keep(results)

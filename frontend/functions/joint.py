@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_flatten
 
+from gflow.dialects.extents import Symbol
+from gflow.tracing.data.sizes import sized
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import (
     OutputRef,
@@ -133,6 +135,8 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
     forward = _part(joint, f"{joint.name}_forward", forward_ops)
     forward.inputs = list(joint.inputs)
     forward.input_leaves = joint.input_leaves
+    forward.size = joint.size
+    forward.numbers, forward.guards = joint.numbers, joint.guards
     forward.outputs = [
         *(TraceOutput(v, None, f"output.{n}") for n, v in enumerate(outs)),
         *(TraceOutput(v, None, f"saved.{n}") for v, n in saved.items()),
@@ -147,12 +151,18 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
     dense: dict[TraceValue, TraceValue] = {}
     for kind, group in (("gradient", incoming), ("saved", saved)):
         for value, n in group.items():
-            dense[value] = _dense(value)
+            dense[value] = _dense(value, joint.size)
             backward.inputs.append(TraceInput(dense[value], "input", f"{kind}.{n}", None))
             inputs.append((kind, n))
+    for n, entry in enumerate(joint.inputs):
+        if entry.role == "size":  # all that varies does with it
+            taken[n] = entry.value
     for n, value in taken.items():
-        backward.inputs.append(TraceInput(value, "input", joint.inputs[n].name, None))
+        entry = joint.inputs[n]
+        role = "size" if entry.role == "size" else "input"
+        backward.inputs.append(TraceInput(value, role, entry.name, None))
         inputs.append(("forward", n))
+    backward.size = joint.size
     renewed = {op: renamed_op(op, dense) for op in backward.ops}
     backward.ops = list(renewed.values())
     backward.proven = {renewed[op] for op in again}
@@ -197,10 +207,10 @@ def _part(joint: Trace, name: str, ops: set[TraceOp]) -> Trace:
     return Trace(name, ops=[op for op in joint.ops if op in ops])
 
 
-def _dense(value: TraceValue) -> TraceValue:
-    """The same as a row-major argument, which results of programs are."""
+def _dense(value: TraceValue, symbol: Symbol | None) -> TraceValue:
+    """The same as a row-major argument, which results of programs are. symbol: the size that varies."""
     strides, step = [], 1
     for size in reversed(value.shape):
-        strides.append(step)
+        strides.append(sized(step, symbol))
         step *= max(size, 1)
     return TraceValue(value.id, value.shape, value.dtype, tuple(strides[::-1]), value.device)

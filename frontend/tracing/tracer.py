@@ -25,13 +25,15 @@ from .context.ranks import world_size
 from .context.threads import here_only
 from .context.user_warnings import warnings_at_user_lines
 from .data.global_tensors import common_mesh
-from .data.places import OptimizerTrace
+from .data.guards import Leaf
+from .data.places import NumberSource, OptimizerTrace, Place
 from .data.pytrees import learn, opened
 from .data.trace import Trace
 from .data.updates import check_update, kind
 from .data.values import OutputRef, TraceInput, TraceOutput, TraceValue, View, values_in
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
+from .dispatch.numbers import number_of, wrap
 from .dispatch.pruning import prune
 from .dispatch.recorder import Recorder, describe
 from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
@@ -349,7 +351,7 @@ class Tracing:
         seen: dict[int, StandIn] = {}
         for position, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True)):
             if not isinstance(leaf, torch.Tensor):
-                traced.append(leaf)
+                traced.append(self._number(position, name) if position in call.numbers else leaf)
                 continue
             known = seen.get(id(leaf))
             if known is None:
@@ -365,6 +367,17 @@ class Tracing:
                     self.rewrites.stand_ins[id(leaf)] = known
             traced.append(known.wrapper)
         return traced
+
+    def _number(self, position: int, name: str) -> Any:
+        """A float of the call as a traced number."""
+        values, recorder = self.request.call.values, self.recorder
+        tensor = torch.scalar_tensor(values[position], dtype=torch.float64)
+        leaf = Leaf(len(recorder.numbers))
+        node = recorder.add_number(values[position], tensor, name, leaf)
+        place = Place(None, "call", None, values)
+        source = NumberSource(place, position, (), node.value, tensor, values[position], name)
+        recorder.numbers.append(source)
+        return wrap(node)
 
     def _stand_in(self, slot: Slot) -> torch.Tensor:
         known = self.rewrites.stand_ins.get(id(slot.tensor))
@@ -777,6 +790,11 @@ class Tracing:
                 raise GraphTraceError(
                     f"{self.name}: build() returns a number that follows from a size that is dynamic: {leaf}. Return "
                     "tensors, and read their shapes after the call."
+                )
+            elif number_of(leaf) is not None:
+                raise GraphTraceError(
+                    f"{self.name}: build() returns a Python number that follows from an argument or a size that "
+                    "varies. Return a tensor, or compute the number outside."
                 )
             elif _holds_tensors(leaf):
                 code = getattr(self.build, "__code__", None)

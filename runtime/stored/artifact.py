@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from gflow.dialects.program import Program
 from gflow.dialects.program.form import decode, encode
 
 from ..arena import Arena
-from ..calls import bind, decode_results, encode_call, result_names
+from ..calls import bind, decode_results, encode_call, fits, result_names
 from ..cpu import jit, machine, table
 from ..cpu.objects import ObjectError
 from ..device import DeviceError
@@ -324,8 +325,8 @@ class LoadedGraph:
         Raises:
             ValueError: no saved program takes such arguments.
         """
-        variant, tensors = self._choose(args, kwargs)
-        return decode_results(variant.outputs, self._run(variant, tensors))
+        variant, tensors, numbers = self._choose(args, kwargs)
+        return decode_results(variant.outputs, self._run(variant, tensors, numbers))
 
     def run_named(self, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run on tensors by the names of `inputs`; results by the names of `outputs`.
@@ -344,7 +345,7 @@ class LoadedGraph:
 
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Variant, list[torch.Tensor]]:
+    ) -> tuple[Variant, list[torch.Tensor], dict[str, float]]:
         problems: list[str] = []
         close: list[str] = []  # of programs that take such arguments, but for their tensors
         for variant in self._variants:
@@ -359,7 +360,8 @@ class LoadedGraph:
                     structure = encode_call(variant.parameters, bound, tensors, shared)
                 except TypeError as error:
                     raise ValueError(f"{self.name}: {error}, which no graph takes") from None
-                if structure == variant.call:
+                numbers: dict[str, float] = {}
+                if fits(structure, variant.call, numbers):
                     break
             else:
                 problems.append(
@@ -369,18 +371,28 @@ class LoadedGraph:
                 continue
             named = {i.name: t for i, t in zip(variant.inputs, tensors)}
             problem = variant.unfit(named, self.device)
-            if problem is None and self._guards_hold(variant):
-                return variant, tensors
+            if problem is None and self._guards_hold(variant, numbers):
+                return variant, tensors, numbers
             close.append(problem or variant.moved_on)
         raise ValueError(f"{self.name}: {_first([*close, *problems])}")
 
-    def _guards_hold(self, variant: Variant) -> bool:
+    def _guards_hold(
+        self, variant: Variant, given: Mapping[str, float] = MappingProxyType({})
+    ) -> bool:
         if not variant.guards:
             return True
-        numbers = [self._numbers[name].item() for name in variant.numbers]
+        numbers = [
+            given[name] if name in given else self._numbers[name].item() for name in variant.numbers
+        ]
         return all(holds(guard, numbers) for guard in variant.guards)
 
-    def _run(self, variant: Variant, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _run(
+        self,
+        variant: Variant,
+        tensors: Sequence[torch.Tensor],
+        numbers: Mapping[str, float] = MappingProxyType({}),
+    ) -> list[torch.Tensor]:
+        """Run on the tensors of a call. numbers: its floats that are inputs, by name."""
         arguments: Any = variant.arguments.copy()
         copied: list[tuple[torch.Tensor, torch.Tensor]] = []
         for at, (kind, where) in enumerate(variant.sources):
@@ -399,6 +411,8 @@ class LoadedGraph:
             arguments[at] = tensor
         assert variant.run is not None
         with self._lock:
+            for name, value in numbers.items():
+                self._numbers[name].fill_(value)
             if variant.size is not None:
                 arguments[variant.size.argument].fill_(variant.size_of(tensors))
             run: Any = variant.run

@@ -78,6 +78,8 @@ def _structure(value: Any, leaf: Test, key: Test, depth: int = 0) -> bool:
                 and _structure(e[1], leaf, key, depth + 1)
             ),
         )
+    if tag == "number":
+        return leaf is _text and _text(content)
     return tag == "value" and leaf(content)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
@@ -18,7 +18,8 @@ class BoundCall:
     that were left out have their defaults.
 
     args, kwargs: what `build` is called with. leaves: the same, flattened, as `structure` has them; key: all that
-    a trace depends on, hashable: equal keys are calls of one program. dynamic: dimensions that vary.
+    a trace depends on, hashable: equal keys are calls of one program. dynamic: dimensions that vary. numbers: the
+    leaves that are floats and inputs, whose present values `values` has; plain_key: the key with them.
     """
 
     build: Callable[..., Any]
@@ -27,6 +28,9 @@ class BoundCall:
     leaves: Sequence[Any]
     key: tuple[Any, ...]
     dynamic: Dynamic | None = None
+    numbers: tuple[int, ...] = ()
+    values: dict[int, float] = field(default_factory=dict)
+    plain_key: tuple[Any, ...] = ()
 
     @property
     def structure(self) -> TreeSpec:
@@ -41,7 +45,7 @@ class BoundCall:
     def with_leaves(self, leaves: Sequence[Any]) -> BoundCall:
         """The same call of other leaves."""
         args, kwargs = tree_unflatten(leaves, self.structure)
-        return BoundCall(self.build, args, kwargs, leaves, self.key, self.dynamic)
+        return replace(self, args=args, kwargs=kwargs, leaves=leaves)
 
 
 def input_names(

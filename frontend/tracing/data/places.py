@@ -37,7 +37,8 @@ MISSING = _Missing()
 class Place:
     """A dict that belongs to an optimizer, by `kind`: a parameter group ("group", `which` is its number),
     the state of a parameter or another key ("entry"), the whole state, the defaults, its own attributes
-    ("self"), those of an object that it holds ("object"), those of its class ("class").
+    ("self"), those of an object that it holds ("object"), those of its class ("class"); or the dict with the floats of
+    a graph's present call ("call").
     `load_state_dict` puts new dicts there; `locate` finds them."""
 
     optimizer: Any
@@ -62,6 +63,8 @@ class Place:
             self.holder = optimizer.defaults
         elif self.kind == "self":
             self.holder = vars(optimizer)
+        elif self.kind == "call":
+            pass  # the graph keeps it
         else:
             self.holder = vars(self.which)
         return True

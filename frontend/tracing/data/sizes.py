@@ -69,6 +69,13 @@ class Size(int):
         return format(repr(self), spec)
 
 
+def sized(value: int, symbol: Symbol | None) -> int:
+    """An integer computed from sizes at the stand-in, as the size that it is."""
+    if symbol is None or symbol.at(value, symbol.least) == value:
+        return value
+    return Size.make(symbol.coefficients(value), symbol)
+
+
 def at_size(value: Any, k: int) -> Any:
     """A number of a trace, or a tuple of numbers, for a size of `k`; anything else is what it is."""
     if isinstance(value, tuple):

@@ -23,4 +23,5 @@ shape_rules  result metadata of the commonest ops, where PyTorch's own inference
              apart into dozens of reference ops)
 size_env     symbolic sizes while tracing: PyTorch's own, with one symbol and no guards
 size_expressions  formulas of sizes as polynomials in one size, and the part of its range where they are
+size_functions  expressions of a size as Python functions
 """

@@ -379,9 +379,10 @@ _install()
 
 
 class TracedFloat(_Arithmetic, torch.SymFloat):
-    """A traced Python float."""
+    """A traced Python float; `isinstance(x, float)` says so, by its `__class__`."""
 
     __hash__ = _Arithmetic.__hash__
+    __class__ = property(lambda self: float)  # type: ignore[assignment]
 
     def __init__(self, node: Number) -> None:
         self.node = node

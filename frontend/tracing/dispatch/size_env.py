@@ -27,6 +27,7 @@ from gflow.errors import GraphTraceError
 from ..data.sizes import Range, Size
 from ..data.values import TraceValue
 from .numbers import Number, wrap
+from .size_functions import function_of
 
 _TORCH = str(Path(torch.__file__).parent)
 _FAKE_IMPLS = f"{_TORCH}/_subclasses/fake_impls.py"
@@ -92,13 +93,24 @@ class SizeEnv(ShapeEnv):
         low, high = self.sizes.least, self.sizes.most
         first = self._at(expr, low)
         if high - low < _TRIED:
-            found = {self._at(expr, n) for n in range(low + 1, high + 1)}
-            rest = found.pop() if len(found) == 1 else None
+            rest = self._same(expr, range(low + 1, high + 1))
         else:
             rest = self._maybe_evaluate_static(expr)
         if first != rest and not self._is_about_one(expr):
             rest = None
         return first, rest
+
+    def _same(self, expr: Any, sizes: range) -> Any:
+        """The one answer for all of some sizes; None: they differ."""
+        function = function_of(expr, self.variable)
+        if function is not None:
+            try:
+                value = function(sizes[0])
+                return sympy.sympify(value) if all(function(n) == value for n in sizes) else None
+            except ZeroDivisionError:  # for some size; sympy has an answer
+                pass
+        answer = self._at(expr, sizes[0])
+        return answer if all(self._at(expr, n) == answer for n in sizes) else None
 
     def _is_about_one(self, expr: Any) -> bool:
         """Whether a question has another answer for the least size since something is 1 there, as
