@@ -1,6 +1,7 @@
-"""Shapes that change at each call: `torch.compile(backend="gflow")` beside eager and TorchInductor.
+"""Shapes that change at each call: `torch.compile(backend="gflow")` ("gflow") and `gflow.compile` ("compile") beside
+eager and TorchInductor.
 
-    python -m benchmarks shapes [--items NAME,…] [--peers eager,gflow,inductor] [--rounds 7] [--json FILE]
+    python -m benchmarks shapes [--items NAME,…] [--peers eager,gflow,compile,inductor] [--rounds 7] [--json FILE]
 
 `encoder-training`, `encoder-inference`: a TransformerEncoder of two layers over 22 lengths, an epoch at a time.
 `generate-CACHE-HOW`: GPT-2 (six layers, width 256) generates 64 tokens, its cache growing or static, greedy or sampled;
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import gflow
 from benchmarks import machine
 from benchmarks.measure import note
 from benchmarks.report import table
@@ -63,6 +65,8 @@ def compiled(
     from the start."""
     if peer == "eager":
         return function
+    if peer == "compile":
+        return gflow.compile(function)
     # TorchDynamo's registry of backends is loaded by who needs it
     from torch._dynamo.backends.registry import lookup_backend
 
@@ -177,7 +181,7 @@ def measure(name: str, peers: list[str], rounds: int) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks shapes", description=__doc__)
     parser.add_argument("--items", default=",".join(ITEMS))
-    parser.add_argument("--peers", default="eager,gflow,inductor")
+    parser.add_argument("--peers", default="eager,gflow,compile,inductor")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)

@@ -145,7 +145,8 @@ class GraphConfig(OneFlowSwitches):
     def enable_dynamic_shapes(self, mode: bool = True) -> None:
         """Whether a dimension of the inputs becomes dynamic by itself when a second size of it comes, as is the
         default: one program then serves a range of sizes. Python floats among the arguments become inputs likewise.
-        `False`: one program for each size and each float. Dimensions marked with `gflow.dynamic_dim` vary in either case.
+        `False`: one program for each size and each float. Dimensions marked with `gflow.dynamic_dim` vary in either
+        case.
 
         Raises:
             GraphError: `mode` is no bool.

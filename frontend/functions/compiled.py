@@ -41,10 +41,11 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
     registered with `torch.utils._pytree`. Calls with one go through TorchDynamo, with sizes that vary from the start.
 
     Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
-    arguments; from a second size or float on, for a range of sizes and any float. Where no program can hold a call (a choice by the value of a tensor, `.item()`, a boolean
-    mask as an index), a warning of the logger "gflow" names the line once, and from then on TorchDynamo
-    splits the target there: the pieces are compiled, Python runs between them. So it is where a call
-    changes Python state, such as a module's counter, which goes on changing at every call.
+    arguments; from a second size or float on, for a range of sizes and any float. Where no program can hold a
+    call (a choice by the value of a tensor, `.item()`, a boolean mask as an index), a warning of the logger
+    "gflow" names the line once, and from then on TorchDynamo splits the target there: the pieces are
+    compiled, Python runs between them. So it is where a call changes Python state, such as a module's
+    counter, which goes on changing at every call.
 
     Args:
         target: a module or function; without it, a decorator.
