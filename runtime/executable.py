@@ -49,6 +49,8 @@ from .tensors import DTYPES, extent, view_bytes, view_tensor
 
 #: sizes whose result buffers are kept
 _SIZES = 8
+#: shapes of results, and numbers of places, that are kept for sizes
+_KNOWN = 4096
 _address = torch.Tensor.data_ptr
 
 
@@ -101,6 +103,10 @@ class Executable:
         self._memory: torch.Tensor | None = None  # the arena's block that addresses point into
         self._n = -1  # the size that all numbers are for
         self._pools_of: OrderedDict[int, list[tuple[int, ResultPool]]] = OrderedDict()
+        self._shapes: dict[int, list[tuple[int, ...]]] = {}  # of results, by size
+        self._refs: dict[
+            tuple[int, int], tuple[tuple[int, ...], tuple[int, ...], int]
+        ] = {}  # numbers of places, by size
         self._pools = self._result_pools() if program.size is None else []
         self._targets = [r.alias or 0 for r in program.results]
         self._forget()
@@ -150,11 +156,17 @@ class Executable:
 
     def _result_pools(self) -> list[tuple[int, ResultPool]]:
         """Of each result that is no update: its number, and buffers."""
+        n, results = self._n, self.program.results
+        shapes = self._shapes.get(n)
+        if shapes is None:
+            if len(self._shapes) >= _KNOWN:
+                self._shapes.clear()
+            shapes = self._shapes[n] = [fixed(r.type.shape, n) for r in results]
         return [
-            (i, ResultPool(fixed(r.type.shape, self._n), DTYPES[r.type.dtype], self._kept_results, self.device.where))
-            for i, r in enumerate(self.program.results)
+            (i, ResultPool(shape, DTYPES[r.type.dtype], self._kept_results, self.device.where))
+            for i, (r, shape) in enumerate(zip(results, shapes))
             if r.alias is None
-        ]  # fmt: skip
+        ]
 
     def _fixed_address(self, place: Place) -> int | None:
         """The address of a place that never moves."""
@@ -241,8 +253,13 @@ class Executable:
         space, index, offset = ref.place
         shape, strides = ref.type.shape, ref.strides
         if self.program.size is not None:
-            n = self._n
-            shape, strides, offset = fixed(shape, n), fixed(strides, n), fixed(offset, n)
+            n, key = self._n, (id(ref), self._n)  # the program's own, which stays
+            known = self._refs.get(key)
+            if known is None:
+                if len(self._refs) >= _KNOWN:
+                    self._refs.clear()
+                known = self._refs[key] = fixed(shape, n), fixed(strides, n), fixed(offset, n)
+            shape, strides, offset = known
         dtype = DTYPES[ref.type.dtype]
         if space == "arena":
             assert self._memory is not None

@@ -67,6 +67,8 @@ class Differentiable(Graph):
         self._target, self._captured = target, captured
         self.target = modules
         self._seen: Any = None  # what the latest `build()` has found
+        #: of a table of modules, which is another once one of them is changed: parameters by module
+        self._parameters: tuple[Any, dict[int, list[torch.Tensor]]] = (None, {})
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The results, the gradients of all that requires them, and tensors in place of the gradients
@@ -95,8 +97,16 @@ class Differentiable(Graph):
     def _takers(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """What takes gradients: parameters and captured tensors, then arguments."""
         found: dict[int, torch.Tensor] = {}
+        table = self._state.table
+        if self._parameters[0] is not table:
+            self._parameters = (table, {})
+        known = self._parameters[1]
         for part in self._captured.parts():
-            inside = part.parameters() if isinstance(part, torch.nn.Module) else [part]
+            inside: Sequence[torch.Tensor] = [part]
+            if isinstance(part, torch.nn.Module):
+                if id(part) not in known:
+                    known[id(part)] = list(part.parameters())
+                inside = known[id(part)]
             found |= {id(t): t for t in inside if t.requires_grad}
         given = [x for x in leaves if isinstance(x, torch.Tensor)]
         found |= {id(t): t for t in given if t.requires_grad}
