@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from gflow.runtime.composed.micro_batches import Joined
 from gflow.tracing.data.bound_call import BoundCall
@@ -22,6 +23,7 @@ from gflow.tracing.data.trace import unflatten
 from gflow.tracing.data.values import OutputRef
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.optimizers.state import _equal
+from gflow.tracing.program.aliases import check_made
 from gflow.tracing.program.interpreter import run_trace
 from gflow.tracing.tracer import FirstStepNeeded
 
@@ -123,20 +125,24 @@ def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
     return [*found.values()]
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: Any, copies: dict[int, Any]) -> Any:
+    """copies: by the ids of what was copied; a tensor at two places is one tensor in the copy."""
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        if id(value) not in copies:
+            copies[id(value)] = value.detach().clone()
+        return copies[id(value)]
     if type(value) in (list, tuple):
-        return type(value)([_copy(v) for v in value])
+        return type(value)([_copy(v, copies) for v in value])
     if type(value) is dict:
-        return {k: _copy(v) for k, v in value.items()}
+        return {k: _copy(v, copies) for k, v in value.items()}
     return value
 
 
 class _Copy:
     """One optimizer, working on copies of its parameters and state.
 
-    shared: copies of groups and states, which optimizers may have in common, by the ids of what was copied.
+    shared: copies of groups, states and their tensors, which optimizers may have in common, by the ids of what was
+        copied.
     """
 
     def __init__(
@@ -149,19 +155,20 @@ class _Copy:
         if id(groups) not in shared:
             shared[id(groups)] = [
                 {
-                    k: [copies[id(p)] for p in v] if k == "params" else _copy(v)
+                    k: [copies[id(p)] for p in v] if k == "params" else _copy(v, shared)
                     for k, v in group.items()
                 }
                 for group in groups
             ]
         if id(state) not in shared:
             shared[id(state)] = defaultdict(
-                dict, {copies.get(id(key), key): _copy(entry) for key, entry in state.items()}
+                dict,
+                {copies.get(id(key), key): _copy(entry, shared) for key, entry in state.items()},
             )
         self.groups: list[dict[str, Any]] = shared[id(groups)]
         self.state: defaultdict[Any, Any] = shared[id(state)]
         own = {
-            k: _copy(v)
+            k: _copy(v, shared)
             for k, v in self.saved.items()
             if isinstance(v, torch.Tensor) or (k[:1] != "_" and type(v) in (list, tuple, dict))
         }
@@ -177,6 +184,25 @@ class _Copy:
             self.new = dict(vars(self.optimizer))
         vars(self.optimizer).clear()
         vars(self.optimizer).update(self.saved)
+
+    def check(self, known: Mapping[int, str]) -> None:
+        """
+        Args:
+            known: parameters, by the addresses of their copies' storages.
+
+        Raises:
+            GraphTraceError: the step has made state that lies in the memory of something else.
+        """
+        own = {k: v for k, v in self.new.items() if k not in ("param_groups", "state")}
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.groups]
+        held = [*self.state.values(), *groups, own]
+        made = [
+            (f"state {keystr(path)}", leaf)
+            for part in held
+            for path, leaf in tree_leaves_with_path(part)
+            if isinstance(leaf, torch.Tensor)
+        ]
+        check_made(made, known, lambda: type(self.optimizer).__name__)
 
     def install(self, writes: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Give the optimizer the state that its copy has; values of tensors that it has already go to
@@ -264,6 +290,13 @@ def on_copies(
         restore()
     writes = [(p, copies[i]) for i, p in every.items()]
     writes += [(scale[k], scaled[k]) for k in scale]
+    known = {
+        c.untyped_storage().data_ptr(): f"a parameter of shape {list(c.shape)}"
+        for c in copies.values()
+        if c.numel()
+    }
+    for one in held:
+        one.check(known)
     for one in held:
         one.install(writes)
     left = {i: c.grad for i, c in copies.items() if c.grad is not None}

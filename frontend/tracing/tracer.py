@@ -43,6 +43,7 @@ from .optimizers.pipeline_stages import divide_stages, stage_problem
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
+from .program.aliases import check_ends, told
 from .program.data_parallel import DataParallel, is_data_parallel
 from .program.module_config import is_checkpointed
 from .program.module_stages import stages_of
@@ -204,6 +205,7 @@ class Tracing:
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()
+        self._check_ends(self.rebound, self.name)
         self._check_begins()
         trace = self.trace
         trace.out_leaves, trace.out_spec = flatten_result(result)
@@ -261,6 +263,7 @@ class Tracing:
         trace, first = self.trace, self._first
         kept = self._keep_gradients(trace)
         updates = self._updates() + kept
+        self._check_state(updates)
         self._finish(trace, self.outputs + updates)
         trace.guards, trace.numbers = self.recorder.guards, self.recorder.numbers
         trace.steps = self._steps
@@ -445,6 +448,40 @@ class Tracing:
             raise GraphTraceError(
                 f"build() calls as_strided with a storage_offset on input {found.name!r}, of which each micro-batch "
                 "is a part that begins elsewhere. Leave storage_offset out, or call .clone() first."
+            )
+
+    def _check_ends(self, assigned: Collection[int], where: str) -> None:
+        if assigned:
+            ends = {
+                s.index: self.rebound.get(s.index, s.wrapper)
+                for s in self.rewrites.stand_ins.values()
+                if s.index not in self.views
+            }
+            check_ends(ends, assigned, self.recorder.inputs, where)
+
+    def _check_state(self, updates: Sequence[TraceOutput]) -> None:
+        """
+        Raises:
+            GraphTraceError: an optimizer's state lies in the memory of what is updated, or is updated and lies in other
+                memory.
+        """
+        inputs = self.recorder.inputs
+        state = {
+            storage_of(i.tensor)
+            for i in inputs
+            if i.role == "optimizer_state" and i.tensor is not None
+        }
+        entries = {
+            n: i
+            for n, i in enumerate(inputs)
+            if i.tensor is not None and n not in self.views and storage_of(i.tensor) in state
+        }
+        written = {o.alias for o in updates if o.alias is not None}
+        used = {v for op in self.recorder.ops for v in values_in((op.args, op.kwargs))}
+        for a, b in conflicts(entries, written, used):
+            raise GraphTraceError(
+                f"{self.name}: {told(entries[a])} is updated, and it shares memory with {told(entries[b])}. Make one "
+                "of them a copy (.clone())."
             )
 
     def _check_memory(self) -> None:
@@ -772,6 +809,9 @@ class Tracing:
         finally:
             self.locator.optimizer = self.rewrites.in_optimizer = False
         self.rebound.update(found.replaced)
+        wrappers = {s.index: s.wrapper for s in self.rewrites.stand_ins.values()}
+        assigned = [n for n, new in found.replaced.items() if new is not wrappers[n]]
+        self._check_ends(assigned, f"{prefix} ({type(optimizer).__name__})")
         return found
 
     # outputs

@@ -160,6 +160,8 @@ class _Tracer:
         self._sources: dict[Any, NumberSource] = {}
         self._equal: dict[Any, NumberSource] = {}
         self._finals: dict[int, dict[Any, Any]] = {}
+        self._ends: dict[int, dict[Any, torch.Tensor]] = {}  # tensors by input, then by place
+        self._widened: dict[int, torch.Tensor] = {}
 
     def place(self, kind: str, optimizer: Any, which: Any = None) -> Place:
         place = Place(optimizer, kind, which)
@@ -294,8 +296,10 @@ class _Tracer:
             wrapper = functional(self.recorder.add_input(real, "optimizer_state", name), real)
             self.rewrites.register(real, wrapper, index)
         if self.widen and wrapper.ndim == 0 and wrapper.dtype == torch.float32:
-            with self.active():
-                return wrapper.to(torch.float64)
+            if id(real) not in self._widened:
+                with self.active():
+                    self._widened[id(real)] = wrapper.to(torch.float64)
+            return self._widened[id(real)]
         return wrapper
 
     def parameter(self, real: torch.Tensor) -> torch.Tensor:
@@ -427,6 +431,7 @@ class _Tracer:
                 self._list_changed(record)
         for obj, _, record in self.objects.values():
             self._attributes_read(obj, record, seen[id(obj)])
+        self._replace_tensors()
         for source in self._sources.values():
             self._part(source)
         for name, now, before in self.fixed:
@@ -435,6 +440,24 @@ class _Tracer:
                     f"{self.where}: step() changes {name}, a {type(now).__name__}; in a graph an optimizer "
                     "can only change tensors, numbers, flags, and lists and dicts of them."
                 )
+
+    def _replace_tensors(self) -> None:
+        """What each tensor of the state has become.
+
+        Raises:
+            GraphTraceError: one that stands at several places has become several.
+        """
+        for index, ends in self._ends.items():
+            new, *others = ends.values()
+            if any(other is not new for other in others):
+                keys = " and ".join(repr(key) for _, key, _ in ends)
+                raise GraphTraceError(
+                    f"{self.where}: {keys} are one tensor before the step, and not after it; a graph keeps each "
+                    "tensor of the state in its memory. Make one of them a copy (.clone())."
+                )
+            real: Any = self.recorder.inputs[index].tensor
+            # a counter that was widened is as before
+            self.result.replaced[index] = new if new.dtype == real.dtype else new.to(real.dtype)
 
     def attributes_changed(self) -> None:
         """Find what the step has done to attributes; while they are exchanged."""
@@ -538,11 +561,13 @@ class _Tracer:
                     f"{list(real.shape)} to {list(new.shape)}; a graph "
                     "needs state of fixed shape."
                 )
-            if new.dtype != real.dtype:
-                if not (self.capturable and new.ndim == 0 and real.dtype == torch.float32):
-                    raise NewState(f"{key} in {new.dtype}, which was in {real.dtype}")
-                new = new.to(real.dtype)  # a counter that was widened
-            self.result.replaced[self.rewrites.stand_ins[id(real)].index] = new
+            widened = self.capturable and new.ndim == 0 and real.dtype == torch.float32
+            if new.dtype != real.dtype and not widened:
+                raise NewState(f"{key} in {new.dtype}, which was in {real.dtype}")
+            ends = self._ends.setdefault(self.rewrites.stand_ins[id(real)].index, {})
+            where = (id(at[0].holder), at[1], at[2])
+            if new is not old or where not in ends:  # an item of a list that is not there any more
+                ends[where] = new
         elif (node := number_of(old)) is not None and (number_of(new) or _is_number(new)):
             self._number_changed(at, self._sources[node.value], new)
         elif isinstance(new, torch.Tensor):

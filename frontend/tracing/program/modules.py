@@ -160,6 +160,7 @@ def kept_real(
                 elif completed:
                     reached.lost.append(path)
     updated = {id(tensor): name for name, tensor, _ in exchanged}
+    reached.refused.extend(_parted(table, exchanged))
     for name, holder, old in before:
         for key, now in _moved(holder, old):
             if id(now) in updated:
@@ -170,6 +171,32 @@ def kept_real(
                 reached.refused.append((f"{name}.{key}", text))
     for name, then, now in exchanged:
         changed(name, then, now)
+
+
+def _parted(
+    table: ModuleTable, exchanged: Sequence[tuple[str, torch.Tensor, torch.Tensor]]
+) -> Iterator[tuple[str, str]]:
+    """Names of tensors that are another's as well, which did not get the same new one. exchanged: as (name, the tensor,
+    the new one)."""
+    new: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor, now in exchanged:
+        first, other = new.setdefault(id(tensor), (name, now))
+        if other is not now:
+            yield name, _two_names(name, first)
+    names = {name for name, *_ in exchanged}
+    for module in table.modules:
+        for holder in (vars(module), module._parameters, module._buffers):
+            for key, value in holder.items():
+                path = f"{table.names[id(module)]}.{key}"
+                if id(value) in new and path not in names:
+                    yield path, _two_names(new[id(value)][0], path)
+
+
+def _two_names(name: str, other: str) -> str:
+    return (
+        f"gives {name} a new tensor, which a program writes into the old one, and the old one is {other} as well. Make "
+        "them two tensors (.clone()) before the call"
+    )
 
 
 def is_traced(value: object) -> bool:
