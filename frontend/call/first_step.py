@@ -27,6 +27,8 @@ from gflow.tracing.program.aliases import check_made
 from gflow.tracing.program.interpreter import run_trace
 from gflow.tracing.tracer import FirstStepNeeded
 
+from .result_views import views_of, with_views
+
 Optimizer = torch.optim.Optimizer
 
 
@@ -338,7 +340,15 @@ def make_first_step(
         joined = joined or [Joined(r, len(parts), stacked) for r in results[:returned]]
         for whole, result in zip(joined, results):
             whole.add(result, k)
-    outputs = unflatten(trace, [whole.result() for whole in joined])
+    values = [whole.result() for whole in joined]
+    if views := views_of(needed.trace.result_views, dynamic, parts[0].leaves):
+        leaves, at = parts[0].leaves, needed.trace.input_leaves
+        given = {
+            i.value: leaves[at[i.value]] if i.tensor is None else i.tensor
+            for i in needed.trace.inputs
+        }
+        values = with_views(values, views, lambda value: given[value].detach())
+    outputs = unflatten(trace, values)
     updates = [(t, v) for n, v in now.items() if (t := trace.inputs[n].tensor) is not None]
     active = scaler if prepare(scaler, parameters) else None
     skipped, stepped, left = on_copies(

@@ -12,13 +12,14 @@ from gflow.execution.executor import Compiled
 from gflow.tracing.data.global_tensors import global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, size_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
-from gflow.tracing.data.values import OutputRef
+from gflow.tracing.data.values import OutputRef, TraceValue
 from gflow.tracing.reads.state import StateGuard
 
 from .call_record import CallRecord
 from .layout_guard import LayoutGuard, metadata
 from .memory_check import MemoryCheck
 from .python_state import PythonState
+from .result_views import views_of, with_views
 
 #: roles of tensors that eager code may have saved for a backward of its own
 _SEEN = ("parameter", "buffer", "input", "constant")
@@ -126,6 +127,7 @@ class Plan:
             self.size = size_of(self.dynamic, leaves)
             arguments[self.size_at].fill_(self.size)
         updated = [arguments[i] for i in self.updated]
+        given = arguments.copy() if self.trace.result_views else arguments
         memory = self.memory
         if memory is None:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
@@ -145,6 +147,16 @@ class Plan:
             elif seeds is not None:
                 seeds.undo()
             raise
+        if self.trace.result_views:
+
+            def argument(value: TraceValue) -> torch.Tensor:
+                tensor: torch.Tensor = given[self.positions[value]]
+                return (
+                    tensor.detach() if tensor.requires_grad else tensor
+                )  # results have no history
+
+            views = views_of(self.trace.result_views, self.dynamic, leaves)
+            results = with_views(results, views, argument)
         return self.results(results)
 
     def blank_results(self, leaves: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from gflow.call.expected import describe_call
 from gflow.call.first_step import FirstStep
 from gflow.call.plan import Plan
 from gflow.call.plans import use_arena
+from gflow.call.result_views import views_of, with_views
 from gflow.call.signature import check_tensors
 from gflow.call.watchers import building
 from gflow.execution.executor import Compiled, compile_trace
@@ -23,6 +24,7 @@ from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import Dynamic
+from gflow.tracing.data.values import ResultView, TraceValue
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import flatten_result, trace_graph
 
@@ -40,9 +42,11 @@ class Pair(Plan):
         forward: Compiled,
         backward: Compiled,
         spec: Any,
+        result_views: Sequence[ResultView],
         dynamic: Dynamic | None = None,
     ) -> None:
         super().__init__(divided.forward, forward, dynamic)
+        self.result_views = result_views
         self.divided, self.backward, self.structure = divided, backward, spec
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs
@@ -127,6 +131,12 @@ class Differentiable(Graph):
         modules = state.table.modules
         again = partial(Again, self._target, call.args, call.kwargs, takers, modules, plan.buffers)
         results = _Call.apply(plan, call.leaves, state, needs, again, *takers)
+        if plan.result_views:
+            inputs = plan.trace.inputs
+            held: dict[TraceValue, Any] = {i.value: i.tensor for i in inputs}
+            held |= {inputs[at].value: call.leaves[leaf] for at, leaf in plan.input_slots}
+            views = views_of(plan.result_views, plan.dynamic, call.leaves)
+            results = with_views(results, views, held.__getitem__)
         order = iter(results)
         return tree_unflatten([next(order) if is_ else x for is_, x in zip(tensors, plain)], spec)
 
@@ -173,7 +183,8 @@ class Differentiable(Graph):
         finally:
             state.building = False
         use_arena(backward.run, state.plans.arena)
-        pair = Pair(divided, forward, backward, seen, call.dynamic)
+        views = [view for view in joint.result_views if view.output < sum(seen[2])]
+        pair = Pair(divided, forward, backward, seen, views, call.dynamic)
         pair.guard = guard
         return pair
 

@@ -30,7 +30,7 @@ from .data.places import NumberSource, OptimizerTrace, Place
 from .data.pytrees import learn, opened
 from .data.trace import Trace
 from .data.updates import check_update, kind
-from .data.values import OutputRef, TraceInput, TraceOutput, TraceValue, View, values_in
+from .data.values import OutputRef, ResultView, TraceInput, TraceOutput, TraceValue, View, values_in
 from .dispatch.dynamo_stub import light_dynamo
 from .dispatch.library import traceable_library
 from .dispatch.numbers import number_of, wrap
@@ -43,7 +43,7 @@ from .optimizers.pipeline_stages import divide_stages, stage_problem
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
-from .program.aliases import check_ends, told
+from .program.aliases import check_ends, result_views, told
 from .program.data_parallel import DataParallel, is_data_parallel
 from .program.module_config import is_checkpointed
 from .program.module_stages import stages_of
@@ -718,6 +718,7 @@ class Tracing:
         trace = self.trace
         partial = Trace(trace.name, out_spec=trace.out_spec, out_leaves=trace.out_leaves)
         partial.unscaled = list(self.scaling.found) if self.scaling else []
+        partial.result_views = trace.result_views
         self._finish(partial, self.outputs + self._updates() + grads)
         return partial
 
@@ -818,11 +819,13 @@ class Tracing:
 
     def _results(self, trace: Trace) -> list[TraceOutput]:
         outputs: list[TraceOutput] = []
+        wrappers: list[torch.Tensor] = []
         for i, leaf in enumerate(trace.out_leaves):
             if isinstance(leaf, torch.Tensor):
                 wrapper = leaf
                 if not torch._is_functional_tensor(leaf):
                     wrapper = self.rewrites.wrapper_of(leaf)
+                wrappers.append(wrapper)
                 value = self.recorder.value_of(self._current(wrapper))
                 trace.out_leaves[i] = OutputRef(len(outputs))
                 outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
@@ -844,7 +847,18 @@ class Tracing:
                     "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
                     "named tuples, dataclasses, plain objects and dicts of them."
                 )
+        if self.micro_batches == 1 and not self.recorder.meshes:
+            trace.result_views = self._result_views(wrappers)
         return outputs
+
+    def _result_views(self, wrappers: Sequence[torch.Tensor]) -> list[ResultView]:
+        stand_ins = (*self.leaves, *self.rewrites.stand_ins.values())
+        known = {
+            s.wrapper.untyped_storage()._cdata: (s.wrapper, self.recorder.inputs[s.index].value)
+            for s in stand_ins
+            if s.index not in self.views and s.index not in self.rebound and s.begin is None
+        }
+        return result_views(wrappers, known, self.rewrites.concrete)
 
     def _current(self, wrapper: torch.Tensor) -> torch.Tensor:
         """The fake tensor that `wrapper` holds now; pending writes through views become ops."""

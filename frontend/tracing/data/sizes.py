@@ -16,7 +16,7 @@ import torch
 from gflow.dialects.extents import Symbol, evaluate, formula
 
 from .trace import Trace
-from .values import TraceOp, TraceOutput, TraceValue
+from .values import ResultView, TraceOp, TraceOutput, TraceValue
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,12 @@ def at_size(value: Any, k: int) -> Any:
     if isinstance(value, tuple):
         return tuple([evaluate(x.coefficients, k) if isinstance(x, Size) else x for x in value])
     return evaluate(value.coefficients, k) if isinstance(value, Size) else value
+
+
+def view_at(view: ResultView, k: int) -> ResultView:
+    """A result that is a view, for a size of `k`."""
+    names = ("base_strides", "shape", "strides", "offset")
+    return replace(view, **{name: at_size(getattr(view, name), k) for name in names})
 
 
 # -- a trace for one value

@@ -17,7 +17,7 @@ from gflow.dialects.extents import Symbol
 
 from .guards import Guard
 from .places import NumberSource, OptimizerTrace
-from .values import OutputRef, TraceInput, TraceOp, TraceOutput, TraceValue, View
+from .values import OutputRef, ResultView, TraceInput, TraceOp, TraceOutput, TraceValue, View
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Trace:
     `proven`: ops whose values another program, which runs before, has found good.
 
     `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
-    `views`: tensors that are no inputs, since they lie in the memory of one.
+    `views`: tensors that are no inputs, since they lie in the memory of one. `result_views`: outputs that lie in the
+    memory of an input or of another output.
     `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `reduced`:
     gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
     sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
@@ -65,6 +66,7 @@ class Trace:
     parts: tuple[Trace, Trace] | None = None
     size: Symbol | None = None
     views: list[View] = field(default_factory=list)
+    result_views: list[ResultView] = field(default_factory=list)
     histories: list[TraceInput] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
     groups: dict[str, str] = field(default_factory=dict)

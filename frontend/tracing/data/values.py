@@ -116,6 +116,32 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultView:
+    """Output `output` lies in the memory of an argument, or of output `base` where `argument` is None: it is that
+    tensor itself (`whole`), or a view of it, `offset` elements from its begin. base_strides: that it has then."""
+
+    output: int
+    argument: TraceValue | None
+    base: int
+    base_strides: tuple[int, ...]
+    whole: bool
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The view of that tensor; None where it lies otherwise."""
+        if self.whole:
+            return tensor
+        if tensor.stride() != self.base_strides:
+            return None
+        if tensor.dtype != self.dtype:
+            tensor = tensor.view(self.dtype)
+        return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
+
+
+@dataclass(frozen=True, slots=True)
 class OutputRef:
     """A leaf of `Trace.out_leaves` that is the tensor `Trace.outputs[index]`."""
 

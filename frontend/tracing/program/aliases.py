@@ -1,4 +1,6 @@
-"""Tensors that share memory from one call to the next: in eager, where an assignment keeps a tensor itself.
+"""Tensors that share memory when a call is over: results with arguments, and what stays until the next one.
+
+Results that lie in the memory of an argument or of another result do so for the caller, too (`result_views`).
 
 A program keeps what is assigned to a buffer, an attribute or an optimizer's state in the memory of the tensor that was
 there. So two of these cannot become one tensor, or views of one: a later update in place would reach both in eager,
@@ -8,12 +10,15 @@ and one of them in a program.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 
-from ..data.values import TraceInput
+from ..data.values import ResultView, TraceInput, TraceValue
 from .shared import overlap
 
 
@@ -67,19 +72,88 @@ def check_made(
         others.append((name, tensor))
 
 
+def result_views(
+    results: Sequence[torch.Tensor],
+    known: Mapping[int, tuple[torch.Tensor, TraceValue]],
+    concrete: Callable[[Any], Any],
+) -> list[ResultView]:
+    """Which results lie in other memory than their own.
+
+    Args:
+        results: as traced. known: by storages of traced tensors, the traced argument that it is of, and its value.
+        concrete: gives a size as an integer.
+    """
+    found = []
+    whole = {id(base): (base, value) for base, value in known.values()}
+    firsts: dict[int, int] = {}
+    with torch._C.DisableTorchFunction():
+        places = [_Place.of(result, concrete) for result in results]
+        for n, place in enumerate(places):
+            if place.storage not in known and place.dense:
+                first = firsts.setdefault(place.storage, n)
+                if places[first].end < place.end:
+                    firsts[place.storage] = n
+        for n, (result, place) in enumerate(zip(results, places)):
+            first = next(i for i, other in enumerate(results) if other is result)
+            base, value = whole.get(id(result)) or known.get(place.storage) or (None, None)
+            if base is None:
+                first = first if first < n else firsts.get(place.storage, n)
+                if first == n:
+                    continue
+                base = results[first]
+            held = _Place.of(base, concrete)
+            same = result is base
+            flipped = any(t.is_conj() or t.is_neg() for t in (result, base))
+            alike = result.element_size() == base.element_size() and not flipped
+            if same or (alike and (value is not None or place.end <= held.end)):
+                offset = place.begin - held.begin
+                found.append(
+                    ResultView(
+                        n,
+                        value,
+                        first,
+                        held.strides,
+                        same,
+                        result.dtype,
+                        place.shape,
+                        place.strides,
+                        offset,
+                    )
+                )
+    return found
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a traced tensor lies: in a storage, from one element up to another."""
+
+    storage: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    begin: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor, concrete: Callable[[Any], Any] = int) -> _Place:
+        shape, strides = (tuple(map(concrete, part)) for part in (tensor.shape, tensor.stride()))
+        begin = concrete(tensor.storage_offset())
+        return _Place(tensor.untyped_storage()._cdata, shape, strides, begin)
+
+    @property
+    def end(self) -> int:
+        if 0 in self.shape:
+            return self.begin
+        return self.begin + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
+
+    @property
+    def dense(self) -> bool:
+        return not self.begin and self.strides == row_major_strides(self.shape)
+
+
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether parts of one memory may meet: by where they begin and end."""
-    (begin, end), (other, last) = _span(a), _span(b)
-    return begin < last and other < end
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
     with torch._C.DisableTorchFunction():
-        if not tensor.numel():
-            return 0, 0
-        begin = int(tensor.storage_offset())
-        reach = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride()))
-        return begin * tensor.element_size(), (begin + reach + 1) * tensor.element_size()
+        mine, other = _Place.of(a), _Place.of(b)
+    return mine.begin < other.end and other.begin < mine.end
 
 
 def told(entry: TraceInput) -> str:

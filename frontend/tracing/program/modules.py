@@ -160,7 +160,6 @@ def kept_real(
                 elif completed:
                     reached.lost.append(path)
     updated = {id(tensor): name for name, tensor, _ in exchanged}
-    reached.refused.extend(_parted(table, exchanged))
     for name, holder, old in before:
         for key, now in _moved(holder, old):
             if id(now) in updated:
@@ -169,6 +168,7 @@ def kept_real(
                     f"old one as {name}.{key}. Keep a copy (.clone())"
                 )
                 reached.refused.append((f"{name}.{key}", text))
+    reached.refused.extend(_parted(table, exchanged))
     for name, then, now in exchanged:
         changed(name, then, now)
 
