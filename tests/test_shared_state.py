@@ -261,3 +261,43 @@ def test_buffers_that_get_parts_apart() -> None:
         x = torch.randn(4)
         torch.testing.assert_close(graph(x), want(x))
     torch.testing.assert_close(dict(mine.state_dict()), dict(want.state_dict()))
+
+
+def _views(m: Any) -> None:
+    m.b = m.a[:2]
+
+
+def _assigns_the_view(m: Any, x: Tensor) -> Tensor:
+    m.b = m.b + x[:2]
+    return m.a.sum() + m.b.sum()
+
+
+def _assigns_the_whole(m: Any, x: Tensor) -> Tensor:
+    m.a = m.a + x
+    return m.a.sum() + m.b.sum()
+
+
+def _assigns_unread(m: Any, x: Tensor) -> Tensor:
+    m.a.add_(x)
+    m.b = x[:2] * 2
+    return m.a.sum()
+
+
+@pytest.mark.parametrize("forward", [_assigns_the_view, _assigns_the_whole, _assigns_unread])
+def test_views_that_become_tensors_of_their_own(forward: Any) -> None:
+    model = _Held(forward)
+    _views(model)
+    with pytest.raises(flow.GraphTraceError, match=r"clone\(\)"):
+        _Calls(model)(torch.ones(4))
+
+
+def test_spectral_norm_of_old() -> None:
+    """Its attribute `weight` lies in the memory of a parameter until the first call, and is not read."""
+    torch.manual_seed(0)
+    mine = torch.nn.utils.spectral_norm(torch.nn.Linear(3, 2).double())
+    want = copy.deepcopy(mine)
+    graph = _Calls(mine)
+    for _ in range(3):
+        x = torch.randn(4, 3, dtype=torch.float64)
+        torch.testing.assert_close(graph(x), want(x).detach())
+    torch.testing.assert_close(dict(mine.state_dict()), dict(want.state_dict()))

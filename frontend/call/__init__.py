@@ -10,8 +10,8 @@ expected       what a graph's programs take, and what a call gave instead
 first_step     what a graph's first call changes before its program has run: optimizers get their state, and
                where that is made from gradients alone, a first step is made op by op
 gradients      `graph.grad()`: gradients that can be read after a step, for those that asked for it before
-layout_guard   whether tensors still have the shapes, strides, dtypes and devices that a program was compiled
-               for
+layout_guard   whether tensors still have the shapes, strides, dtypes, devices and signs that a program was
+               compiled for
 memory_check   inputs of a call that lie in the memory of what the program updates
 micro_batches  gradient accumulation: one call of a training graph in several micro-batches
 new_plan       from a call to its plan: trace it, make a first step where one is needed, compile
@@ -19,6 +19,7 @@ pipeline       a step in pipeline stages: the parts of this rank, and the action
 plan           a plan: one compiled trace with the real tensors and numbers it reads and updates
 plans          the plans of one graph, by signature: a cache that drops what was not used for longest
 python_state   what a plan depends on in the Python of its optimizers, and the checks of it before each call
+result_views   results that lie in the memory of an argument, a parameter or another result, as they do in eager
 sharing        programs and graphs that share memory
 signature      from a call as it is spelled to a `BoundCall`: what a compiled program is chosen by
 tracebacks     tracebacks of errors that a call raises: the author's frames, and one of gflow's

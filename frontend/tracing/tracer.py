@@ -205,6 +205,7 @@ class Tracing:
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
         self._check_memory()
+        self._check_parted()
         self._check_ends(self.rebound, self.name)
         self._check_begins()
         trace = self.trace
@@ -450,6 +451,25 @@ class Tracing:
                 "is a part that begins elsewhere. Leave storage_offset out, or call .clone() first."
             )
 
+    def _check_parted(self) -> None:
+        """
+        Raises:
+            GraphTraceError: `build()` has assigned a tensor in the place of one that shares memory with another: from
+                here on they are two in eager.
+        """
+        inputs, shared = self.recorder.inputs, {*self.views, *self.views.values()}
+        for index in shared.intersection(self.rebound):
+            entry = inputs[index]
+            # an attribute that was never read (as `weight` of spectral_norm) tells no program anything
+            if entry.role == "constant" and id(entry.tensor) not in self.rewrites.met:
+                continue
+            pairs = [p for p in self.views.items() if index in p]
+            (other,) = {*pairs[0]} - {index}
+            raise GraphTraceError(
+                f"{self.name}: build() gives {told(entry)} a new tensor, which a program writes into the old one, and "
+                f"that shares memory with {told(inputs[other])}. Make them two tensors (.clone()) before the call."
+            )
+
     def _check_ends(self, assigned: Collection[int], where: str) -> None:
         if assigned:
             ends = {
@@ -538,7 +558,9 @@ class Tracing:
             self.request.reached.refused.append((name, text))
             return
         with self._active():
-            self.rewrites.wrapper_of(old)
+            if id(old) not in self.rewrites.met:
+                self.rewrites.wrapper_of(old)
+                self.rewrites.met.discard(id(old))
         self.rebound[self.rewrites.stand_ins[id(old)].index] = new
 
     # optimizers

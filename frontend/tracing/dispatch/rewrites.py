@@ -68,6 +68,7 @@ class Rewrites(TorchFunctionMode):
             int, tuple[Tensor, Tensor]
         ] = {}  # stand-ins by their ids, with real tensors
         self.given: list[StandIn] = []  # of arguments
+        self.met: set[int] = set()  # ids of the real tensors that were used
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -97,6 +98,7 @@ class Rewrites(TorchFunctionMode):
 
     def wrapper_of(self, real: Tensor) -> Tensor:
         """The traced stand-in of a real tensor."""
+        self.met.add(id(real))
         known = self.stand_ins.get(id(real))
         if known is not None:
             return known.wrapper

@@ -1,5 +1,7 @@
 """What a traced program consists of besides its ops: modules, shared memory, collectives, seeds.
 
+aliases        tensors that share memory when a call is over: results with arguments, and what stays until the
+               next one
 collectives    collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses
 data_parallel  data-parallel modules in `build()`: what `DistributedDataParallel` does by hooks, as ops of the graph
 graph_blocks   what OneFlow's `GraphModule` and `GraphTensor` say of themselves: names in a graph, and kind

@@ -39,7 +39,7 @@ def check_ends(
     by_storage: dict[int, list[int]] = {}
     for index, end in ends.items():
         by_storage.setdefault(end.untyped_storage()._cdata, []).append(index)
-    for index in assigned:
+    for index in [i for i in assigned if i in ends]:
         for other in by_storage.get(ends[index].untyped_storage()._cdata, ()):
             if other != index and _overlap(ends[index], ends[other]):
                 raise GraphTraceError(_problem(where, *(told(inputs[i]) for i in (index, other))))
