@@ -175,3 +175,15 @@ def test_heads_that_are_too_wide_run_through_pytorch() -> None:
     assert [e.overload for e in escaped(lower(c.trace))] == [
         "aten._scaled_dot_product_efficient_attention.default"
     ]
+
+
+def test_rows_that_overlap() -> None:
+    """PyTorch's kernel hands queries, keys and values to BLAS as matrices, which ends with an error that it ignores
+    where rows overlap: what it gives is memory that nothing wrote."""
+    memory = torch.randn(200)
+    queries = memory.as_strided((2, 2, 8, 4), (64, 1, 1, 1))
+    keys = memory[50:].as_strided((2, 2, 7, 4), (9, 5, 0, 1))
+    graph = gflow.compile(lambda *args: attention(*args, None, False))
+    expected = attention(queries.contiguous(), keys.contiguous(), keys.contiguous(), None, False)
+    for ours, eager in zip(graph(queries, keys, keys), expected, strict=True):
+        torch.testing.assert_close(ours, eager)

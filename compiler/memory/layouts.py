@@ -62,8 +62,9 @@ def readable(o: Op, n: int, shape: tuple[int, ...], at: Sequence[Layout]) -> boo
     if o.name in ORDERED or o.name == SHARD:
         return is_row_major(shape, strides)
     if _is_attention(o):
-        bias = n >= _EXTRAS.get(o.name, n + 1)
-        return _neighbours(shape, strides) or (bias and strides[-1:] == (0,))
+        if n >= _EXTRAS.get(o.name, n + 1):  # a bias may also repeat one element
+            return _neighbours(shape, strides) or strides[-1] == 0
+        return _rows_apart(o, shape, strides)
     name, numbers = o.name, [n]
     if name == "aten" and ir.StringAttr(o.op.attributes["overload"]).value in _ROW_MAJOR_CALLS:
         return is_row_major(shape, strides)
@@ -83,13 +84,21 @@ def _is_attention(o: Op) -> bool:
 
 
 def _neighbours(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the channels of queries, keys and values, their last dimension, lie side by side, as kernels of attention
-    assume; a bias may also repeat one element."""
     return len(shape) < 4 or shape[-1] == 1 or strides[-1] == 1
+
+
+def _rows_apart(o: Op, shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the channels of queries, keys and values, their last dimension, lie side by side, and each position's
+    apart from the next one's: kernels of attention hand them to BLAS as matrices, and check neither."""
+    if len(shape) < 4:
+        return True
+    position = 2 if o.name == "aten" else 1
+    apart = shape[position] == 1 or strides[position] >= shape[-1]
+    return _neighbours(shape, strides) and apart
 
 
 def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether an op can write a result of this shape with these strides."""
     if _is_attention(o):
-        return _neighbours(shape, strides)
+        return _rows_apart(o, shape, strides)
     return o.name in _WRITES_STRIDES or is_row_major(shape, strides)
