@@ -10,6 +10,7 @@ import torch
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+_Check = Callable[[tuple[Any, ...]], "str | None"]
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -31,6 +32,39 @@ def _same(args: tuple[Any, ...]) -> str | None:
     )
 
 
+def _agree(*places: int) -> _Check:
+    """The tensors at these places have one dtype."""
+    return lambda args: _same(tuple(args[p] for p in places if p < len(args)))
+
+
+def _indexed(place: int, dtypes: tuple[torch.dtype, ...], *same: int) -> _Check:
+    """The index at `place` has one of `dtypes`; the tensors at `same` have one dtype."""
+
+    def check(args: tuple[Any, ...]) -> str | None:
+        found = [i for i in _tensors(args[place]) if i.dtype not in dtypes]
+        if not found:
+            return _agree(*same)(args)
+        names = " or ".join(map(_name, dtypes))
+        return f"takes indices of dtype {names}, got {_name(found[0].dtype)}; convert them with .long()"
+
+    return check
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [v for v in values if isinstance(v, Tensor)]
+
+
+def _refused(*dtypes: torch.dtype, instead: str = ".float()") -> _Check:
+    """No tensor has one of these dtypes."""
+
+    def check(args: tuple[Any, ...]) -> str | None:
+        found = [d for d in _dtypes(args) if d in dtypes]
+        return f"takes no {_name(found[0])}; convert the tensor with {instead}" if found else None
+
+    return check
+
+
 def _norm(args: tuple[Any, ...]) -> str | None:
     """One dtype; statistics and weights of a half-precision input may be float32."""
     found = _dtypes(args)
@@ -44,6 +78,10 @@ def _labels(args: tuple[Any, ...]) -> str | None:
     if dtype in (torch.int64, torch.uint8):
         return None
     return f"takes class indices of dtype int64, got {_name(dtype)}; convert them with .long()"
+
+
+def _classes(args: tuple[Any, ...]) -> str | None:
+    return _labels(args) or _agree(0, 2)(args)
 
 
 def _floating(args: tuple[Any, ...]) -> str | None:
@@ -90,6 +128,46 @@ def _known(*sizes: Any) -> bool:
     return all(type(n) is int for n in sizes)
 
 
+def _convolved(args: tuple[Any, ...]) -> str | None:
+    return _same(args[:3]) or _output_padding(args)
+
+
+def _divided(args: tuple[Any, ...]) -> str | None:
+    if any(d.is_floating_point or d.is_complex for d in _dtypes(args[1:])):
+        return None
+    return "divides no integers; convert them with .float(), or use // first"
+
+
+def _first_holds(args: tuple[Any, ...]) -> str | None:
+    """The result has the first tensor's dtype."""
+    first, second = args[0].dtype, args[1].dtype
+    return _averaged(args) or (
+        None if torch.can_cast(torch.promote_types(first, second), first) else _same(args[:2])
+    )
+
+
+def _averaged(args: tuple[Any, ...]) -> str | None:
+    return _floating((args[0], None, False))
+
+
+def _complex(args: tuple[Any, ...]) -> str | None:
+    return _refused(torch.bfloat16)(args) or _same(args)
+
+
+def _step(args: tuple[Any, ...]) -> str | None:
+    return _NO_ORDER(args) or _same(args)
+
+
+def _along_something(args: tuple[Any, ...]) -> str | None:
+    """A dimension to find a least or greatest element in has elements, and they have an order."""
+    x = args[0]
+    if x.is_complex():
+        return "takes no complex numbers, which have no order; use .abs() or .real"
+    if not x.dim() or not _known(size := x.shape[args[1]]) or size:
+        return None
+    return f"takes no dimension without elements, got dimension {args[1]} of {[*x.shape]}"
+
+
 def _some(args: tuple[Any, ...]) -> str | None:
     if 0 not in [n for n in args[0].shape if _known(n)]:
         return None
@@ -122,9 +200,43 @@ def _viewed(args: tuple[Any, ...]) -> str | None:
     )
 
 
-_Check = Callable[[tuple[Any, ...]], "str | None"]
+_ORDERLESS = (torch.complex32, torch.complex64, torch.complex128)
+_NO_ORDER = _refused(*_ORDERLESS, instead=".abs() or .real, complex numbers have no order")
+_WIDE = (torch.int32, torch.int64)
+
+
+def _every(names: str, check: _Check) -> dict[Any, _Check]:
+    """A check for all overloads of ops, and for those that write to their operand."""
+    packets = [getattr(aten, n, None) for name in names.split() for n in (name, f"{name}_")]
+    return {getattr(p, o): check for p in packets if p is not None for o in p.overloads()}
+
 
 CHECKS: dict[Any, _Check] = {
+    **_every("clamp clamp_min clamp_max ceil floor trunc sign hardtanh nansum sort", _NO_ORDER),
+    **_every("relu", _refused(*_ORDERLESS, torch.bool)),
+    **_every("std var std_mean var_mean", _averaged),
+    **_every("soft_margin_loss huber_loss", _first_holds),
+    **_every("dist", _refused(torch.bool)),
+    **_every("put", _indexed(1, (torch.int64,), 0, 2)),
+    **_every("multi_margin_loss multilabel_margin_loss_forward", _indexed(1, (torch.int64,))),
+    **_every("_embedding_bag _embedding_bag_forward_only", _agree(0, 6)),
+    **_every("native_batch_norm _batch_norm_with_update _batch_norm_with_update_functional", _norm),
+    **_every("_fft_r2c _fft_c2r _fft_c2c", _refused(*_HALVES, torch.complex32)),
+    **_every("argmax argmin", _refused(*_ORDERLESS, torch.bool, instead=".abs() or .int()")),
+    **_every("mvlgamma", _refused(torch.bool)),
+    **_every("index_add index_reduce", _indexed(2, _WIDE, 0, 3)),
+    **_every("index_copy", _indexed(2, (torch.int64,), 0, 3)),
+    **_every("index_fill", _indexed(2, (torch.int64,))),
+    **_every("index_select", _indexed(2, _WIDE)),
+    **_every("index_put", _indexed(1, (*_WIDE, torch.uint8, torch.bool), 0, 2)),
+    **_every("masked_scatter", _indexed(1, (torch.bool,))),
+    **_every("addbmm _cdist_forward linalg_cross grid_sampler_2d grid_sampler_3d", _same),
+    **_every("_softmax_backward_data _log_softmax_backward_data", _agree(0, 1)),
+    **_every("addcdiv", _divided),
+    aten.complex.default: _complex,
+    aten.polar.default: _complex,
+    aten.max.dim: _along_something,
+    aten.min.dim: _along_something,
     aten.mm.default: _same,
     aten.bmm.default: _same,
     aten.mv.default: _same,
@@ -137,16 +249,15 @@ CHECKS: dict[Any, _Check] = {
     aten._native_batch_norm_legit_functional.default: _norm,
     aten._native_batch_norm_legit.no_stats: _norm,
     aten._native_batch_norm_legit_no_training.default: _norm,
-    aten.nll_loss_forward.default: _labels,
-    aten.nll_loss2d_forward.default: _labels,
+    **_every("nll_loss_forward nll_loss2d_forward", _classes),
     aten.pow.Tensor_Scalar: _power,
-    aten.topk.default: _ordered,
-    aten.convolution.default: _output_padding,
+    aten.topk.default: lambda args: _ordered(args) or _NO_ORDER(args),
+    aten.convolution.default: _convolved,
     aten.sub.Tensor: _difference,
     aten.sub.Scalar: _difference,
     aten.rsub.Tensor: _difference,
     aten.rsub.Scalar: _difference,
-    aten.heaviside.default: _same,
+    aten.heaviside.default: _step,
     aten.max.default: _some,
     aten.min.default: _some,
     aten.view.dtype: _viewed,

@@ -34,6 +34,7 @@ from ..program import collectives, seeding
 from .checks import CHECKS
 from .fakes import fake_call
 from .foreach import split_foreach
+from .held_numbers import number_problem
 from .numbers import Number, number_of, wrap
 from .refusals import name_if_refusing
 
@@ -337,7 +338,9 @@ class Recorder(TorchDispatchMode):
         if _DRAWS in func.tags:
             self.check_seed(loc)
         check = CHECKS.get(func)
-        if check is not None and (problem := check(args)) is not None:
+        problem = check(args) if check is not None else None
+        problem = problem or number_problem(func, args, kwargs)
+        if problem is not None:
             raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
         if self.sizes is not None:
             args, kwargs = self._numbers_of_sizes(func, args, kwargs)

@@ -1,0 +1,114 @@
+"""Numbers beside tensors that the dtype in which a kernel computes cannot hold: `uint8.fill_(1000)`.
+
+PyTorch's kernels refuse them, and its shape rules let them pass: a graph would wrap them around, or make them infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+#: the dtype that a call's numbers are converted to; None: one that holds them
+_Dtype = Callable[[tuple[Any, ...], dict[str, Any]], "torch.dtype | None"]
+
+
+def can_hold(dtype: torch.dtype, number: Any) -> bool:
+    """Whether PyTorch's kernels convert a number to a dtype without an error. Negative integers wrap around in unsigned
+    dtypes, and infinities are numbers of all floating-point ones."""
+    if type(number) not in (int, float) or dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    bounds = torch.iinfo(dtype)
+    if type(number) is int and not bounds.min:
+        return abs(number) <= bounds.max
+    return bounds.min <= number <= bounds.max  # False of NaN
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    return args[0].dtype
+
+
+def _filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """That of what is filled. One element of half precision is converted by way of a wider dtype."""
+    first = args[0]
+    like = first.dtype if isinstance(first, Tensor) else None
+    dtype = kwargs.get("dtype") or like
+    if dtype not in (torch.float16, torch.bfloat16):
+        return dtype
+    sizes = [a for a in args if isinstance(a, (list, tuple))]
+    shape = sizes[0] if sizes else first.shape if like is not None else ()
+    return None if all(type(n) is int and n == 1 for n in shape) else dtype
+
+
+def _common(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """What tensors and numbers, but for alpha, are promoted to."""
+    found = [*args, *(v for k, v in kwargs.items() if k != "alpha")]
+    first, *others = [v for v in found if isinstance(v, (Tensor, int, float))]
+    dtype = first.dtype if isinstance(first, Tensor) else torch.result_type(others[0], first)
+    tensors = [o for o in others if isinstance(o, Tensor)]
+    for other in [*tensors, *(o for o in others if not isinstance(o, Tensor))]:
+        dtype = torch.result_type(torch.empty(1, dtype=dtype), other)
+    return dtype
+
+
+def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """What tensors and numbers are promoted to where that is a dtype of integers; halves are computed in wider ones."""
+    dtype = _common(args, {})
+    return None if dtype is None or dtype.is_floating_point or dtype.is_complex else dtype
+
+
+#: op → (the dtype that its numbers are converted to, their places among the arguments, their names)
+NUMBERS: dict[Any, tuple[_Dtype, tuple[int, ...], tuple[str, ...]]] = {
+    aten.full.default: (_filled, (1,), ()),
+    aten.full_like.default: (_filled, (1,), ()),
+    aten.new_full.default: (_filled, (2,), ()),
+    aten.scalar_tensor.default: (_filled, (0,), ()),
+    aten.fill.Scalar: (_filled, (1,), ()),
+    aten.fill_.Scalar: (_filled, (1,), ()),
+    aten.masked_fill.Scalar: (_first, (2,), ()),
+    aten.masked_fill_.Scalar: (_first, (2,), ()),
+    aten.index_fill.int_Scalar: (_first, (3,), ()),
+    aten.index_fill_.int_Scalar: (_first, (3,), ()),
+    aten.scatter.value: (_first, (3,), ()),
+    aten.scatter_.value: (_first, (3,), ()),
+    aten.constant_pad_nd.default: (_first, (2,), ()),
+    aten._unsafe_masked_index.default: (_first, (3,), ()),
+    aten.threshold.default: (_first, (1, 2), ()),
+    aten.hardtanh.default: (_first, (1, 2), ()),
+    aten.hardshrink.default: (_first, (1,), ()),
+    aten.clamp.default: (_common, (1, 2), ("min", "max")),
+    aten.clamp_min.default: (_common, (1,), ()),
+    aten.clamp_max.default: (_common, (1,), ()),
+    aten.add.Tensor: (_common, (), ("alpha",)),
+    aten.sub.Tensor: (_common, (), ("alpha",)),
+    aten.rsub.Tensor: (_common, (), ("alpha",)),
+    aten.addcmul.default: (_whole, (), ("value",)),
+    aten.pow.Tensor_Scalar: (_whole, (1,), ()),
+}
+
+
+def number_problem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """What a number beside the tensors of a call has against it; None where nothing."""
+    entry = NUMBERS.get(func)
+    if entry is None:
+        return None
+    dtype_of, places, names = entry
+    numbers = [args[p] for p in places if p < len(args)]
+    numbers += [kwargs[n] for n in names if n in kwargs]
+    if not any(type(n) in (int, float) for n in numbers):
+        return None
+    dtype = dtype_of(args, kwargs)
+    if dtype is None:
+        return None
+    for number in numbers:
+        if not can_hold(dtype, number):
+            name = str(dtype).removeprefix("torch.")
+            instead = "choose another number, or convert the tensor with .to()"
+            return f"takes {number!r}, which {name} cannot hold; {instead}"
+    return None

@@ -1,0 +1,170 @@
+"""Calls that eager refuses for dtypes, sizes or numbers are refused while they are traced, read or not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+import gflow as flow
+
+Tensor = torch.Tensor
+
+X, I8, U8 = torch.ones(3, 3), torch.ones(3, dtype=torch.int8), torch.ones(3, dtype=torch.uint8)
+H, C, B = (
+    torch.ones(3, dtype=torch.float16),
+    torch.ones(3, dtype=torch.complex64),
+    torch.ones(3) > 0,
+)
+AT, NONE = torch.tensor([0, 1]), torch.zeros(2, 0)
+INT32 = AT.int()
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "clamp of complex": lambda: torch.clamp(C, 0, None),
+    "clamp by complex": lambda: torch.clamp(X[0], C),
+    "floor of complex": lambda: torch.floor(C),
+    "argmin of complex": lambda: torch.argmin(C),
+    "argmax of bools": lambda: torch.argmax(B),
+    "sort of complex": lambda: torch.sort(C),
+    "max of complex": lambda: torch.max(C, 0),
+    "relu of bools": lambda: F.relu(B),
+    "min along nothing": lambda: torch.min(NONE, 1),
+    "difference of bools": lambda: torch.rsub(B, True),
+    "std of integers": lambda: torch.std(I8),
+    "complex of bfloat16": lambda: torch.complex(X.bfloat16(), X.bfloat16()),
+    "division of integers": lambda: torch.addcdiv(B, B, B),
+    "transform of halves": lambda: torch.stft(
+        torch.ones(16).half(), 4, window=torch.ones(4).half(), return_complex=True
+    ),
+    "index_copy by int32": lambda: X.clone().index_copy_(0, INT32, X[:2]),
+    "index_add of another dtype": lambda: X.index_add(0, AT, X[:2].double()),
+    "index_fill by floats": lambda: X.index_fill(0, AT.float(), 1.0),
+    "index_select by bytes": lambda: X.index_select(0, AT.to(torch.uint8)),
+    "index_put of another dtype": lambda: X.index_put((AT,), X[0].double()),
+    "put by int32": lambda: X.put(INT32, X[0, :2]),
+    "weights of another dtype": lambda: F.nll_loss(X, torch.tensor([0, 1, 2]), X[0].double()),
+    "labels of another dtype": lambda: F.multi_margin_loss(X, torch.tensor([0, 1, 2]).int()),
+    "a loss of integers": lambda: F.soft_margin_loss(I8, I8),
+    "convolution of two dtypes": lambda: F.conv1d(X[None].double(), X[None]),
+    "samples of two dtypes": lambda: F.grid_sample(
+        torch.ones(1, 1, 2, 2), torch.ones(1, 2, 2, 2).double(), align_corners=False
+    ),
+    "uint8 of 300": lambda: torch.full_like(U8, 300),
+    "uint8 of -0.5": lambda: torch.full_like(U8, -0.5),
+    "int64 of NaN": lambda: torch.full((2,), float("nan"), dtype=torch.int64),
+    "float16 of 1e30": lambda: torch.full_like(H, 1e30),
+    "float32 of 1e60": lambda: X.clone().fill_(1e60),
+    "fill in place": lambda: U8.clone().fill_(1000),
+    "mask": lambda: H.masked_fill(B, -1e30),
+    "choice": lambda: torch.where(B, U8, 1000),
+    "bound": lambda: torch.clamp(U8, max=1000),
+    "threshold": lambda: F.threshold(H, 3, 1e30),
+    "padding": lambda: F.pad(U8, (1, 1), value=1000),
+    "scattered": lambda: U8.scatter(0, AT, 1000),
+    "alpha": lambda: torch.add(U8, U8, alpha=1000),
+    "power": lambda: torch.pow(U8, 256),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses(name: str) -> None:
+    call = REFUSED[name]
+    with pytest.raises((RuntimeError, IndexError, NotImplementedError)):
+        call()
+
+    def build(x: Tensor) -> Tensor:
+        call()
+        return x + 1
+
+    with pytest.raises(flow.GraphTraceError, match=r"test_refused_calls\.py:\d+"):
+        flow.nn.Graph.trace(build)(torch.ones(2))
+
+
+TAKEN: dict[str, Callable[[], Tensor]] = {
+    "negative integers wrap around": lambda: torch.full_like(U8, -255),
+    "one half goes by way of a float": lambda: torch.full((1,), 1e5, dtype=torch.float16),
+    "infinities": lambda: H.masked_fill(B, -torch.inf),
+    "bools": lambda: torch.full((2,), 5, dtype=torch.bool),
+    "a bound of another dtype": lambda: torch.clamp(U8, max=1000.0),
+    "sums convert nothing": lambda: U8 + 1000,
+    "the greatest number": lambda: torch.full_like(X, torch.finfo(torch.float32).max),
+    "int32 positions": lambda: X.index_select(0, INT32),
+    "min along the other dimension": lambda: torch.min(NONE.t(), 1)[0],
+}
+
+
+def test_what_eager_takes() -> None:
+    def build(x: Tensor) -> list[Tensor]:
+        return [call() + 0 for call in TAKEN.values()]
+
+    for name, ours in zip(TAKEN, flow.nn.Graph.trace(build)(X), strict=True):
+        assert torch.equal(ours, TAKEN[name]() + 0), name
+
+
+_DTYPES = (
+    torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64,
+)  # fmt: skip
+#: eager refuses fractions as factors of integers for products over nothing only; memory beside a tensor that is read;
+#: real numbers from complex bounds, which are converted before the op is seen
+_OTHERS = ("addmm", "as_strided.partial_views", "linspace.tensor_overload")
+
+
+def _converted(given: Any, base: torch.dtype, dtype: torch.dtype) -> Any:
+    def convert(t: Tensor) -> Tensor:
+        return t.detach().to(dtype) if t.dtype == base else t.detach()
+
+    return pytree.tree_map_only(Tensor, convert, given)
+
+
+def _cases() -> Iterator[tuple[str, Callable[..., Any], Any]]:
+    """(name, function, (args, kwargs)) of samples of PyTorch's with tensors of other dtypes."""
+    from oracle.op_db import _ops
+
+    for name, op in _ops().items():
+        kinds = (torch.float32, torch.int64, torch.bool)
+        base = next((d for d in kinds if op.supports_dtype(d, "cpu")), None)
+        if base is None or name in _OTHERS:
+            continue
+        for sample, _ in zip(op.sample_inputs("cpu", base), range(2)):
+            given = ((sample.input, *sample.args), dict(sample.kwargs))
+            for dtype in _DTYPES:
+                yield f"{name} of {dtype}", op.op, _converted(given, base, dtype)
+
+
+def _is_missed(function: Callable[..., Any], given: Any) -> bool:
+    leaves, spec = pytree.tree_flatten(given)
+    tensors = [v for v in leaves if isinstance(v, Tensor)]
+
+    def build(x: Tensor, *tensors: Tensor) -> Tensor:
+        found = iter(tensors)
+        again = [next(found) if isinstance(v, Tensor) else v for v in leaves]
+        args, kwargs = pytree.tree_unflatten(again, spec)
+        function(*args, **kwargs)
+        return x + 1
+
+    try:
+        build(torch.ones(2), *tensors)
+        return False
+    except Exception as error:
+        if "not implemented for" in str(error):
+            return False
+    try:
+        flow.nn.Graph.trace(build)(torch.ones(2), *tensors)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.sweep
+def test_samples_of_other_dtypes() -> None:
+    """A call whose result nobody reads is refused wherever eager refuses it, but for kernels that eager lacks."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        missed = [name for name, function, given in _cases() if _is_missed(function, given)]
+    assert not missed
