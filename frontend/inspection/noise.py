@@ -8,6 +8,7 @@ numbers) is rounding's to decide; what doesn't is not.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ def _decompositions() -> dict[Any, Any]:
         packet = getattr(torch.ops.aten, name, None)
         if packet is not None:
             overloads.append(packet)
-    return get_decompositions(overloads)
+    found = get_decompositions(overloads)
+    found[torch.ops.aten.native_group_norm_backward.default] = _group_norm_backward
+    return found
 
 
 #: contractions that add a bias: name → (its place among the arguments, the dimension of the result that it lies
@@ -69,6 +72,26 @@ _BIASED: dict[str, tuple[int, int | None]] = {
     "convolution": (2, 1), "mkldnn_convolution": (2, 1), "_convolution": (2, 1),
 }  # fmt: skip
 _HALVES = (torch.float16, torch.bfloat16)
+#: operands and results that are marks of 0 and 1 in a floating-point type
+_MARKS = frozenset({"is_target"})
+
+
+def _group_norm_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, batch: int, channels: int,
+    positions: int, groups: int, wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """By the definition, where PyTorch's decomposition sums grad · x and grad apart: that is NaN for a whole group
+    beside an infinite gradient, where the derivative of some elements is infinite."""
+    apart = (batch, groups, channels // groups, positions)
+    g, centred = grad.reshape(apart), x.reshape(apart)
+    centred = (centred - mean.reshape(batch, groups, 1, 1)) * rstd.reshape(batch, groups, 1, 1)
+    scale = None if weight is None else weight.reshape(1, groups, channels // groups, 1)
+    weighted = g if scale is None else g * scale
+    by_x = weighted - weighted.mean((2, 3), keepdim=True)
+    by_x = by_x - centred * (weighted * centred).mean((2, 3), keepdim=True)
+    by_x = (by_x * rstd.reshape(batch, groups, 1, 1)).reshape(x.shape).to(x.dtype)
+    found = (by_x, (g * centred).sum((0, 3)).reshape(channels), g.sum((0, 3)).reshape(channels))
+    return tuple(f if w else None for f, w in zip(found, wanted))
 
 
 def _base(func: Any) -> str:
@@ -111,11 +134,19 @@ class Noise(TorchDispatchMode):
                 return parts
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
         names = [a.name for a in schema.arguments]
-        args = tuple(a if w else self._moved(a) for a, w in zip(args, written))
-        kwargs = {k: v if written[names.index(k)] else self._moved(v) for k, v in kwargs.items()}
-        out = func(*args, **kwargs)
+        moved = tuple(
+            a if w or n in _MARKS else self._moved(a) for a, w, n in zip(args, written, names)
+        )
+        named = {k: v if written[names.index(k)] else self._moved(v) for k, v in kwargs.items()}
+        try:
+            out = func(*moved, **named)
+        except RuntimeError:  # kernels check operands: a probability may be 1 at most
+            out = func(*args, **kwargs)
         if not writes:
-            return self._moved(out)
+            parts = [r.name for r in schema.returns]
+            if _MARKS.isdisjoint(parts):
+                return self._moved(out)
+            return tuple(o if n in _MARKS else self._moved(o) for o, n in zip(out, parts))
         places = [a for a, w in zip(args, written) if w]
         places += [v for k, v in kwargs.items() if written[names.index(k)]]
         for t in pytree.tree_leaves(places):
@@ -138,12 +169,12 @@ class Noise(TorchDispatchMode):
         return pytree.tree_map_only(Tensor, self._one, value)
 
     def _one(self, t: Tensor) -> Tensor:
-        if t.is_complex():
+        if t.is_complex() and not t._is_zerotensor():
             return torch.view_as_complex(
                 self._one(torch.view_as_real(t.resolve_conj().contiguous()))
             )
-        if not t.is_floating_point() or not t.numel():
-            return t
+        if not t.is_floating_point() or not t.numel() or t._is_zerotensor():
+            return t  # a tensor of zeros that autograd made has no memory
         eps = max(torch.finfo(t.dtype).eps, self.least) * self.units
         u = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
         moved = (t.double() * (1 + eps * u)).to(t.dtype)

@@ -17,7 +17,10 @@ Tensor = torch.Tensor
 
 #: elementwise ops whose vector code and scalar code treat NaN in different ways, so that their answer depends on
 #: how many elements there are
-_BY_SIZE = frozenset({torch.ops.aten.hardtanh_backward})
+_BY_SIZE = frozenset({
+    torch.ops.aten.hardtanh_backward, torch.ops.aten.hardswish_backward, torch.ops.aten.softshrink_backward,
+    torch.ops.aten.hardshrink_backward,
+})  # fmt: skip
 
 
 def _repeated(func: Any, args: Any, kwargs: Any) -> Any:
@@ -41,6 +44,71 @@ class ChannelsLast(TorchDispatchMode):
                 for a in args
             ]
         return func(*args, **(kwargs or {}))
+
+
+_HALVES = (torch.float16, torch.bfloat16)
+#: contractions with a bias: op → (its operands among the arguments, its bias, the contraction without one)
+_BIASED: dict[Any, tuple[slice, int, Any]] = {
+    torch.ops.aten.addmm: (slice(1, 3), 0, torch.mm),
+    torch.ops.aten.addmv: (slice(1, 3), 0, torch.mv),
+    torch.ops.aten.baddbmm: (slice(1, 3), 0, torch.bmm),
+}
+
+
+class RoundedProducts(TorchDispatchMode):
+    """Rounds products of halves to their type before a bias is added, as gflow does (docs/oracle.md)."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not args or not isinstance(args[0], Tensor) or args[0].dtype not in _HALVES:
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.convolution.default and args[2] is not None:
+            product = func(*args[:2], None, *args[3:])
+            bias = args[2].reshape(-1, *[1] * (args[0].dim() - 2))
+            return (product.float() + bias.float()).to(product.dtype)
+        if func.overloadpacket in _BIASED and func._overloadname == "default":
+            operands, bias, contract = _BIASED[func.overloadpacket]
+            product = contract(*args[operands])
+            total = kwargs.get("alpha", 1) * product.float()
+            return (total + kwargs.get("beta", 1) * args[bias].float()).to(product.dtype)
+        return func(*args, **kwargs)
+
+
+class WithoutPadding(TorchDispatchMode):
+    """Computes convolutions by their definition in float64, leaving out what would be padding. Channels-last kernels
+    leave it out, too, but those of bfloat16 take subnormal numbers for zero, so that one times infinity is NaN."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.convolution.default or args[6] or args[0].is_complex():
+            return func(*args, **(kwargs or {}))
+        return _without_padding(*args[:6], args[8])
+
+
+def _without_padding(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:  # fmt: skip
+    rank = x.dim() - 2
+    stride, padding, dilation = (
+        [*v] * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation)
+    )
+    around = [p for p in reversed(padding) for _ in (0, 1)]
+    patches = torch.nn.functional.pad(x.double(), around)
+    inside = torch.nn.functional.pad(torch.ones_like(x, dtype=torch.bool), around)
+    for d in range(rank):
+        size = (weight.shape[2 + d] - 1) * dilation[d] + 1
+        patches = patches.unfold(2 + d, size, stride[d])[..., :: dilation[d]]
+        inside = inside.unfold(2 + d, size, stride[d])[..., :: dilation[d]]
+    over = [1, *range(2 + rank, 2 + 2 * rank)]  # channels of the group, and places of the kernel
+    each, of = weight.shape[1], weight.shape[0] // groups
+    found = []
+    for channel, kernel in enumerate(weight.double()):
+        part = slice(channel // of * each, (channel // of + 1) * each)
+        factors = kernel.reshape(1, each, *[1] * rank, *kernel.shape[1:])
+        found.append((patches[:, part] * factors).where(inside[:, part], 0.0).sum(over))
+    y = torch.stack(found, 1)
+    if bias is not None:
+        y = y + bias.double().reshape(-1, *[1] * rank)
+    return y.to(x.dtype)
 
 
 class Dense(TorchDispatchMode):

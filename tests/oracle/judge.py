@@ -18,7 +18,8 @@ from gflow.errors import GraphError
 from gflow.inspection.noise import Noise
 from gflow.lowering.dtypes import LoweringError
 
-from .dense import ChannelsLast, Dense
+from .dense import ChannelsLast, Dense, RoundedProducts, WithoutPadding
+from .overflows import Overflows
 from .program import Program, dtype_of
 from .run import Seen, run
 
@@ -60,6 +61,9 @@ def judge(program: Program) -> Verdict:
     if eager.error is not None:
         if ours.error is not None:
             return Verdict("both raise", f"{_brief(eager.error)} | {_brief(ours.error)}")
+        dense = run(program, "eager", context=Dense)
+        if dense.error is None:
+            return _more(f"only on these strides: {_brief(eager.error)}", ours, dense, program)
         if any(text in str(eager.error) for text in LIMITS_OF_EAGER) or _by_derivative(eager.error):
             return Verdict("more", _brief(eager.error))
         if program.settings.amp:
@@ -101,6 +105,7 @@ def _more(why: str, ours: Seen, other: Seen, program: Program) -> Verdict:
             return Verdict(
                 "mismatch", f"{name}: {list(a.shape)}, beside {list(b.shape)}; {why}", "type"
             )
+        a, b = _plain(a), _plain(b)
         if not a.is_floating_point() or not b.is_floating_point():
             wrong = apart(a, b) if a.dtype == b.dtype else torch.zeros(1, dtype=torch.bool)
         else:
@@ -146,10 +151,11 @@ def _by_pytorch(program: Program, found: Verdict, error: BaseException) -> Verdi
     updates its arguments and gives gradients, `gflow.compile` leaves it to them."""
     if not _compiled(program):
         return found
-    alone = run(program, "aot")
-    if alone.error is None or _said(alone.error) != _said(error):
-        return found
-    return Verdict("refused", f"by AOTAutograd: {_said(error)}", found.where)
+    for engine in ("aot, sizes known", "aot"):
+        alone = run(program, engine)
+        if alone.error is not None and _said(alone.error) == _said(error):
+            return Verdict("refused", f"by AOTAutograd: {_said(error)}", found.where)
+    return found
 
 
 def _without_amp(program: Program) -> Program:
@@ -157,8 +163,9 @@ def _without_amp(program: Program) -> Program:
 
 
 def _compiled(program: Program) -> bool:
-    """Whether TorchDynamo or AOTAutograd may have seen the program before gflow."""
-    return program.settings.mode in ("compile_grad", "dynamo", "dynamo_grad")
+    """Whether TorchDynamo or AOTAutograd may have seen the program before gflow: `gflow.compile` leaves to them what
+    it cannot trace."""
+    return program.settings.mode in ("compile", "compile_grad", "dynamo", "dynamo_grad")
 
 
 def _said(error: BaseException) -> str:
@@ -226,7 +233,10 @@ def _eps(t: Tensor) -> float:
 
 
 def _least(t: Tensor) -> float:
-    return 4 * torch.finfo(t.dtype).smallest_normal * torch.finfo(t.dtype).eps
+    """What is no difference to zero: a few of the smallest numbers. Of doubles all subnormal ones, as no wider type
+    tells which answer is nearer (eager's `sigmoid(-717)` is 0)."""
+    info = torch.finfo(t.dtype)
+    return info.smallest_normal * (1 if t.dtype == torch.float64 else 4 * info.eps)
 
 
 def _same_special(a: Tensor, b: Tensor) -> Tensor:
@@ -259,9 +269,35 @@ class _References:
 
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
-        """Eager on row-major copies; and with convolutions on channels-last ones."""
-        made = [run(self.program, "eager", context=c) for c in (Dense, ChannelsLast)]
+        """Eager on row-major copies; with convolutions on channels-last ones, or without padding; with products that
+        are rounded before a bias is added."""
+        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts)
+        made = [run(self.program, "eager", context=c) for c in contexts]
         return [seen for seen in made if seen.error is None]
+
+    @functools.cached_property
+    def narrow(self) -> float:
+        """The unit of the coarsest type that the program computes in."""
+        settings = self.program.settings
+        names = [s.dtype for s in self.program.storages]
+        names += [d for d in (settings.amp, settings.autocast) if d]
+        dtypes = [d for d in map(dtype_of, names) if d.is_floating_point or d.is_complex]
+        return max((torch.finfo(d).eps for d in dtypes), default=0.0)
+
+    @functools.cached_property
+    def in_range(self) -> Sequence[Seen]:
+        """Where eager goes over its type's range and float64 does not: float64, and with noise of the type's unit."""
+        eager, wide = Overflows(), Overflows()
+        run(self.program, "eager", context=lambda: eager)
+        plain = run(self.program, "eager", wider=True, context=lambda: wide)
+        if plain.error is not None or not eager.count - wide.count:
+            return []
+        units = self.narrow / torch.finfo(torch.float64).eps
+        runs = [plain]
+        for seed in range(MORE_TRIALS):
+            made = functools.partial(Noise, 104729 * seed + 1, units * (1.0 + seed % 2))
+            runs.append(run(self.program, "eager", wider=True, context=made))
+        return [seen for seen in runs if seen.error is None]
 
     def noisy(self, count: int) -> Sequence[Seen]:
         while len(self._noisy) < count:
@@ -298,6 +334,9 @@ def _unexplained(
         dense = seen.values.get(name)
         if left is not None and dense is not None and dense.shape == a.shape:
             left = _as_dense(left, a, b, dense, trials(MORE_TRIALS))
+    if left is not None:
+        wides = [s.values[name] for s in runs.in_range if name in s.values]
+        left = _as_in_range(left, a, wides, runs.narrow)
     settings = runs.program.settings
     if left is not None and settings.mode == "train" and settings.optimizer[0] == "Rprop":
         left = _by_sign(left, a, b, trials(MORE_TRIALS))
@@ -318,6 +357,20 @@ def _as_dense(
         left = left & ~(near | _same_special(a, dense))
     else:
         left = left & (a != dense)
+    return left if left.any() else None
+
+
+def _as_in_range(left: Tensor, a: Tensor, wides: Sequence[Tensor], unit: float) -> Tensor | None:
+    """Where `a` is not what float64 gives up to rounding either, in a program in which eager goes over the range of
+    its type on the way: what it gives then, it gives for the infinity."""
+    a, wides = _plain(a), [t for t in map(_plain, wides) if t.shape == a.shape]
+    if not wides or not a.is_floating_point() or not wides[0].is_floating_point():
+        return left
+    wide, *noisy = [t.to(a.dtype).double() for t in wides]  # infinite beyond its range
+    near = (a.double() - wide).abs() <= 8 * _spread(wide, noisy) + 8 * unit * wide.abs() + _least(a)
+    for t in noisy:  # some of which may go over it where others don't
+        near |= _same_special(a.double(), t)
+    left = left & ~(near | _same_special(a.double(), wide))
     return left if left.any() else None
 
 

@@ -67,7 +67,7 @@ def loss_of(outputs: Sequence[Tensor]) -> Tensor | None:
         if not o.requires_grad or not o.numel():
             continue
         if o.is_complex():
-            o = torch.view_as_real(o)
+            o = torch.view_as_real(o.resolve_conj())
         weights = ((torch.arange(o.numel()) % 8).to(o.dtype) - 3.5).reshape(o.shape) * 0.25
         part = (o * weights).sum() if o.numel() < 100 else (o * weights).mean()
         total = part if total is None else total + part.to(total.dtype)
@@ -294,8 +294,9 @@ def _gflow_step(run: _Instance, engine: str) -> tuple[Step, Any]:
         def target(*inputs: Tensor) -> list[Tensor]:
             return step(inputs)
 
-    if engine == "aot":
-        torch._dynamo.reset()
+    if engine.startswith("aot"):
+        if engine == "aot":
+            torch._dynamo.reset()
         call = torch.compile(target, backend="aot_eager")
     elif settings.mode.startswith("dynamo"):
         torch._dynamo.reset()
@@ -313,7 +314,8 @@ def run(
 ) -> Seen:  # fmt: skip
     """Run all calls.
 
-    engine: "gflow", "eager", or "aot": TorchDynamo and AOTAutograd without gflow. wider: in float64, eagerly.
+    engine: "gflow", "eager", or "aot": TorchDynamo and AOTAutograd without gflow; "aot, sizes known": with what
+        TorchDynamo knows of the sizes of earlier programs. wider: in float64, eagerly.
     context: around each step.
     """
     seen = Seen()
@@ -330,7 +332,7 @@ def run(
                     fresh, inputs = instance.inputs(call)
                     with context():
                         outs = step(inputs)
-                    copies = [o.detach().clone() for o in outs]
+                    copies = [_strided(o.detach()).clone() for o in outs]
                     held.append((call, list(outs), copies))
                     _note_call(seen, call, copies, fresh, inputs)
                     _end_histories(instance)
@@ -359,7 +361,7 @@ def _note_call(
         seen.values[f"call {call}, memory {number}"] = elements.detach().clone()
     for i, t in enumerate(inputs):
         if t.is_leaf and t.grad is not None:
-            seen.values[f"call {call}, gradient of input {i}"] = t.grad.detach().clone()
+            seen.values[f"call {call}, gradient of input {i}"] = _strided(t.grad.detach()).clone()
 
 
 def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
@@ -367,7 +369,7 @@ def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
         spec = next(s for s in instance.program.tensors if s.name == name)
         seen.values[f"memory of {name}"] = instance.storages[spec.storage].detach().clone()
         if t.grad is not None and instance.program.settings.mode != "train":
-            seen.values[f"gradient of {name}"] = t.grad.detach().clone()
+            seen.values[f"gradient of {name}"] = _strided(t.grad.detach()).clone()
     if optimizer is None:
         return
     for i, p in enumerate(instance.model.parameters()):
@@ -381,7 +383,13 @@ def _note_state(seen: Seen, instance: _Instance, optimizer: Any) -> None:
 
 
 def _bytes(t: Tensor) -> Tensor:
-    return t.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+    t = _strided(t.detach())
+    return t.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
+def _strided(t: Tensor) -> Tensor:
+    """A gradient as a dense tensor: that of a table may be sparse in either run."""
+    return t if t.layout == torch.strided else t.to_dense()
 
 
 def _stale(held: list[tuple[int, list[Tensor], list[Tensor]]]) -> str:
