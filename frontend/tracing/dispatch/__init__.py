@@ -8,6 +8,7 @@ clipping     clipping gradients: by keys of parameter groups, and in `build()`
 dynamo_stub  fake tensors without the second and a half that importing all of TorchDynamo takes
 fakes        shape inference of ATen ops on fake tensors, remembered
 foreach      per-tensor form of `aten._foreach_*`: a graph fuses across tensors by itself
+held_numbers  numbers beside tensors that the dtype in which a kernel computes cannot hold
 in_place     what an elementwise op may write into a tensor in place, or by `out=`
 layouts      what an update in place leaves of a traced tensor's strides: all of them
 library      PyTorch's own code while a graph is traced: functions that look at the values of tensors, or take
