@@ -61,6 +61,8 @@ from .tracing.request import TraceRequest
 
 _names: Counter[str] = Counter()
 _log = logging.getLogger("gflow")
+#: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
+_PARTS = 4
 #: programs of one signature, for other Python state, of which one is told
 _MANY = 8
 
@@ -445,17 +447,23 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         start = time.perf_counter()
         state = self._state
         proposed = state.sizes.proposed(call, key) if varies and not state.plans.is_full else None
-        if proposed is not None:
+        reason: Exception | None = None
+        for _ in range(_PARTS):
+            if proposed is None:
+                break
             wide, own = proposed
             assert wide.dynamic is not None
             try:
                 found = self._new_program(own, wide, start)
             except NoRange as refusal:
-                state.call.settle(refusal.reason)
-                state.sizes.refuse(call, key, state.name, refusal.reason)
+                reason = refusal.reason
+                state.call.settle(reason)
+                proposed = state.sizes.narrowed(call, key, wide, reason)
             else:
                 state.sizes.took(call, key, state.name, wide.dynamic)
                 return wide, *found
+        if reason is not None:
+            state.sizes.refuse(call, key, state.name, reason)
         if call.numbers:
             try:
                 found = self._new_program(key, call, start)

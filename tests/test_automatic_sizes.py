@@ -69,13 +69,30 @@ def test_sizes_zero_and_one_and_beyond_the_range_have_programs_of_their_own() ->
     assert graph.explain_recompiles()[-1].sizes == "args.0[0] in [2, 8192]"
 
 
-def test_a_choice_by_size_is_a_program_for_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_choice_by_size_has_a_range_for_each_way() -> None:
     graph = graph_of(lambda x: x + 1 if x.shape[0] > 5 else x - 1)
-    for n in (8, 3, 5, 9, 3, 8):
+    for n in (8, 3, 5, 9, 4, 40):
         assert graph(torch.zeros(n, 2)).unique().tolist() == [1.0 if n > 5 else -1.0]
+    sizes = [made.sizes for made in graph.explain_recompiles()]
+    assert sizes == ["", "args.0[0] in [2, 5]", "args.0[0] in [6, 1024]"]
+
+
+def test_a_table_ends_a_range() -> None:
+    """As the positions of BERT do."""
+    positions = torch.arange(12.0)
+    graph = graph_of(lambda x: x + positions[: x.shape[1]])
+    for n in (4, 7, 12, 2):
+        torch.testing.assert_close(graph(torch.ones(3, n)), 1 + positions[:n].expand(3, n))
+    assert [made.sizes for made in graph.explain_recompiles()] == ["", "args.0[1] in [2, 12]"]
+
+
+def test_what_no_part_of_a_range_answers(caplog: pytest.LogCaptureFixture) -> None:
+    graph = graph_of(lambda x: x + 1 if x.shape[0] % 2 else x[: x.shape[0] // 2])
+    for n in (8, 3, 5, 6):
+        assert len(graph(torch.zeros(n, 2))) == (n if n % 2 else n // 2)
     assert count(graph) == 4
     assert sum("for each size of its inputs" in r.message for r in caplog.records) == 1
-    assert "n > 5" in graph.explain_recompiles()[1].reason
+    assert "differs within its range" in graph.explain_recompiles()[1].reason
 
 
 class Keeps(nn.Module):
@@ -203,7 +220,7 @@ def test_reasons() -> None:
         "the first call",
         "from train to eval mode",
         "graph.factor is 3.0, and was 2.0",
-        "input 'scale' is 0.5",
+        "input 'scale' is a float that varies",
         "dtype float64",
         "was dropped",
         "all programs were dropped",

@@ -17,7 +17,7 @@ import torch
 from gflow.tracing.context.ranks import world_size
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.global_tensors import is_global
-from gflow.tracing.data.sizes import Dynamic, Range, size_of
+from gflow.tracing.data.sizes import Dynamic, Range, SizeDecides, size_of
 
 from .dynamic_dim import key_without_sizes
 
@@ -91,6 +91,17 @@ class AutomaticSizes:
             most = _reach(before, planned, dims, call.leaves)
             return _varying(call, key, Dynamic(Range(2, most), dims, True))
         return None
+
+    def narrowed(
+        self, call: BoundCall, key: Any, tried: BoundCall, reason: Exception
+    ) -> tuple[BoundCall, Any] | None:
+        """The call and its key for the part of a range that was tried in which one answer to what came in the way
+        holds; None where there is none."""
+        dynamic = tried.dynamic
+        if dynamic is None or not isinstance(reason, SizeDecides):
+            return None
+        part = reason.part(size_of(dynamic, call.leaves))
+        return None if part is None else _varying(call, key, replace(dynamic, sizes=part))
 
     def took(self, call: BoundCall, key: Any, name: str, dynamic: Dynamic) -> None:
         """A program for a range was made for a call, and serves later ones."""

@@ -22,7 +22,7 @@ def describe_call(call: BoundCall) -> Described:
         parameters = MappingProxyType({})
     defaults = {p.name: repr(p.default) for p in parameters.values() if p.default is not p.empty}
     found = {
-        name: "any float" if i in call.numbers else _describe(leaf)
+        name: "a float that varies" if i in call.numbers else _describe(leaf)
         for i, (name, leaf) in enumerate(zip(call.names, call.leaves))
     }
     return {name: text for name, text in found.items() if defaults.get(name) != text}

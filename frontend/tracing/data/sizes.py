@@ -7,16 +7,20 @@ its polynomial.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gflow.dialects.extents import Symbol, evaluate, formula
+from gflow.errors import GraphTraceError
 
 from .trace import Trace
 from .values import ResultView, TraceOp, TraceOutput, TraceValue
+
+#: sizes that are asked one by one; and how many a form a n + b must hold for, to have a program
+_ASKED, _FEWEST = 1 << 16, 8
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,39 @@ class Range:
 
     def __str__(self) -> str:
         return f"[{self.least}, {self.most}]"
+
+
+class SizeDecides(GraphTraceError):
+    """What was asked of a size that varies has different answers in its range. asked: the answer for a size, where it
+    can be computed; linear: whether one form a n + b is one answer."""
+
+    def __init__(
+        self, message: str, asked: Callable[[int], Any] | None, sizes: Range, linear: bool
+    ) -> None:
+        super().__init__(message)
+        self.asked, self.sizes, self.linear = asked, sizes, linear
+
+    def part(self, n: int) -> Range | None:
+        """The sizes around `n` that have one answer with it; None where these are few, or all."""
+        asked, low, high = self.asked, self.sizes.least, self.sizes.most
+        if asked is None or high - low > _ASKED or not low <= n <= high:
+            return None
+        slope = 0
+        if self.linear:
+            near = n if n < high else n - 1
+            slope = asked(near + 1) - asked(near)
+        first = asked(n)
+
+        def alike(k: int) -> bool:
+            return bool(asked(k) == first + slope * (k - n) if self.linear else asked(k) == first)
+
+        least = most = n
+        while least > low and alike(least - 1):
+            least -= 1
+        while most < high and alike(most + 1):
+            most += 1
+        few = most - least < (_FEWEST if self.linear else 1)
+        return None if few or (least, most) == (low, high) else Range(least, most)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from gflow.dialects.extents import Symbol
 from gflow.errors import GraphTraceError
 
-from ..data.sizes import Range, Size
+from ..data.sizes import Range, Size, SizeDecides
 from ..data.values import TraceValue
 from .numbers import Number, wrap
 from .size_functions import function_of
@@ -85,7 +85,8 @@ class SizeEnv(ShapeEnv):
         if rest is None and _chooses_kernel():
             return self._at(expr, self.sizes.most)
         if rest is None or (first != rest and _asked_by_user()):
-            raise GraphTraceError(self._unanswered(expr, rest))
+            asked = function_of(expr, self.variable)
+            raise SizeDecides(self._unanswered(expr, rest), asked, self.sizes, linear=False)
         return rest
 
     def _answer(self, expr: Any) -> tuple[Any, Any]:
@@ -157,10 +158,13 @@ class SizeEnv(ShapeEnv):
         found = self._sizes[expr]
         if found is None:
             asked = str(expr).replace(str(self.variable), self.size.name)
-            raise GraphTraceError(
+            raise SizeDecides(
                 f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), and a size here is "
                 f"{asked}; sizes that follow from it must be sums and products. Leave the dimension "
-                "static, or do this outside the graph."
+                "static, or do this outside the graph.",
+                function_of(expr, self.variable),
+                self.sizes,
+                linear=True,
             )
         return found
 
@@ -171,10 +175,12 @@ class SizeEnv(ShapeEnv):
         low, high = self.sizes.least, self.sizes.most
         if high - low >= _TRIED:
             return None
-        points = [(n, self._at(expr, n)) for n in range(low, high + 1)]
+        function = function_of(expr, self.variable) or partial(self._at, expr)
+        points = [(n, function(n)) for n in range(low, high + 1)]
         chosen = points[:: max(1, len(points) // (_DEGREE + 1))][: _DEGREE + 1]
         fitted = sympy.interpolate([(n, v) for n, v in chosen], self.variable)
-        if any(fitted.subs(self.variable, n) != v for n, v in points):
+        again = function_of(fitted, self.variable)
+        if again is None or any(again(n) != v for n, v in points):
             return None
         terms = sympy.Poly(fitted, self.variable).all_coeffs()[::-1]
         return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
