@@ -469,8 +469,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 found = self._new_program(key, call, start)
             except NoRange as refusal:
                 state.call.settle(refusal.reason)
-                reason = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
-                state.numbers.refuse(call, state.name, call.numbers, reason)
+                told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
+                state.numbers.refuse(call, state.name, call.numbers, told)
                 call = as_plain(call)
                 key = (call.key, *key[1:])
                 if (plan := state.plans.find(key)) is not None:
