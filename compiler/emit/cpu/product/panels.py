@@ -25,12 +25,13 @@ def pack(name: str, width: int, order: str) -> str:
     """The function `name` that packs a panel of `width` lanes, of an operand whose neighbours are `order`.
 
     Lanes that are not there are zeros or repeat the last one, and K is filled up to a multiple of 32 with zeros.
-    It writes up to 15 elements beyond the panel where the width is no multiple of 16.
+    It writes up to 15 elements beyond the panel where the width is less than 16; greater ones are multiples of that.
     """
     e = Function()
-    if order == "k":
-        for first in range(0, width, LANES):
-            _transposed(e, first, min(LANES, width - first), width)
+    if order == "k" and width > LANES:  # the text of one vector of lanes for all of them
+        e.repeat(0, e.i64(width), LANES, lambda first: _transposed(e, first, LANES, width))
+    elif order == "k":
+        _transposed(e, e.i64(0), width, width)
     else:
         _copied(e, width)
     return e.function(name, ARGUMENTS)
@@ -53,10 +54,14 @@ def _copied(e: Function, width: int) -> None:
     e.repeat(0, "%k_size", 1, along)
 
 
-def _transposed(e: Function, first: int, count: int, width: int) -> None:
+def _transposed(e: Function, first: str, count: int, width: int) -> None:
     """Lanes `first`… of a panel, 16 of K at a time."""
     last = e.sub("%lanes", 1)
-    rows = [e.at("%from", e.mul(e.at_most(e.i64(first + i), last), "%lane")) for i in range(count)]
+    rows = [
+        e.at("%from", e.mul(e.at_most(e.add(first, i) if i else first, last), "%lane"))
+        for i in range(count)
+    ]
+    panel = e.at("%to", e.mul(first, ITEM))
 
     halves = 2 if count <= LANES // 2 else 1
 
@@ -68,13 +73,13 @@ def _transposed(e: Function, first: int, count: int, width: int) -> None:
             mask, offset = e.first_lanes(left, LANES), e.mul(begin, ITEM)
             part = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
             found += part + [part[-1]] * (LANES // halves - count)
-        target = e.at("%to", e.mul(k, width * ITEM))
+        target = e.at(panel, e.mul(k, width * ITEM))
         columns = _transpose(e, found)
         for half in range(
             halves
         ):  # in order: each writes over the begin of the next, where lanes are few
             for i, column in enumerate(columns):
-                at = e.at(target, ((half * LANES + i) * width + first) * ITEM)
+                at = e.at(target, (half * LANES + i) * width * ITEM)
                 if halves == 2:
                     e.write(_half(e, column, half), at, _HALF, ITEM, None)
                 else:

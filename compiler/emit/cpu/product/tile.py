@@ -7,7 +7,6 @@ from there through the function that `finish` writes. Without one it is stored, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 from .function import ITEM, LANES, VECTOR, Function
@@ -91,19 +90,39 @@ class Tile(Function):
 
 
 class _Tile(Tile):
+    """Large parts of the text are there once for each vector of the tile, and compile time goes with the text. So only
+    a whole tile of few products is stored from registers, and the rest goes over the stack."""
+
     def __init__(self, rows: int, vectors: int, packed: bool) -> None:
         super().__init__(rows, vectors)
         self.packed = packed
-        for i in range(rows):  # the tile of C is on its way while products are summed
+
+        def prefetch(i: str) -> None:
             row = self.at("%c", self.mul("%row", i))
-            for v in range(vectors):
+            for v in range(self.vectors):
                 self.prefetch(self.at(row, v * LANES * ITEM), write=True)
-        self._finish(self._sums())
+
+        # the tile of C is on its way while products are summed
+        self.repeat(0, self.i64(rows), 1, prefetch)
+        straight = self._all(
+            self.compare("sge", "%rows", self.rows),
+            self.compare("sge", "%columns", self.vectors * LANES),
+            self.compare("eq", "%more", 0),
+            self.compare("sle", "%k_size", CHAIN),
+            self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1"),
+        )
+        self.branch(straight, self._one_part, self._parts)
+
+    def _all(self, first: str, *others: str) -> str:
+        """Whether all of some conditions hold."""
+        for condition in others:
+            first = self(f"arith.andi {first}, {condition} : i1")
+        return first
 
     # -- sums
 
-    def _products(self, low: str | int, high: str, sums: Sequence[str]) -> list[str]:
-        """Add the products of k in low…high."""
+    def _products(self, low: str, high: str) -> list[str]:
+        """The sums of the products of k in low…high."""
         across = self.vectors * LANES * ITEM
 
         def add(k: str, sums: list[str]) -> list[str]:
@@ -126,66 +145,28 @@ class _Tile(Tile):
                     made.append(self(f"math.fma {wide}, {columns[v]}, {total} : {VECTOR}"))
             return made
 
-        return self.loop(low, high, 1, [(s, VECTOR) for s in sums], add, rolled=True)
+        zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
+        return self.loop(low, high, 1, zeros, add, rolled=True)
 
-    def _sums(self) -> list[str]:
-        """The tile's sums; in parts where K is large."""
-        count = self.rows * self.vectors
-        zeros = [self.zero] * count
-        types = ", ".join([VECTOR] * count)
-        result = self.fresh("r")
-        many = self.compare("sgt", "%k_size", CHAIN)
-        before = self.mul(self.binary("divsi", self.sub("%k_size", 1), CHAIN), CHAIN)
-        self.line(f"{result}:{count} = scf.if {many} -> ({types}) {{")
-        with self.indented():
-            for n in range(count):
-                self.store(self.zero, self._place(n))
-
-            def part(k: str) -> None:
-                for n, x in enumerate(self._products(k, self.add(k, CHAIN), zeros)):
-                    self.store(self.plus(x, self.load(self._place(n))), self._place(n))
-
-            self.repeat(0, before, CHAIN, part)
-            last = self._products(before, "%k_size", zeros)
-            sums = [self.plus(x, self.load(self._place(n))) for n, x in enumerate(last)]
-            self.line(f"scf.yield {', '.join(sums)} : {types}")
-        self.line("} else {")
-        with self.indented():
-            self.line(f"scf.yield {', '.join(self._products(0, '%k_size', zeros))} : {types}")
-        self.line("}")
-        return [f"{result}#{n}" for n in range(count)]
-
-    def _place(self, n: int) -> str:
-        """Where the n-th vector of the tile is held."""
-        return self.at(self.held, n * LANES * ITEM)
-
-    # -- what becomes of them
-
-    def _finish(self, sums: list[str]) -> None:
-        add = self.add_to
-        whole = self(
-            f"arith.andi {self.compare('sge', '%rows', self.rows)}, "
-            f"{self.compare('sge', '%columns', self.vectors * LANES)} : i1"
-        )
-        alone = self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1")
-        straight = self(f"arith.andi {whole}, {alone} : i1")
-
-        def held() -> None:
-            for n, x in enumerate(sums):
-                self.store(x, self._place(n))
-            self.finish_held()
-
-        self.branch(
-            straight,
-            lambda: self.branch(
-                add, lambda: self._whole(sums, True), lambda: self._whole(sums, False)
-            ),
-            held,
-        )
-
-    def _whole(self, sums: list[str], add: bool) -> None:
+    def _one_part(self) -> None:
+        """Sum all of K, and store the tile."""
+        sums = self._products(self.i64(0), "%k_size")
         for i in range(self.rows):
             row = self.at("%c", self.mul("%row", i))
             for v in range(self.vectors):
-                x, at = sums[i * self.vectors + v], self.at(row, v * LANES * ITEM)
-                self.store(self.plus(x, self.load(at)) if add else x, at)
+                self.store(sums[i * self.vectors + v], self.at(row, v * LANES * ITEM))
+
+    def _parts(self) -> None:
+        """Sum K in parts, which are added up on the stack, and go on from there."""
+
+        def part(low: str) -> None:
+            found = self._products(low, self.at_most(self.add(low, CHAIN), "%k_size"))
+            before = self.compare("sgt", low, 0)
+            every = self(f"vector.broadcast {before} : i1 to vector<{LANES}xi1>")
+            for n, x in enumerate(found):
+                at = self.at(self.held, n * LANES * ITEM)
+                self.store(self.plus(x, self.load(at, every)), at)
+
+        # without any product the tile is zeros
+        self.repeat(0, self.at_least("%k_size", 1), CHAIN, part)
+        self.finish_held()
