@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +60,46 @@ class PipelineError(CompileError):
         return "\n".join([head, *map(str, self.diagnostics)])
 
 
+class _Passes(Mapping[str, Pass]):
+    """The passes of `compiler/passes/` by name. A pass's file is imported when the pass is asked for: `gflow-fuse` is
+    in `fuse.py`; only for a name that no file has, or to list them, all files are."""
+
+    def __init__(self) -> None:
+        found = pkgutil.walk_packages(passes_package.__path__, f"{passes_package.__name__}.")
+        self._modules = [info.name for info in found]
+        self._by_file = {name.rpartition(".")[2]: name for name in self._modules}
+
+    def __getitem__(self, name: str) -> Pass:
+        if not name.startswith("gflow-"):
+            raise KeyError(name)
+        module = self._by_file.get(name.removeprefix("gflow-").replace("-", "_"))
+        declared = None if module is None else _pass_of(module)
+        if declared is not None and declared.name == name:
+            return declared
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @cached_property
+    def _all(self) -> dict[str, Pass]:
+        declared = [found for name in self._modules if (found := _pass_of(name)) is not None]
+        return {found.name: found for found in sorted(declared, key=lambda p: p.name)}
+
+
+def _pass_of(module: str) -> Pass | None:
+    """The pass that a module declares."""
+    declared = getattr(importlib.import_module(module), "PASS", None)
+    return declared if isinstance(declared, Pass) else None
+
+
 @cache
-def our_passes() -> dict[str, Pass]:
+def our_passes() -> Mapping[str, Pass]:
     """All passes of `compiler/passes/`, by name."""
-    found: dict[str, Pass] = {}
-    for module_info in pkgutil.walk_packages(
-        passes_package.__path__, f"{passes_package.__name__}."
-    ):
-        module = importlib.import_module(module_info.name)
-        declared = getattr(module, "PASS", None)
-        if isinstance(declared, Pass):
-            found[declared.name] = declared
-    return dict(sorted(found.items()))
+    return _Passes()
 
 
 def pass_names() -> list[str]:

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from ..stored import cache as disk
 from .objects import LoadedObject, ObjectError, load_object, supported
 
 if TYPE_CHECKING:
-    from gflow.dialects.mlir import ExecutionEngine
+    from gflow.dialects.mlir import ExecutionEngine, ir
 
 _log = logging.getLogger("gflow")
 
@@ -196,13 +196,7 @@ def _engine(
             ]
         )
         module = ir.Module.parse(text)
-        for op in module.body.operations:
-            # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
-            op.operation.attributes["no_inline"] = ir.UnitAttr.get()
-            if isa:
-                op.operation.attributes["target_cpu"] = ir.StringAttr.get(isa)
-                # the engine's own are this processor's
-                op.operation.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
+        module.operation.walk(partial(_mark, isa=isa))
         manager = PassManager.parse(KERNEL_LOWERING)
         manager.enable_verifier(False)
         manager.run(module.operation)
@@ -214,6 +208,23 @@ def _engine(
         if address is not None:
             engine.raw_register_runtime(name, ctypes.c_void_p(address))
     return engine
+
+
+def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:
+    """Add to a function's op what LLVM is to know of it. (Walking gives ops as they are; going over a block would
+    import the Python classes of LLVM's dialect, which take as long as a kernel to compile.)"""
+    # only here: machine code that is at hand is loaded without LLVM
+    from gflow.dialects.mlir import ir
+
+    if op.name != "llvm.func":
+        return ir.WalkResult.ADVANCE
+    # the engine adds a wrapper to every function, and LLVM would copy small kernels into theirs
+    op.attributes["no_inline"] = ir.UnitAttr.get()
+    if isa:
+        op.attributes["target_cpu"] = ir.StringAttr.get(isa)
+        # the engine's own are this processor's
+        op.attributes["target_features"] = ir.Attribute.parse(_BASE_FEATURES)
+    return ir.WalkResult.SKIP
 
 
 #: A double as the nearest half, which x86 has no instruction for. Kernels have none of these conversions; LLVM makes

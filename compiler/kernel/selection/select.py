@@ -19,7 +19,6 @@ from ...memory.liveness import Lives
 from ..contest import Contest
 from .choice import Choice, choice_of
 from .cpu.chooser import Chooser
-from .gpu.chooser import chooser
 
 
 def choices(
@@ -94,6 +93,9 @@ def _running(
             lives, threads or os.cpu_count() or 1, blas, PROCESSORS.get(isa or host_level())
         )
     else:
+        # start-up: a program for a processor needs no choices for GPUs
+        from .gpu.chooser import chooser
+
         choose = chooser(function, lives.body, lives.at, target)
     for o in lives.body.ops:
         if not is_view(o, lives.at) and o.name != "constant":
