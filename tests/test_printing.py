@@ -138,6 +138,7 @@ def test_listing_of_ops_and_where_they_come_from() -> None:
             return loss
 
     graph = Listed()
+    graph.config.enable_dynamic_shapes(False)
     graph.debug(0, op_repr_with_py_stack=True, max_py_stack_depth=1)
     graph(torch.ones(3, 2))
     indents = {}
