@@ -21,6 +21,7 @@ from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import size_of, with_size
 from gflow.tracing.data.trace import unflatten
 from gflow.tracing.data.values import OutputRef
+from gflow.tracing.optimizers.host_calls import real_ids
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.optimizers.state import _equal
 from gflow.tracing.program.aliases import check_made
@@ -30,6 +31,8 @@ from gflow.tracing.tracer import FirstStepNeeded
 from .result_views import views_of, with_views
 
 Optimizer = torch.optim.Optimizer
+#: types of attributes that a first step may change, or find parameters in
+_COPIED = (list, tuple, dict, set, frozenset)
 
 
 class Setup:
@@ -128,15 +131,28 @@ def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """copies: by the ids of what was copied; a tensor at two places is one tensor in the copy."""
+    """copies: by the ids of what was copied, parameters first; a tensor at two places is one tensor in the copy."""
     if isinstance(value, torch.Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.detach().clone()
         return copies[id(value)]
     if type(value) in (list, tuple):
         return type(value)([_copy(v, copies) for v in value])
+    if type(value) in (set, frozenset):
+        return type(value)(copies.get(id(v), v) for v in value)
     if type(value) is dict:
-        return {k: _copy(v, copies) for k, v in value.items()}
+        return {copies.get(id(k), k): _copy(v, copies) for k, v in value.items()}
+    return value
+
+
+def _back(value: Any, real: Mapping[int, torch.Tensor]) -> Any:
+    """A value with parameters in the place of their copies. real: these by the ids of the copies."""
+    if isinstance(value, torch.Tensor):
+        return real.get(id(value), value)
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)([_back(v, real) for v in value])
+    if type(value) is dict:
+        return {real.get(id(k), k): _back(v, real) for k, v in value.items()}
     return value
 
 
@@ -172,7 +188,7 @@ class _Copy:
         own = {
             k: _copy(v, shared)
             for k, v in self.saved.items()
-            if isinstance(v, torch.Tensor) or (k[:1] != "_" and type(v) in (list, tuple, dict))
+            if isinstance(v, torch.Tensor) or (k[:1] != "_" and type(v) in _COPIED)
         }
         self.new: dict[str, Any] = {}
         self.swapped = {**own, "param_groups": self.groups, "state": self.state}
@@ -202,7 +218,7 @@ class _Copy:
             (f"state {keystr(path)}", leaf)
             for part in held
             for path, leaf in tree_leaves_with_path(part)
-            if isinstance(leaf, torch.Tensor)
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self.real
         ]
         check_made(made, known, lambda: type(self.optimizer).__name__)
 
@@ -212,13 +228,15 @@ class _Copy:
         optimizer = self.optimizer
         for key, entry in self.state.items():
             real = self.real.get(id(key), key)
+            entry = _back(entry, self.real)
             if not isinstance(entry, dict):
                 _merge(optimizer.state, {real: entry}, writes)
             elif entry or real in optimizer.state:
                 _merge(optimizer.state[real], entry, writes)
         for group, new in zip(optimizer.param_groups, self.groups):
-            _merge(group, {k: v for k, v in new.items() if k != "params"}, writes)
-        own = {k: v for k, v in self.new.items() if k not in ("param_groups", "state", "defaults")}
+            _merge(group, {k: _back(v, self.real) for k, v in new.items() if k != "params"}, writes)
+        left = ("param_groups", "state", "defaults")
+        own = {k: _back(v, self.real) for k, v in self.new.items() if k not in left}
         _merge(vars(optimizer), own, writes)
 
 
@@ -259,7 +277,7 @@ def on_copies(
     }
     for p, grad in zip(parameters, grads):
         copies[id(p)].grad = grad
-    shared: dict[int, Any] = {}
+    shared: dict[int, Any] = dict(copies)
     held = [_Copy(o, copies, shared) for o in every_optimizer]
     scale = {
         k: v
@@ -283,7 +301,9 @@ def on_copies(
                 one.enter()
             if scaler is not None:
                 vars(scaler).update(scaled)
-            skipped = steps()
+            real = {id(c): every[i] for i, c in copies.items()}
+            with real_ids(lambda value: real.get(id(value), value)):
+                skipped = steps()
             if scaler is not None:
                 scaled = {k: vars(scaler)[k] for k in scale}
         finally:

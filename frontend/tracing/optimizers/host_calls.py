@@ -3,12 +3,13 @@ Python. A trace would hold one outcome for ever."""
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -133,3 +134,21 @@ def refused_calls(where: str, importers: Sequence[dict[str, Any]] = ()) -> Itera
     finally:
         for found, key, original in saved:
             found[key] = original
+
+
+@contextlib.contextmanager
+def real_ids(real: Callable[[object], object]) -> Iterator[None]:
+    """While active, `id` gives this thread's own code the id of the tensor that a traced one stands for: an optimizer
+    may have noted parameters by their ids. real: that tensor, or the object itself."""
+    thread, original = threading.get_ident(), builtins.id
+
+    def call(value: object, /) -> int:
+        if threading.get_ident() == thread and is_user_code(sys._getframe(1).f_code):
+            return original(real(value))
+        return original(value)
+
+    builtins.id = call
+    try:
+        yield
+    finally:
+        builtins.id = original

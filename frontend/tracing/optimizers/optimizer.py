@@ -39,7 +39,7 @@ from ..dispatch.numbers import StateBranch, number_of, traced_functions, wrap
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.rewrites import Rewrites, functional, own_attributes, unwrap
 from ..program.shared import view_in
-from .host_calls import module_names, refused, refused_calls
+from .host_calls import module_names, real_ids, refused, refused_calls
 from .mirror import SeenDict, class_constant, plain, watched
 from .rates import scaled_rates
 from .sparse import one_update
@@ -257,12 +257,29 @@ class _Tracer:
         if isinstance(value, torch.optim.Optimizer) or _is_helper(value):
             self.object(value, name)
         elif isinstance(value, (set, deque, bytearray)):
-            mine, value = value.copy(), value.copy()
-            self.fixed.append((name, mine, value))
-            baked.append(BakedValue(place, key, value, path))
+            before = value.copy()
+            mine = self._members(value) if isinstance(value, set) else value.copy()
+            self.fixed.append((name, mine, mine.copy()))
+            baked.append(BakedValue(place, key, before, path))
             return mine
+        elif isinstance(value, frozenset):
+            baked.append(BakedValue(place, key, value, path))
+            return self._members(value)
         baked.append(BakedValue(place, key, value, path))
         return value
+
+    def _members(self, members: Any) -> Any:
+        """A set with traced parameters in the place of real ones."""
+        known = self.rewrites.stand_ins
+        return type(members)(
+            self.parameter(m) if isinstance(m, torch.Tensor) and id(m) in known else m
+            for m in members
+        )
+
+    def real(self, value: object) -> object:
+        """The real tensor that a traced one stands for, or what else is given."""
+        known = self.rewrites.reals.get(id(value))
+        return value if known is None else known[1]
 
     def mapping(
         self, place: Place, real: dict[Any, Any], name: str, at: tuple[Any, ...] = ()
@@ -744,6 +761,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
         _compiling(tracer.capturable),
         traced_functions(names),
         refused_calls(tracer.where, names),
+        real_ids(tracer.real),
         without_hooks(),
     ):
         with _exchanged(tracer.objects):

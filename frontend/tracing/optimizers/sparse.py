@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -68,13 +69,20 @@ def run_step(optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
+def _calls_none(error: TypeError) -> bool:
+    """Whether a step has called its closure, which is None."""
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    takes = any(code.co_name == "step" and "closure" in code.co_varnames for code in frames)
+    return takes and "'NoneType' object is not callable" in str(error)
+
+
 @contextlib.contextmanager
 def one_update(where: str) -> Iterator[None]:
     """While active, a step that runs the model again, forward or backward, is an error that says so."""
     try:
         yield
     except TypeError as error:
-        if "closure" not in str(error):
+        if "closure" not in str(error) and not _calls_none(error):
             raise
         raise GraphTraceError(
             f"{where}: step() needs a closure, so it runs the model several times; a graph holds one update "

@@ -22,6 +22,7 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..data.global_tensors import global_tensor, is_global, layout_of, local_of
+from .host_calls import real_ids
 from .rates import scaled_rates
 from .sparse import one_update, run_step
 from .step_hooks import HOOKS, without_hooks
@@ -176,6 +177,7 @@ def _probe(
     every = [p for o in nested(optimizer) for g in o.param_groups for p in g["params"]]
     # parameters without a gradient are left out
     memo: dict[int, Any] = {id(p): torch.empty(0) for p in every} | copies
+    real_of = {id(memo[id(p)]): p for p in every}
     kept = list(memo.values())  # deepcopy's memo does not keep them alive
     states = []
     for n, real in enumerate(_states(optimizer)):
@@ -193,6 +195,7 @@ def _probe(
         scaled_rates(optimizer, optimizer.param_groups),
         without_hooks(),
         one_update(type(optimizer).__name__),
+        real_ids(lambda value: real_of.get(id(value), value)),
     ):
         run_step(optimizer)
     del kept
