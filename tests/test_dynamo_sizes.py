@@ -204,3 +204,24 @@ def test_inputs_with_gaps_and_overlaps() -> None:
     for n in (5, 8, 3, 21):
         args = make(n)
         torch.testing.assert_close(compiled(*args), function(*args))
+
+
+@pytest.mark.parametrize("of", ["argument", "updated argument", "intermediate"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_views_that_are_results(of: str, dynamic: bool | None) -> None:
+    """AOTAutograd makes them again, where sizes vary by the strides and offsets of what a program returns."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        if of == "updated argument":
+            x.mul_(2)
+        _, second, third = torch.chunk(x if of != "intermediate" else x * y.mean(), 3, 1)
+        return y * 2, second, third.t()
+
+    compiled = torch.compile(function, backend="gflow", dynamic=dynamic)
+    for n in (5, 7, 9):
+        x, y = torch.randn(n + 2, n)[1:], torch.randn(3, n, requires_grad=True)
+        ours, theirs = compiled(x.clone(), y), function(x.clone(), y)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+            if of != "intermediate":
+                assert (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset())

@@ -15,7 +15,7 @@ from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
 from gflow.tracing.data.sizes import at_size
 
-from .trace_fx import Computed, FxTrace, Given, Lying, Taken
+from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
 
 #: sizes whose numbers are kept
 _SIZES = 64
@@ -57,8 +57,8 @@ class FxProgram:
             for value in (trace.inputs[index].value,)
         ]
         outputs = [
-            Lying(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
-            if isinstance(o, Lying)
+            type(o)(o.index, at_size(o.shape, k), at_size(o.strides, k), at_size(o.offset, k))
+            if isinstance(o, (Lying, Viewed))
             else o.formula(k)
             if isinstance(o, Computed)
             else at_size(o, k)
@@ -124,6 +124,9 @@ class FxProgram:
             return result if out.order is None else result.permute(out.order)
         if isinstance(out, Lying):
             return results[out.index].as_strided(out.shape, out.strides, out.offset)
+        if isinstance(out, Viewed):
+            of = given[out.index]
+            return of.as_strided(out.shape, out.strides, of.storage_offset() + out.offset)
         return given[out.index] if isinstance(out, Taken) else out
 
 

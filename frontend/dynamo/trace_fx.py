@@ -47,8 +47,8 @@ class FxTrace:
     """A trace, and what the graph's results are made of.
 
     arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
-    results: for each output of the graph, what it is (`Taken`, `Given`, `Lying`, `Computed` or a plain value; integers
-    may vary with the trace's size).
+    results: for each output of the graph, what it is (`Taken`, `Viewed`, `Given`, `Lying`, `Computed` or a plain value;
+    integers may vary with the trace's size).
     size: the index of the input that brings the trace's size along, if it has one.
     """
 
@@ -76,6 +76,17 @@ class Given:
 @dataclass(frozen=True)
 class Lying:
     """An output that lies in the memory of result number `index` of the trace."""
+
+    index: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """An output that is a view of placeholder number `index`. AOTAutograd makes a user's view of an argument again by
+    the strides and the offset that it finds here. offset: from where the placeholder begins."""
 
     index: int
     shape: tuple[int, ...]
@@ -270,17 +281,24 @@ class _Converter:
         single = not isinstance(outputs, (list, tuple))
         if single:
             raise Untraceable("a graph whose output is no tuple")
-        if self.views:
-            self._find_bases(outputs)
+        self._find_bases(outputs)
         self.found.results = [self._result(out) for out in outputs]
 
     def _find_bases(self, outputs: Sequence[Any]) -> None:
-        """Outputs that share memory, and the node that has all of it."""
+        """Outputs that share memory, or lie in that of what an argument is updated with, and the node that has all of
+        it: AOTAutograd makes a user's view again by the strides and the offset that it finds here."""
         groups: dict[int, list[torch.fx.Node]] = {}
         for out in dict.fromkeys(o for o in outputs if isinstance(o, torch.fx.Node)):
             if isinstance(self.values[out], TraceValue) and out not in self.placeholders:
                 groups.setdefault(_storage(out), []).append(out)
-        shared = {k: g for k, g in groups.items() if len(g) > 1}
+        new = {id(value) for value in self.updates.values()}
+        updated = {_storage(node) for node, value in self.values.items() if id(value) in new}
+        shared = {
+            k: g
+            for k, g in groups.items()
+            if (self.views and len(g) > 1)
+            or ((len(g) > 1 or k in updated) and not all(map(self._fills_its_storage, g)))
+        }
         if not shared:
             return
         for node in self.values:
@@ -302,6 +320,9 @@ class _Converter:
             return value
         if out in self.placeholders:
             return Taken(self.placeholders[out])
+        viewed = self._viewed(out, value)
+        if viewed is not None:
+            return viewed
         base = self.bases.get(out, out)
         known = self.given.get(base)
         if known is None:
@@ -311,6 +332,19 @@ class _Converter:
         like = out.meta["val"]
         (offset,) = self._sizes([like.storage_offset()])
         return Lying(known.index, value.shape, self._strides_of(out), offset)
+
+    def _viewed(self, out: torch.fx.Node, value: TraceValue) -> Viewed | None:
+        """What an output is of an argument that it is a view of, and that nothing updates."""
+        like = out.meta["val"]
+        same = [p for p in self.placeholders if "val" in p.meta and _storage(p) == _storage(out)]
+        if not same or like.is_conj() or like.is_neg():
+            return None
+        numbers = [self.found.arguments[self.placeholders[p]] for p in same]
+        first = same[0].meta["val"]
+        if first.dtype != like.dtype or any(n in self.updates for n in numbers):
+            return None
+        (offset,) = self._sizes([like.storage_offset() - first.storage_offset()])
+        return Viewed(self.placeholders[same[0]], value.shape, self._strides_of(out), offset)
 
     def _strides_of(self, node: torch.fx.Node) -> tuple[int, ...]:
         return self._sizes(node.meta["val"].stride())
