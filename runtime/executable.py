@@ -45,13 +45,12 @@ from .results import ResultPool
 from .sizes import check, fixed
 from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
-from .tensors import DTYPES, extent, view_bytes, view_tensor
+from .tensors import DTYPES, addresses_of, extent, view_bytes, view_tensor
 
 #: sizes whose result buffers are kept
 _SIZES = 8
 #: shapes of results, and numbers of places, that are kept for sizes
 _KNOWN = 4096
-_address = torch.Tensor.data_ptr
 
 
 #: a part of a call: its name, and when it began and ended, in seconds of `time.perf_counter`
@@ -423,7 +422,7 @@ class Executable:
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         """Put the addresses of arguments and results into native steps and calls."""
-        at = [*map(_address, args)]
+        at = addresses_of(args)
         fresh = [results[i].data_ptr() for i, _ in self._pools]
         if self._resized or at != self._addresses or fresh != self._result_addresses:
             patch = self._code.patch

@@ -13,6 +13,7 @@ from codegen_harness import Arg, Case, b, compile_case, full, make, reduce, spre
 from gflow.dialects.program import AtenStep, Program
 from gflow.runtime import Executable
 from gflow.runtime.results import ResultPool
+from gflow.runtime.tensors import Placed, addresses_of
 
 SHAPE = (8, 6)
 
@@ -294,3 +295,12 @@ def test_an_executable_frees_its_memory() -> None:
     del exe
     gc.collect()
     assert torch._C._storage_Use_Count(storage._cdata) == 1
+
+
+def test_addresses_that_the_caller_has_read() -> None:
+    """They go with the list that they are of, and with no copy of it, which may be changed."""
+    tensors = [torch.zeros(2), torch.zeros(3)]
+    placed = Placed(tensors)
+    placed.addresses = [1, 2]
+    assert addresses_of(placed) == [1, 2]
+    assert addresses_of(list(placed)) == [t.data_ptr() for t in tensors]

@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from gflow.execution.executor import Compiled
+from gflow.runtime.tensors import Placed, addresses_of
 from gflow.tracing.data.global_tensors import global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, size_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
@@ -21,6 +22,8 @@ from .memory_check import MemoryCheck
 from .python_state import PythonState
 from .result_views import views_of, with_views
 
+#: stands for inputs where addresses are of the real tensors
+_NO_INPUT = torch.empty(0)
 #: roles of tensors that eager code may have saved for a backward of its own
 _SEEN = ("parameter", "buffer", "input", "constant")
 
@@ -69,9 +72,10 @@ class Plan:
             for t, i in zip(self.arguments, self.trace.inputs)
             if t is not None and i.role != "scalar"
         ]
-        self.places = list(map(torch.Tensor.data_ptr, self.fixed))
+        self.places: list[int] = []
         self.layouts = LayoutGuard(self.fixed)
         self.memory: MemoryCheck | None = None
+        self.looked = False
 
     def refresh(self) -> bool:
         """Bring changed hyperparameters into the arguments. False: trace anew."""
@@ -86,10 +90,15 @@ class Plan:
             return False
         if not self.layouts.holds():
             return False
-        places = list(map(torch.Tensor.data_ptr, self.fixed))
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """See where the real tensors are."""
+        places = addresses_of([_NO_INPUT if t is None else t for t in self.arguments])
         if places != self.places:
             self.places, self.memory = places, None
-        return True
+        self.looked = True
 
     def _rebind(self) -> bool:
         """Take the dicts and tensors that `load_state_dict` put into the optimizers."""
@@ -118,7 +127,7 @@ class Plan:
         Updated arguments are written in place; what failed a check is raised with the author's line.
         leaves: tensors and numbers of the call in the order of its `BoundCall`.
         """
-        arguments = self.arguments.copy()
+        arguments = Placed(self.arguments)
         for position, leaf in self.input_slots:
             arguments[position] = (
                 leaves[leaf] if self.trace.mesh is None else local_of(leaves[leaf])
@@ -128,6 +137,9 @@ class Plan:
             arguments[self.size_at].fill_(self.size)
         updated = [arguments[i] for i in self.updated]
         given = arguments.copy() if self.trace.result_views else arguments
+        if not self.looked:
+            self._look()
+        self.looked = False
         memory = self.memory
         if memory is None:
             memory = self.memory = MemoryCheck(self.trace, self.arguments, self.input_slots)
@@ -135,10 +147,14 @@ class Plan:
             memory.apply(arguments)
         seeds = state.seeds if self.compiled.takes_rng else None
         run: Any = self.compiled.run
+        arguments.addresses = self.places.copy()
+        for position, _ in self.input_slots:
+            arguments.addresses[position] = arguments[position].data_ptr()
         run.done = False
         try:
             if seeds is not None:
                 arguments.append(seeds.draw())
+                arguments.addresses.append(arguments[-1].data_ptr())
             results = run(arguments)
             self._ran(updated, seeds)
         except BaseException:

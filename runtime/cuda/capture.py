@@ -17,6 +17,7 @@ import torch
 
 from gflow.dialects.program import AtenStep, CollectiveStep, Program
 
+from ..tensors import addresses_of
 from .binding import Arguments
 from .device import Launcher
 from .launches import waits
@@ -81,7 +82,7 @@ class Graphs:
         """The results of a launch of the graph; None: run step by step."""
         if self.problem:
             return None
-        seen = [t.data_ptr() for t in args]
+        seen = [*addresses_of(args)]
         for i in self._copied:
             seen[i] = 0
         before, self._seen = self._seen, seen
@@ -97,7 +98,7 @@ class Graphs:
                     self._copied.add(i)
                     seen[i], self._launch = 0, None
             bound = binding.bind(args, self._copied)
-            at = [t.data_ptr() for t in bound]
+            at = addresses_of(bound)
             if self._launch is None or at != self._captured_at:
                 if not self._capture(bound):
                     return None
