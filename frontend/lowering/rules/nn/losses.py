@@ -111,10 +111,11 @@ def soft_margin(em: Emitter, x: Value, y: Value, reduction: int = 1) -> Value:
 
 @lowers("aten.soft_margin_loss_backward")
 def soft_margin_backward(em: Emitter, dy: Value, x: Value, y: Value, reduction: int) -> Value:
-    """The gradient of `soft_margin` for x."""
+    """The gradient of `soft_margin` for x: −dy · y · σ(−x · y). σ(x · y) − 1 would be its rounding error where x · y is
+    large."""
 
     def body(d: Value, a: Value, b: Value) -> Value:
-        return d * b * (em("sigmoid", a * b) - 1.0)
+        return -(d * b * em("sigmoid", -(a * b)))
 
     return _loss_backward(em, dy, x, [y], body, reduction)
 
