@@ -200,3 +200,15 @@ def test_updates_that_no_program_can_make() -> None:
     expanded = torch.zeros(1, 3).expand(2, 3)
     assert "some of its elements are one in memory" in message(lambda x: x.add_(1), expanded)
     assert torch.equal(expanded, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("dims", [-3, -1, 0, (0, -1)], ids=str)
+@pytest.mark.parametrize("order", [float("inf"), -1.0, 2.0])
+def test_norms_without_elements_over_dimensions_from_the_end(dims: Any, order: float) -> None:
+    x = torch.zeros(1, 0, 2)
+    for keep in (False, True):
+        expected = torch.linalg.vector_norm(x, order, dims, keep)
+        found = flow.compile(lambda x: torch.linalg.vector_norm(x, order, dims, keep))(x)  # noqa: B023
+        assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+    with pytest.raises(RuntimeError, match="does not have an identity"):
+        flow.compile(lambda x: torch.linalg.vector_norm(x, -1.0, -2))(x)

@@ -115,6 +115,21 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | Non
     return [(base.shape, strides, base.dtype, base.device)]
 
 
+def _vector_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """Of no elements over dimensions counted from the end, for which PyTorch's shape rule looks at none."""
+    x, *rest = args
+    dims, keep = [*rest[1:], *(None, False)[len(rest[1:]) :]][:2]
+    dtype = kwargs.get("dtype") or x.dtype
+    if x.numel() or not isinstance(dims, (list, tuple)) or not dtype.is_floating_point:
+        return None
+    reduced = {d % x.ndim for d in dims if -x.ndim <= d < x.ndim}
+    if len(reduced) != len(dims) or any(x.shape[d] == 0 for d in reduced):
+        return None
+    sizes = [1 if d in reduced else n for d, n in enumerate(x.shape) if keep or d not in reduced]
+    shape = torch.Size(sizes)
+    return [(shape, row_major_strides(shape), dtype, x.device)]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -136,5 +151,6 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
+    aten.linalg_vector_norm.default: (None, _vector_norm),
     **dict.fromkeys(_LOSSES, (None, _loss_backward)),
 }
