@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -96,6 +96,41 @@ def test_native_batch_norm_updates_statistics(function: Callable[..., tuple[Tens
     x, runs = torch.randn(6, 3), [(torch.zeros(6)[::2], torch.ones(3)) for _ in range(2)]
     torch.testing.assert_close(flow.compile(step)(x, *runs[0]), step(x, *runs[1]))
     torch.testing.assert_close(runs[0], runs[1])
+
+
+_PARTS: tuple[Callable[[Tensor], Sequence[Tensor]], ...] = (
+    lambda x: torch.unsafe_chunk(x, 3, -1),
+    lambda x: x.unsafe_split(2, dim=1),
+    lambda x: torch.unsafe_split_with_sizes(input=x, split_sizes=[2, 4], dim=1),
+    lambda x: torch.ops.aten.unsafe_split_with_sizes.default(x, [1, 5], -1),
+)
+
+
+def test_updates_of_unsafe_parts() -> None:
+    """Parts of `unsafe_chunk` and its kin share the tensor's memory, which their schemas do not say."""
+
+    def step(x: Tensor) -> Tensor:
+        for bound, parts in enumerate(_PARTS):
+            first, second = parts(x)[:2]
+            first.clamp_(-1 / (bound + 1), 0.5)
+            second.mul_(x[:, :1] + 2)
+        return x * 3
+
+    x = torch.randn(5, 6)
+    given, other = x.clone(), x.clone()
+    torch.testing.assert_close(flow.compile(step)(given), step(other))
+    torch.testing.assert_close(given, other)
+
+    def loss(x: Tensor) -> Tensor:
+        first, second = torch.unsafe_chunk(x * 3, 3, 1)[:2]
+        return first.exp_().sum() * second.sum()
+
+    found, want = (
+        torch.autograd.grad(f(leaf), leaf)[0]
+        for f in (flow.compile(loss), loss)
+        for leaf in [x.clone().requires_grad_()]
+    )
+    torch.testing.assert_close(found, want)
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((7, 0), 0), ((0, 4, 3), 4), ((2, 4, 0), 4)])

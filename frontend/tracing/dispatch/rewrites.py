@@ -499,6 +499,22 @@ def _tensor_split(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(*args, **kwargs)
 
 
+def _unsafe_parts(
+    mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """Parts that share the tensor's memory, which the op's schema does not say. Each is a view of its own: autograd
+    refuses updates of views that one call made together, for which these ops are there."""
+    x = next(a for a in (*args[:1], kwargs.get("input"), kwargs.get("self")) if a is not None)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
+    safe = getattr(aten, func.__name__.removeprefix("unsafe_").partition(".")[0])
+    parts = safe(*args, **{"self" if k == "input" else k: v for k, v in kwargs.items()})
+    views, start = [], 0
+    for part in parts:
+        views.append(x.narrow(dim, start, part.shape[dim]))
+        start = start + part.shape[dim]
+    return tuple(views)
+
+
 def _gaussian_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -620,6 +636,13 @@ _FACTORING = (
     torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
 )  # fmt: skip
 
+_UNSAFE = (
+    torch.unsafe_chunk, Tensor.unsafe_chunk, aten.unsafe_chunk, aten.unsafe_chunk.default,
+    torch.unsafe_split, Tensor.unsafe_split, aten.unsafe_split, aten.unsafe_split.Tensor,
+    torch.unsafe_split_with_sizes, Tensor.unsafe_split_with_sizes, aten.unsafe_split_with_sizes,
+    aten.unsafe_split_with_sizes.default,
+)  # fmt: skip
+
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_FACTORING, _row_major_matrix),
     torch.batch_norm: _call(_batch_norm),
@@ -637,6 +660,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     F.one_hot: _one_hot,
     torch.tensor_split: _tensor_split,
     Tensor.tensor_split: _tensor_split,
+    **dict.fromkeys(_UNSAFE, _unsafe_parts),
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
     torch.lstm: _recurrent,
