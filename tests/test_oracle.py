@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 from oracle.campaign import Record, Result, campaign, parser_of, processor_time, run
+from oracle.dense import Dense, LargestFirst
 from oracle.growth import grow
 from oracle.ir import drawn, judge_ir, judge_subject, minimized
-from oracle.judge import Verdict, judge
+from oracle.judge import Verdict, by_sign_of_nan, judge
 from oracle.minimize import minimize
 from oracle.program import Call, Program, Storage, TensorSpec, from_json, source, to_json
 from oracle.run import program_of
@@ -150,6 +151,24 @@ def test_rounding_is_no_mismatch() -> None:
     )
     assert judge(program).status in ("ok", "rounding")
     assert judge(replace(_LONG, outputs=("v3",))) == Verdict("ok")
+
+
+def test_what_eager_leaves_open() -> None:
+    """The sign of NaN, the order of a product, and the gradient of `elu` at NaN; nothing beside them."""
+    bits = torch.tensor([-4194304, -4194304, 7, -1], dtype=torch.int32)
+    other = torch.tensor([2143289344, 2143289345, 7 - 2**31, -2], dtype=torch.int32)
+    assert by_sign_of_nan(bits, other).tolist() == [True, False, False, False]
+    x = torch.tensor([[0.0, 1e30, 1e30], [2.0, -3.0, 4.0]])
+    with LargestFirst():
+        found = torch.prod(x, 1), torch.prod(x[1]), torch.prod(x, -1, keepdim=True)
+    assert found[0][0].isnan()
+    assert found[0][1] == found[1] == -24
+    assert found[2].shape == (2, 1)
+    x = torch.tensor([torch.nan, 2.0, -torch.inf], requires_grad=True)
+    with Dense():
+        (gradient,) = torch.autograd.grad(torch.nn.functional.elu(x).sum(), x)
+    assert gradient[0].isnan()
+    assert gradient[1:].tolist() == [1.0, 0.0]
 
 
 def test_memory_beside_an_argument_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ NaN in different ways (the gradient of `elu`), or a result is written as if it w
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ Tensor = torch.Tensor
 #: how many elements there are
 _BY_SIZE = frozenset({
     torch.ops.aten.hardtanh_backward, torch.ops.aten.hardswish_backward, torch.ops.aten.softshrink_backward,
-    torch.ops.aten.hardshrink_backward,
+    torch.ops.aten.hardshrink_backward, torch.ops.aten.elu_backward,
 })  # fmt: skip
 
 
@@ -72,6 +73,22 @@ class RoundedProducts(TorchDispatchMode):
             total = kwargs.get("alpha", 1) * product.float()
             return (total + kwargs.get("beta", 1) * args[bias].float()).to(product.dtype)
         return func(*args, **kwargs)
+
+
+class LargestFirst(TorchDispatchMode):
+    """Multiplies the largest elements of a product first: where some order of it leaves the range of the type before a
+    zero comes, this one does, and infinity times zero is NaN."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket is not torch.ops.aten.prod or not out.is_floating_point():
+            return out
+        x, dim = args[0].to(out.dtype), args[1] if len(args) > 1 else None
+        x, dim = (x.reshape(-1), 0) if dim is None else (x, dim)
+        if not x.numel() or not x.dim():
+            return out
+        ordered = x.gather(dim, x.abs().argsort(dim, descending=True))
+        return functools.reduce(torch.mul, ordered.unbind(dim)).reshape(out.shape)
 
 
 class WithoutPadding(TorchDispatchMode):

@@ -18,9 +18,9 @@ from gflow.errors import GraphError
 from gflow.inspection.noise import Noise
 from gflow.lowering.dtypes import LoweringError
 
-from .dense import ChannelsLast, Dense, RoundedProducts, WithoutPadding
+from .dense import ChannelsLast, Dense, LargestFirst, RoundedProducts, WithoutPadding
 from .overflows import Overflows
-from .program import Program, dtype_of
+from .program import Program, dtype_of, source
 from .run import Seen, run
 
 Tensor = torch.Tensor
@@ -202,6 +202,8 @@ def compare(program: Program, ours: Seen, eager: Seen) -> Verdict:
             what = f"{name}: {a.dtype}{list(a.shape)}, eager {b.dtype}{list(b.shape)}"
             return Verdict("mismatch", what, "type")
         wrong = apart(a, b)
+        if wrong.any() and ".view(torch." in source(program):
+            wrong = wrong & ~by_sign_of_nan(a, b)
         if wrong.any():
             suspects[name] = wrong
     if not suspects:
@@ -256,6 +258,16 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
     return ~(near | _same_special(a, b))
 
 
+def by_sign_of_nan(a: Tensor, b: Tensor) -> Tensor:
+    """Where integers are the bits of NaN, but for the sign: IEEE 754 leaves it open which an operation gives."""
+    floats = {torch.int16: torch.bfloat16, torch.int32: torch.float32, torch.int64: torch.float64}
+    if a.dtype not in floats:
+        return torch.zeros_like(a, dtype=torch.bool)
+    of = floats[a.dtype]
+    signs = (a ^ b) == torch.iinfo(a.dtype).min
+    return signs & a.contiguous().view(of).isnan() & b.contiguous().view(of).isnan()
+
+
 class _References:
     """Runs that a suspect is held against; each is made when it is first asked for."""
 
@@ -274,8 +286,8 @@ class _References:
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
         """Eager on row-major copies; with convolutions on channels-last ones, or without padding; with products that
-        are rounded before a bias is added."""
-        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts)
+        are rounded before a bias is added; with products of the largest elements first."""
+        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts, LargestFirst)
         made = [run(self.program, "eager", context=c) for c in contexts]
         return [seen for seen in made if seen.error is None]
 
