@@ -15,12 +15,15 @@ from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_
 
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
-from gflow.tracing.dispatch.overlaps import Unwritable, call
+from gflow.tracing.dispatch.overlaps import Unwritable, call, unsafe_parts
 
 from .sizes import is_symbolic
 
 #: parts of the names of functions that may give a tensor whose elements are one in memory
 _OVERLAPPING = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
+
+#: functions whose results share the tensor's memory without saying so
+_UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 
 #: operators that TorchDynamo records, as methods of tensors
 _OPERATORS: dict[Any, Callable[..., Any]] = {operator.setitem: torch.Tensor.__setitem__} | {
@@ -53,7 +56,10 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             if user.op in calls and user not in found:
                 found.add(user)
                 left.append(user)
-    if not found:
+    unsafe = [
+        n for n in module.graph.nodes if n.op in calls and _name(n).partition(".")[0] in _UNSAFE
+    ]
+    if not found and not unsafe:
         return module
     shared = _shared_storages(module.graph)
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -69,6 +75,9 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
                 for a in (*node.args, *node.kwargs.values())
             ]
             new.target = _unwritten(new.target, lies, trace)
+    for node in unsafe:
+        new = copies[node]
+        new.op, new.target, new.args = "call_function", unsafe_parts, (_name(node), *new.args)
     return torch.fx.GraphModule(module, graph)
 
 

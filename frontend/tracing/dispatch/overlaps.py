@@ -221,3 +221,18 @@ def _direct(
             f"PyTorch has no base of that type for. {_ADVICE}"
         )
     return base.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def unsafe_parts(name: str, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """What `unsafe_chunk`, `unsafe_split` and `unsafe_split_with_sizes` give: parts that share the tensor's memory,
+    which their schemas do not say. Each is a view of its own: autograd refuses updates of views that one call made
+    together, for which these ops are there."""
+    x = next(a for a in (*args[:1], kwargs.get("input"), kwargs.get("self")) if a is not None)
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
+    safe = getattr(torch.ops.aten, name.removeprefix("unsafe_").partition(".")[0])
+    parts = safe(*args, **{"self" if k == "input" else k: v for k, v in kwargs.items()})
+    views, start = [], 0
+    for part in parts:
+        views.append(x.narrow(dim, start, part.shape[dim]))
+        start = start + part.shape[dim]
+    return tuple(views)

@@ -502,17 +502,7 @@ def _tensor_split(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict
 def _unsafe_parts(
     mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    """Parts that share the tensor's memory, which the op's schema does not say. Each is a view of its own: autograd
-    refuses updates of views that one call made together, for which these ops are there."""
-    x = next(a for a in (*args[:1], kwargs.get("input"), kwargs.get("self")) if a is not None)
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
-    safe = getattr(aten, func.__name__.removeprefix("unsafe_").partition(".")[0])
-    parts = safe(*args, **{"self" if k == "input" else k: v for k, v in kwargs.items()})
-    views, start = [], 0
-    for part in parts:
-        views.append(x.narrow(dim, start, part.shape[dim]))
-        start = start + part.shape[dim]
-    return tuple(views)
+    return overlaps.unsafe_parts(func.__name__, *args, **kwargs)
 
 
 def _gaussian_nll_loss(
