@@ -187,3 +187,34 @@ def test_rows_that_overlap() -> None:
     expected = attention(queries.contiguous(), keys.contiguous(), keys.contiguous(), None, False)
     for ours, eager in zip(graph(queries, keys, keys), expected, strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+def test_one_position_beside_infinite_scores() -> None:
+    """A row whose scores are all -inf has weights of 0, as in PyTorch's kernel."""
+
+    class Attend(gflow.nn.Graph):
+        def build(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    for keys in (1, 5):
+        q, k, v = (torch.rand(2, 3, n, 4) for n in (1, keys, keys))
+        q[0, 1, 0, 2] = -float("inf")
+        expected = F.scaled_dot_product_attention(q, k, v)
+        assert not expected.isnan().any()
+        torch.testing.assert_close(Attend()(q, k, v), expected)
+
+
+def test_scores_beyond_float16_under_mixed_precision() -> None:
+    """Scores are added up in float32, also of one position."""
+
+    class Attend(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config.enable_amp(dtype=torch.float16)
+
+        def build(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v)
+
+    q, k, v = (torch.full((1, 2, n, 1), x) for n, x in ((1, 300.0), (3, -400.0), (3, 1.5)))
+    with torch.no_grad():
+        torch.testing.assert_close(Attend()(q, k, v).float(), torch.full((1, 2, 1, 1), 1.5))

@@ -71,7 +71,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher.traced(trace)
     watcher.phase("lower")
     start = time.perf_counter()
-    module = lower(trace, target=options.target)
+    module = lower(trace, target=options.target, halves=bool(options.passes.amp))
     shardings = [] if trace.mesh is None else result_shardings(module)
     if trace.mesh is not None:
         use_groups(trace.mesh)
@@ -136,7 +136,9 @@ def program_of(trace: Trace, options: Any) -> Any:
     # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
-    return _compile(lower(trace, target=options.target), options, trace)
+    return _compile(
+        lower(trace, target=options.target, halves=bool(options.passes.amp)), options, trace
+    )
 
 
 def programs_for(
@@ -168,7 +170,11 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
     allow_tf32(module, options)
 
     def compiled() -> Any:
-        twin = None if trace.size is None else lower(trace, STAND_INS[1], options.target)
+        twin = (
+            None
+            if trace.size is None
+            else lower(trace, STAND_INS[1], options.target, halves=bool(options.passes.amp))
+        )
         if twin is not None:
             allow_tf32(twin, options)
         return compile_module(module, options, twin)

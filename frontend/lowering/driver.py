@@ -38,13 +38,17 @@ _NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
 
 
 def lower(
-    trace: Trace, stand_in: int = STAND_INS[0], target: str = "cpu", whole: bool = False
+    trace: Trace,
+    stand_in: int = STAND_INS[0],
+    target: str = "cpu",
+    whole: bool = False,
+    halves: bool = False,
 ) -> ir.Module:
     """The trace as a module with one function, in a context of its own.
 
     stand_in: of the trace's size, if it has one. target: what PyTorch computes in another type than it stores
     depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a trace of global
-    tensors, the program of whole values; else that of each rank.
+    tensors, the program of whole values; else that of each rank. halves: products will be of halves by mixed precision.
     """
     if trace.size is not None:
         trace = with_size(trace, stand_in)
@@ -54,7 +58,7 @@ def lower(
         with ir.InsertionPoint(module.body):
             function = func_dialect.FuncOp(_symbol(trace.name), ir.FunctionType.get(types, []))
         block = ir.Block.create_at_start(function.operation.regions[0], types)
-        em = Emitter(block, wide_statistics=target == "cpu")
+        em = Emitter(block, wide_statistics=target == "cpu", halves=halves)
         em.trace = trace
         values: dict[int, Value] = {}
         for argument, given in zip(block.arguments, trace.inputs):

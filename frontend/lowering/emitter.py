@@ -157,9 +157,9 @@ class Value:
 class Emitter:
     """Appends ops to a block. One for each lowered trace; must be used inside its MLIR context."""
 
-    def __init__(self, block: ir.Block, wide_statistics: bool = True) -> None:
+    def __init__(self, block: ir.Block, wide_statistics: bool = True, halves: bool = False) -> None:
         self.block = block
-        self.wide_statistics = wide_statistics
+        self.wide_statistics, self.halves = wide_statistics, halves
         self.trace: Trace | None = None
         self.current: TraceOp | None = None  # its call that is being lowered
         self.current_results: Sequence[Any] = ()  # the TraceValues that the rule at work must give

@@ -216,7 +216,7 @@ def _eager_step(run: _Instance) -> tuple[Step, Any]:
             loss = loss_of(outs)
             assert loss is not None
             loss.backward()
-            outs = [o.detach().clone() for o in outs]  # a parameter is returned as it was
+            outs = [o.detach() for o in outs]  # what lies in a parameter shows the update
             optimizer.step()
             if schedule is not None:
                 schedule.step()

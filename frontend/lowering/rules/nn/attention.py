@@ -115,13 +115,15 @@ def _fitted(em: Emitter, sums: Value) -> Value:
 
 def _one_position(em: Emitter, q: Value, k: Value, v: Value, scale: float | None) -> list[Value]:
     """Of one position, as a token beside its cache: a row of sums, its softmax, a sum of rows, which are fused loops
-    without a call of PyTorch's kernel, that must be bound anew whenever the cache has grown."""
+    without a call of PyTorch's kernel, that must be bound anew whenever the cache has grown. Where all scores of a
+    row are -inf, its weights are 0, as in that kernel."""
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = (q * k).sum([3]) * float(scale)  # [batch, head, position]
     top = em.reduce(scores, "max", [2], keepdim=True)
-    e = em("exp", scores - top)
+    hidden = em.compare("eq", top, -math.inf)
+    e = em.select(hidden, 0.0, em("exp", scores - top))
     total = e.sum([2], keepdim=True)
-    weights = em.unsqueeze(e / total, 3)
+    weights = em.unsqueeze(e / em.select(hidden, 1.0, total), 3)
     return [(weights * v).sum([2], keepdim=True), em("log", total) + top]
 
 
@@ -138,7 +140,8 @@ def on_cpu(
     """
     if dropout:
         raise Unsupported("dropout, which this kernel does not know")
-    plain = attn_mask is None and not causal and q.dtype in ("f32", "f64")
+    # its scores would be halves under mixed precision; the kernel adds them up in float32
+    plain = attn_mask is None and not causal and q.dtype in ("f32", "f64") and not em.halves
     if plain and q.rank == 4 and q.shape[2] == 1 and q.shape[:2] == k.shape[:2] and k.numel:
         return _one_position(em, q, k, v, scale)
     y, sums, _ = _forward(em, q, k, v, attn_mask, 0.0, causal, scale)
