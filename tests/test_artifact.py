@@ -25,8 +25,11 @@ from gflow.saved.run import main
 
 
 class Eval(flow.nn.Graph):
+    """With a program for each size."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.config.enable_dynamic_shapes(False)
         self.model = nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
         )

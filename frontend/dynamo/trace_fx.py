@@ -297,7 +297,10 @@ class _Converter:
             k: g
             for k, g in groups.items()
             if (self.views and len(g) > 1)
-            or ((len(g) > 1 or k in updated) and not all(map(self._fills_its_storage, g)))
+            or (
+                (len(g) > 1 or k in updated)
+                and not all(id(self.values[o]) in new or self._fills_its_storage(o) for o in g)
+            )
         }
         if not shared:
             return

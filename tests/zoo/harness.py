@@ -98,7 +98,6 @@ def run(
         else:
             with torch.set_grad_enabled(train):
                 result = case.program(model, *inputs)
-            result = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, result)
             if optimizer is not None:
                 optimizer.zero_grad()
                 result[0].backward()

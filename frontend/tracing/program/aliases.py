@@ -106,7 +106,7 @@ def result_views(
             flipped = any(t.is_conj() or t.is_neg() for t in (result, base))
             alike = result.element_size() == base.element_size() and not flipped
             if same or (alike and (value is not None or place.end <= held.end)):
-                offset = place.begin - held.begin
+                offset = concrete(result.storage_offset() - base.storage_offset())
                 found.append(
                     ResultView(
                         n,
