@@ -83,3 +83,20 @@ func.func @one_dimension(%x: tensor<2x3x8xf32>, %w: tensor<4x3x3xf32>) -> tensor
   %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1>, padding = array<i64: 0>, dilation = array<i64: 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x3x8xf32>, tensor<4x3x3xf32>) -> tensor<2x4x6xf32>
   return %0 : tensor<2x4x6xf32>
 }
+
+// The transpose of a broadcast from one element is that broadcast again: it is followed once.
+// CHECK-LABEL: func.func @broadcast_of_one_element(
+// CHECK-NEXT:   %[[v0:.+]] = "gflow.transpose"(%arg0) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<2x2x3x3xf32>) -> tensor<2x3x3x2xf32>
+// CHECK-NEXT:   %[[v1:.+]] = "gflow.transpose"(%arg1) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<1x2x3x3xf32>) -> tensor<1x3x3x2xf32>
+// CHECK-NEXT:   %[[v2:.+]] = "gflow.convolution"(%[[v0]], %[[v1]]) {dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C", padding = array<i64: 0, 0>, stride = array<i64: 1, 1>} : (tensor<2x3x3x2xf32>, tensor<1x3x3x2xf32>) -> tensor<2x1x1x1xf32>
+// CHECK-NEXT:   %[[v3:.+]] = "gflow.broadcast"(%[[v2]]) {dims = array<i64: 0, 1, 2, 3>, shape = array<i64: 2, 2, 3, 3>} : (tensor<2x1x1x1xf32>) -> tensor<2x2x3x3xf32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.broadcast"(%arg1) {dims = array<i64: 0, 1, 2, 3>, shape = array<i64: 2, 2, 3, 3>} : (tensor<1x2x3x3xf32>) -> tensor<2x2x3x3xf32>
+// CHECK-NEXT:   %[[v5:.+]] = "gflow.mul"(%[[v3]], %[[v4]]) : (tensor<2x2x3x3xf32>, tensor<2x2x3x3xf32>) -> tensor<2x2x3x3xf32>
+// CHECK-NEXT:   return %[[v5]] : tensor<2x2x3x3xf32>
+func.func @broadcast_of_one_element(%x: tensor<2x2x3x3xf32>, %w: tensor<1x2x3x3xf32>) -> tensor<2x2x3x3xf32> {
+  %0 = "gflow.convolution"(%x, %w) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "NC*"} : (tensor<2x2x3x3xf32>, tensor<1x2x3x3xf32>) -> tensor<2x1x1x1xf32>
+  %1 = "gflow.broadcast"(%0) {dims = array<i64: 0, 1, 2, 3>, shape = array<i64: 2, 2, 3, 3>} : (tensor<2x1x1x1xf32>) -> tensor<2x2x3x3xf32>
+  %2 = "gflow.broadcast"(%w) {dims = array<i64: 0, 1, 2, 3>, shape = array<i64: 2, 2, 3, 3>} : (tensor<1x2x3x3xf32>) -> tensor<2x2x3x3xf32>
+  %3 = "gflow.mul"(%1, %2) : (tensor<2x2x3x3xf32>, tensor<2x2x3x3xf32>) -> tensor<2x2x3x3xf32>
+  return %3 : tensor<2x2x3x3xf32>
+}

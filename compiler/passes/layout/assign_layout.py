@@ -69,6 +69,8 @@ class LayoutRewriter(Rewriter):
         self._lazy: set[ir.Value] = set()
         self.forced = False
         self._transposed: dict[ir.Value, ir.Value] = {}
+        #: broadcasts that are being brought to channels last: the transpose of one becomes that broadcast again
+        self.under_way: set[tuple[ir.Value, tuple[int, ...]]] = set()
 
     def has_last(self, value: ir.Value) -> bool:
         """Whether `value` is to be read channels last."""
@@ -180,11 +182,17 @@ def broadcast(n: Node, b: Rewriter) -> ir.Value | None:
     """A broadcast along dimensions of size 1, of a channels-last operand."""
     if n.attrs["dims"] != tuple(range(n.type.rank)):
         return None
-    operands = _last_of(b, *n.operands)
+    assert isinstance(b, LayoutRewriter)
+    key = (n.operands[0], n.type.shape)
+    operands = None if key in b.under_way else _last_of(b, *n.operands)
     if operands is None:
         return None
     attrs = {"shape": permuted(n.type.shape), "dims": n.attrs["dims"]}
-    return _first(b, b.build("broadcast", operands, attrs))
+    b.under_way.add(key)
+    try:
+        return _first(b, b.build("broadcast", operands, attrs))
+    finally:
+        b.under_way.remove(key)
 
 
 @RULES.add("slice", "pad")
