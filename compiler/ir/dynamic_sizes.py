@@ -92,6 +92,11 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     made = {name: merge(a, getattr(second, name), name) for name, a in given.items()}
     argument = [a.role for a in first.arguments].index(ROLE)
     symbol = symbols[0]
+    arena = made["arena_bytes"]
+    if isinstance(arena, Extent):  # scratch that grows with the size; memory is for the greatest
+        if min(arena.coefficients[1:]) < 0:
+            raise SizeError(f"the scratch of '{first.name}' shrinks as its size grows: {arena}")
+        made["arena_bytes"] = arena.at(symbol.most)
     size = Size(symbol.name, symbol.least, symbol.most, argument)
     return replace(first, **made, steps=steps, size=size, twin=second.ir)
 
