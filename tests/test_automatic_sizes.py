@@ -265,3 +265,23 @@ def test_an_error_of_the_compiler_itself_is_no_refusal(monkeypatch: pytest.Monke
     monkeypatch.setattr("gflow.graph.compile_plan", fails)
     with pytest.raises(KeyError, match="broken"):
         graph(torch.ones(4))
+
+
+def test_scratch_that_grows_with_the_size() -> None:
+    """Halves of a convolution are converted piece by piece: memory is for the greatest size."""
+
+    class Convolve(gflow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.config.enable_amp(dtype=torch.bfloat16)
+
+        def build(self, x: Tensor, w: Tensor) -> Tensor:
+            return nn.functional.conv3d(x, w)
+
+    graph, w = Convolve(), torch.randn(2, 3, 1, 2, 1)
+    with torch.no_grad():
+        for n in (7, 12, 2, 40):
+            x = torch.randn(1, 3, 8, n, 8)
+            torch.testing.assert_close(
+                graph(x, w).float(), nn.functional.conv3d(x, w), atol=0.2, rtol=0.05
+            )
