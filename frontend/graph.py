@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import warnings
 from collections import Counter
@@ -92,6 +93,9 @@ class _State:
     sizes: AutomaticSizes = field(default_factory=AutomaticSizes)
     numbers: AutomaticNumbers = field(default_factory=AutomaticNumbers)
     compilations: Compilations = field(default_factory=Compilations)
+    turn: Any = field(
+        default_factory=threading.RLock
+    )  # one call at a time: its size and numbers are its plan's
     call: Call = field(init=False)
     shareable: bool = True
     saves_runtime: bool = False
@@ -271,8 +275,15 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
         state: _State | None = self.__dict__.get("_state")
-        if state is not None and state.loaded is not None:
+        if state is None:
+            return self._run(state, args, kwargs)
+        if state.loaded is not None:
             return state.loaded(*args, **kwargs)
+        with state.turn:
+            return self._run(state, args, kwargs)
+
+    def _run(self, state: _State | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call whose turn it is."""
         hooked = state is not None and has_hooks(state.optimizers)
         try:
             if state is not None and hooked:

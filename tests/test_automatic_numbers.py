@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,29 @@ def test_saved_graphs_take_numbers(tmp_path: Path) -> None:
     for s in (0.25, 0.0, 1):
         with pytest.raises(ValueError, match="lambda"):
             loaded(X, s)
+
+
+@pytest.mark.parametrize("kind", ["graph", "compiled", "with gradients"])
+def test_threads_call_with_floats_and_sizes_of_their_own(kind: str) -> None:
+    weight = torch.ones(1, requires_grad=kind == "with gradients")
+
+    def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+        return x * weight * by
+
+    run: Any = gflow.nn.Graph.trace(scaled) if kind == "graph" else gflow.compile(scaled)
+    for n, by in ((4, 0.5), (7, 0.25), (9, 0.75)):
+        run(torch.ones(n), by)
+    wrong: list[tuple[int, float]] = []
+
+    def call(first: int) -> None:
+        for i in range(100):
+            n, by = 2 + (7 * first + i) % 30, first + (i + 1) / 128
+            if not torch.equal(run(torch.ones(n), by).detach(), torch.full((n,), by)):
+                wrong.append((n, by))
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -122,15 +122,16 @@ class Differentiable(Graph):
             Undivided: two programs cannot do it.
             GraphError: no program can.
         """
-        call, plan, _ = self._program(args, kwargs)
         state = self._state
-        assert isinstance(plan, Pair)
-        spec, plain, tensors, needs, *_ = plan.structure
-        takers = self._takers(call.leaves)
-        assert state.table is not None
-        modules = state.table.modules
-        again = partial(Again, self._target, call.args, call.kwargs, takers, modules, plan.buffers)
-        results = _Call.apply(plan, call.leaves, state, needs, again, *takers)
+        with state.turn:
+            call, plan, _ = self._program(args, kwargs)
+            assert isinstance(plan, Pair)
+            spec, plain, tensors, needs, *_ = plan.structure
+            takers = self._takers(call.leaves)
+            assert state.table is not None
+            modules, buffers = state.table.modules, plan.buffers
+            again = partial(Again, self._target, call.args, call.kwargs, takers, modules, buffers)
+            results = _Call.apply(plan, call.leaves, state, needs, again, *takers)
         if plan.result_views:
             inputs = plan.trace.inputs
             held: dict[TraceValue, Any] = {i.value: i.tensor for i in inputs}
