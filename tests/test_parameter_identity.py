@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from gflow import nn
+from mean_square import MeanSquare
 
 Tensor = torch.Tensor
 
@@ -51,18 +50,6 @@ class _Picky(torch.optim.Optimizer):
                 p.sub_(self._rate(p, group) * (self.state[p]["last"] if self.late else p.grad))
 
 
-class _Train(nn.Graph):
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__()
-        self.model = model
-        self.add_optimizer(optimizer)
-
-    def build(self, x: Tensor) -> Tensor:
-        loss: Tensor = self.model(x).square().mean()
-        loss.backward()
-        return loss
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("kept", ["ids", "numbers", "members", "frozen", "rates", "own"])
 def test_parameters_are_known(kept: str, late: bool) -> None:
@@ -70,7 +57,7 @@ def test_parameters_are_known(kept: str, late: bool) -> None:
     mine = torch.nn.Linear(3, 2).double()
     want = copy.deepcopy(mine)
     optimizer = _Picky(mine.parameters(), kept, late)
-    graph, other = _Train(mine, optimizer), _Picky(want.parameters(), kept, late)
+    graph, other = MeanSquare(mine, optimizer), _Picky(want.parameters(), kept, late)
     for _ in range(3):
         x = torch.randn(4, 3, dtype=torch.float64)
         other.zero_grad()

@@ -112,6 +112,16 @@ class Step(flow.nn.Graph):
         return y
 
 
+class Infer(flow.nn.Graph):
+    def __init__(self, target: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.target = target
+        self.config.enable_attention_recognition()
+
+    def build(self, *args: Tensor) -> Tensor:
+        return self.target(*args)
+
+
 def ops_of(graph: flow.nn.Graph) -> str:
     return graph.ir("planned")
 
@@ -178,15 +188,7 @@ def test_masks_of_large_numbers() -> None:
 
     assert "gflow.attention_grad " in assert_as_eager(taken, hidden)
 
-    class Infer(flow.nn.Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config.enable_attention_recognition()
-
-        def build(self, *args: Tensor) -> Tensor:
-            return attend(*args)
-
-    graph, args = Infer(), [torch.randn(3, 2, T, D, dtype=torch.float64) for _ in range(3)]
+    graph, args = Infer(attend), [torch.randn(3, 2, T, D, dtype=torch.float64) for _ in range(3)]
     with torch.no_grad():
         torch.testing.assert_close(graph(*args, hidden, bias), attend(*args, hidden, bias))
     assert "gflow.attention " in ops_of(graph)
@@ -265,15 +267,7 @@ def test_inference() -> None:
     model = Block(SPELLINGS["tril"])
     x = torch.randn(2, T, 2 * D)
 
-    class Infer(flow.nn.Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config.enable_attention_recognition()
-
-        def build(self, x: Tensor) -> Tensor:
-            return model(x)
-
-    graph = Infer()
+    graph = Infer(model)
     with torch.no_grad():
         torch.testing.assert_close(graph(x), model(x))
     assert "gflow.attention " in ops_of(graph)
@@ -336,19 +330,11 @@ def test_masks_from_outside_beside_half_scores() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         return torch.softmax((q @ k.mT * D**-0.5 + bias).float(), -1).to(v.dtype) @ v
 
-    class Infer(flow.nn.Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config.enable_attention_recognition()
-
-        def build(self, *args: Tensor) -> Tensor:
-            return attend(*args)
-
     torch.manual_seed(0)
     args = [torch.randn(2, 2, T, D).bfloat16() for _ in range(3)]
     bias = torch.zeros(2, 1, 1, T).bfloat16()
     bias[1] = torch.finfo(torch.bfloat16).min
-    graph = Infer()
+    graph = Infer(attend)
     with torch.no_grad():
         close = {"atol": 2e-2, "rtol": 2e-2}
         torch.testing.assert_close(graph(*args, bias), attend(*args, bias), **close)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from mean_square import MeanSquare
 
 import gflow as flow
 from gflow import nn
@@ -34,24 +35,12 @@ class _By(torch.optim.Optimizer):
                 self.update(p, p.grad, self.state[p])
 
 
-class _Train(nn.Graph):
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__()
-        self.model = model
-        self.add_optimizer(optimizer)
-
-    def build(self, x: Tensor) -> Tensor:
-        loss: Tensor = self.model(x).square().mean()
-        loss.backward()
-        return loss
-
-
 def _trained(update: Update, start: Callable[[Tensor], State] = lambda p: {}) -> None:
     """Four steps beside eager."""
     torch.manual_seed(0)
     mine = torch.nn.Linear(3, 2).double()
     want = copy.deepcopy(mine)
-    graph, optimizer = _Train(mine, _By(mine.parameters(), update, start)), None
+    graph, optimizer = MeanSquare(mine, _By(mine.parameters(), update, start)), None
     optimizer = _By(want.parameters(), update, start)
     for _ in range(4):
         x = torch.randn(4, 3, dtype=torch.float64)
