@@ -8,6 +8,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -275,40 +276,38 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
         state: _State | None = self.__dict__.get("_state")
-        if state is None:
-            return self._run(state, args, kwargs)
-        if state.loaded is not None:
+        if state is not None and state.loaded is not None:
             return state.loaded(*args, **kwargs)
-        with state.turn:
-            return self._run(state, args, kwargs)
+        with nullcontext() if state is None else state.turn:
+            try:
+                return self._run(state, args, kwargs)
+            except BaseException as error:
+                self._settle(error)
+                raise without_internals(error)  # noqa: B904
 
     def _run(self, state: _State | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose turn it is."""
         hooked = state is not None and has_hooks(state.optimizers)
-        try:
-            if state is not None and hooked:
-                check_hooks(state.optimizers, state.scaler)
-                run_hooks(state.optimizers[0], after=False)
-            call, plan, first = self._program(args, kwargs)
-            state = self._state
-            if first is not None:
-                return self._first_step(first, hooked)
-            assert plan is not None
-            run: Any = plan.compiled.run
-            run.done = False
-            state.call.begin(run)
-            check = self.config._check
-            if check is None or not check.is_due(state.call.steps):
-                result = plan.run(call.leaves, state)
-            else:
-                result = self._checked_run(check, plan, call, hooked)
-            if hooked:
-                run_hooks(state.optimizers[0], after=True)
-            state.call.finish()
-            return result
-        except BaseException as error:
-            self._settle(error)
-            raise without_internals(error)  # noqa: B904
+        if state is not None and hooked:
+            check_hooks(state.optimizers, state.scaler)
+            run_hooks(state.optimizers[0], after=False)
+        call, plan, first = self._program(args, kwargs)
+        state = self._state
+        if first is not None:
+            return self._first_step(first, hooked)
+        assert plan is not None
+        run: Any = plan.compiled.run
+        run.done = False
+        state.call.begin(run)
+        check = self.config._check
+        if check is None or not check.is_due(state.call.steps):
+            result = plan.run(call.leaves, state)
+        else:
+            result = self._checked_run(check, plan, call, hooked)
+        if hooked:
+            run_hooks(state.optimizers[0], after=True)
+        state.call.finish()
+        return result
 
     def _checked_run(self, check: Any, plan: Plan, call: BoundCall, hooked: bool) -> Any:
         """A run beside eager."""
