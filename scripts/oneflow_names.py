@@ -22,6 +22,7 @@ CLASSES = {
     f"{GRAPH}graph.py": ["Graph"],
     f"{GRAPH}graph_config.py": ["GraphConfig"],
     f"{GRAPH}graph_block.py": ["GraphBlock", "GraphModule", "GraphTensor"],
+    f"{GRAPH}proxy.py": ["Proxy", "ProxyModule"],
 }
 #: files that import what is public
 PUBLIC = {

@@ -129,6 +129,19 @@ TENSOR: dict[str, tuple[str, Callable[[], Any]]] = {
     "stage_id": (WORKS, lambda: _tensor().stage_id),
     "stage_placement": (WORKS, lambda: _tensor().stage_placement),
 }
+PROXY: dict[str, tuple[str, Callable[[], Any]]] = {
+    "__init__": (WORKS, lambda: Net().model),
+    "to": (WORKS, lambda: Net().model.to(nn.Module).to("cpu")),
+}
+PROXY_MODULE: dict[str, tuple[str, Callable[[], Any]]] = {
+    "__init__": (WORKS, lambda: Net().model),
+    "__call__": (WORKS, lambda: Net().model(X)),
+    "add_module": (WORKS, lambda: Net().model.add_module(name="more", module=nn.ReLU())),
+    "buffers": (WORKS, lambda: list(Net().model.buffers(recurse=True))),
+    "modules": (WORKS, lambda: list(Net().model.modules())),
+    "parameters": (WORKS, lambda: list(Net().model.parameters(recurse=True))),
+    "register_parameter": (WORKS, lambda: Net().model.register_parameter(name="w", param=None)),
+}
 #: switches: their state, and arguments
 CONFIG: dict[str, tuple[str, tuple[Any, ...]]] = {
     "__init__": (WORKS, ()),
@@ -183,7 +196,14 @@ def _shows(state: str, call: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "table"),
-    [("Graph", GRAPH), ("GraphBlock", BLOCK), ("GraphModule", MODULE), ("GraphTensor", TENSOR)],
+    [
+        ("Graph", GRAPH),
+        ("GraphBlock", BLOCK),
+        ("GraphModule", MODULE),
+        ("GraphTensor", TENSOR),
+        ("Proxy", PROXY),
+        ("ProxyModule", PROXY_MODULE),
+    ],
 )
 def test_graphs_and_blocks(kind: str, table: dict[str, tuple[str, Any]]) -> None:
     assert set(NAMES[kind]) == set(table)
@@ -244,7 +264,7 @@ def test_names_around_graphs() -> None:
         flow: ("comm", "one_embedding"),
         flow.env: ("init_rdma",),
         flow.nn: ("FusedBatchNorm1d", "OFRecordReader", "Quantization"),
-        Net(): ("eval", "train", "parameters", "to", "cuda", "forward", "zero_grad", "modules"),
+        Net(): {n for n in dir(nn.Module) if n[0] != "_"} - set(dir(Net())),
     }.items():
         for name in names:
             assert not hasattr(place, name)

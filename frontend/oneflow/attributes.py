@@ -13,7 +13,7 @@ from gflow.errors import GraphAttributeError, GraphError
 from gflow.tracing.context.location import here
 from gflow.tracing.program.unwrapped import unwrapped
 
-from .refused import GRAPH
+from .refused import of_graph
 from .views import view_of
 
 
@@ -59,9 +59,8 @@ class Attributes:
         state: Any = self.__dict__.get("_state")
         if state is None or key not in state.modules:
             kind = type(self).__name__
-            if key in GRAPH:
-                text = f"{here()}: {kind}.{key} {GRAPH[key]}."
-                raise GraphAttributeError(text)
+            if (said := of_graph(key)) is not None:
+                raise GraphAttributeError(f"{here()}: {kind}.{key} {said}.")
             raise AttributeError(f"{kind!r} object has no attribute {key!r}", name=key, obj=self)
         held = state.modules[key]
         return held if state.building else view_of(held, f"graph.{key}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 _READERS = "is a reader of OneFlow's record files; load data with torch.utils.data.DataLoader"
 _QUANTIZED = "is a part of OneFlow's quantization, which graphs do not compile; torch.ao.quantization prepares modules"
 _FUSED = (
@@ -71,3 +73,12 @@ GRAPH = {
     "apply": f"{_MODULE}: graph.model.apply(function) goes through the module graph.model",
     "optimizers": "are known to who added them; graph.learning_rates() has their learning rates",
 }
+
+
+def of_graph(name: str) -> str | None:
+    """What to say of an attribute that a graph lacks and authors look for; None for any other name."""
+    if name in GRAPH:
+        return GRAPH[name]
+    if not name.startswith("_") and hasattr(torch.nn.Module, name):
+        return f"{_MODULE}: graph.model.{name} is that of the module graph.model"
+    return None
