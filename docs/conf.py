@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "house_docstrings",
     "mlir_lexer",
+    "notebooks",
 ]
 exclude_patterns = ["site"]
 nitpicky = False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +31,38 @@ def test_anchors(tmp_path: Path) -> None:
     assert list(broken_in_markdown(page)) == [f"{page}:7: #nowhere: no such heading"]
 
 
+@pytest.fixture
+def notebooks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "site"))
+    return importlib.import_module("notebooks")
+
+
+def test_cells(notebooks: Any) -> None:
+    cells = [
+        "x = 2\nprint('`a`')\nx + 1",
+        "```",
+        "class A:\n def _repr_html_(self): return '<b>A</b>'\nA()",
+        "x = 3",
+    ]
+    kinds = ("code", "markdown", "code", "code")
+    page = notebooks.markdown(
+        {"cells": [{"cell_type": k, "source": [c]} for k, c in zip(kinds, cells, strict=True)]}, "n"
+    )
+    assert "```text\n`a`\n3\n```\n\n```\n\n" in page
+    assert '```{raw} html\n<div class="notebook-output"><b>A</b></div>\n```' in page
+    assert page.endswith("```python\nx = 3\n```\n")
+    failing = {"cells": [{"cell_type": "code", "source": ["y = 1\n", "y / 0"]}]}
+    with pytest.raises(notebooks.CellFailed, match="n, cell 1: ZeroDivisionError: division"):
+        notebooks.markdown(failing, "n")
+
+
+def test_notebooks_are_kept_without_outputs() -> None:
+    for path in (ROOT / "docs").glob("*.ipynb"):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            assert not cell.get("outputs"), path
+            assert cell.get("execution_count") is None, path
+
+
 def test_site(tmp_path: Path) -> None:
     """Strictly: a page that no navigation lists, a link or a name that leads nowhere, a docstring
     that is no reStructuredText are errors."""
@@ -45,6 +80,9 @@ def test_site(tmp_path: Path) -> None:
     assert not broken, "\n".join(broken)
     built = {path.stem for path in site.glob("*.html")}
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= built
+    tutorial = (site / "tutorial.html").read_text("utf-8")  # what the build made of the notebook
+    for shown in ("step 59: loss 0.", "(MODULE:model.0.up", "a call</b>", "steps so far: "):
+        assert shown in tutorial, shown
     reference = (site / "api.html").read_text("utf-8")
     for name in ("gflow.nn.Graph.add_optimizer", "gflow.save", "gflow.compile"):
         assert f'id="{name}"' in reference

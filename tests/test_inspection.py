@@ -199,12 +199,19 @@ def test_notebooks(graph: Step) -> None:
     shown = [graph._repr_html_(), graph.explain()._repr_html_(), graph.memory()._repr_html_()]
     shown.append(graph.profile(x, rounds=1)._repr_html_())
     for page in shown:
-        document = xml.dom.minidom.parseString(f"<body>{page.replace(' open>', '>')}</body>")
+        document = xml.dom.minidom.parseString(
+            f"<body>{page.replace(' open>', '>').replace(' open ', ' ')}</body>"
+        )
         assert not document.getElementsByTagName("script")
         assert "http" not in page
     assert "(MODULE:model" in shown[0]
+    tree = xml.dom.minidom.parseString(shown[0].replace(" open ", " "))
+    folds = [d.firstChild.firstChild.data for d in tree.getElementsByTagName("details")]
+    modules = [f for f in folds if f.startswith("(MODULE:")]
+    assert len(modules) == len(list(graph.model.modules()))
+    assert len(folds) > len(modules)  # ops have folds of their own
     assert "arena" in shown[2]
-    assert "ms a call" in shown[3]
+    assert "s a call" in shown[3]
     assert "&gt;" in shown[0]
 
 

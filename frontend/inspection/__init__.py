@@ -53,12 +53,11 @@ class Inspection:
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: what `print` lists, folded away under the graph's name."""
+        """For notebooks: what `print` lists, as a tree of modules that fold away."""
         # start-up: a part of notebooks only
-        from .notebook import text_html
+        from .notebook import graph_html
 
-        text = repr(self)
-        return text_html(text, text.partition("\n")[0].removesuffix(": ("))
+        return graph_html(repr(self))
 
     def debug(
         self,
