@@ -21,7 +21,7 @@ from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import size_of, with_size
 from gflow.tracing.data.trace import unflatten
 from gflow.tracing.data.values import OutputRef
-from gflow.tracing.optimizers.host_calls import real_ids
+from gflow.tracing.optimizers.copies import OnCopies, attributes_stay, copies_outside
 from gflow.tracing.optimizers.scaler import eager_steps, prepare
 from gflow.tracing.optimizers.state import _equal
 from gflow.tracing.program.aliases import check_made
@@ -131,7 +131,8 @@ def _with_wrapped(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
 
 
 def _copy(value: Any, copies: dict[int, Any]) -> Any:
-    """copies: by the ids of what was copied, parameters first; a tensor at two places is one tensor in the copy."""
+    """copies: by the ids of what was copied; a tensor at two places is one tensor in the copy. Parameters are there as
+    themselves."""
     if isinstance(value, torch.Tensor):
         if id(value) not in copies:
             copies[id(value)] = value.detach().clone()
@@ -139,49 +140,32 @@ def _copy(value: Any, copies: dict[int, Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)([_copy(v, copies) for v in value])
     if type(value) in (set, frozenset):
-        return type(value)(copies.get(id(v), v) for v in value)
+        return type(value)(value)
     if type(value) is dict:
-        return {copies.get(id(k), k): _copy(v, copies) for k, v in value.items()}
-    return value
-
-
-def _back(value: Any, real: Mapping[int, torch.Tensor]) -> Any:
-    """A value with parameters in the place of their copies. real: these by the ids of the copies."""
-    if isinstance(value, torch.Tensor):
-        return real.get(id(value), value)
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)([_back(v, real) for v in value])
-    if type(value) is dict:
-        return {real.get(id(k), k): _back(v, real) for k, v in value.items()}
+        return {k: _copy(v, copies) for k, v in value.items()}
     return value
 
 
 class _Copy:
-    """One optimizer, working on copies of its parameters and state.
+    """One optimizer, working on copies of its state.
 
     shared: copies of groups, states and their tensors, which optimizers may have in common, by the ids of what was
-        copied.
+        copied; parameters are there as themselves.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, copies: dict[int, torch.Tensor], shared: dict[int, Any]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, shared: dict[int, Any]) -> None:
         self.optimizer = optimizer
         self.saved = dict(vars(optimizer))
-        self.real = {id(copies[id(p)]): p for g in optimizer.param_groups for p in g["params"]}
         groups, state = optimizer.param_groups, optimizer.state
         if id(groups) not in shared:
             shared[id(groups)] = [
-                {
-                    k: [copies[id(p)] for p in v] if k == "params" else _copy(v, shared)
-                    for k, v in group.items()
-                }
+                {k: list(v) if k == "params" else _copy(v, shared) for k, v in group.items()}
                 for group in groups
             ]
         if id(state) not in shared:
             shared[id(state)] = defaultdict(
                 dict,
-                {copies.get(id(key), key): _copy(entry, shared) for key, entry in state.items()},
+                {key: _copy(entry, shared) for key, entry in state.items()},
             )
         self.groups: list[dict[str, Any]] = shared[id(groups)]
         self.state: defaultdict[Any, Any] = shared[id(state)]
@@ -203,10 +187,11 @@ class _Copy:
         vars(self.optimizer).clear()
         vars(self.optimizer).update(self.saved)
 
-    def check(self, known: Mapping[int, str]) -> None:
+    def check(self, known: Mapping[int, str], parameters: Mapping[int, torch.Tensor]) -> None:
         """
         Args:
             known: parameters, by the addresses of their copies' storages.
+            parameters: by their ids.
 
         Raises:
             GraphTraceError: the step has made state that lies in the memory of something else.
@@ -218,7 +203,7 @@ class _Copy:
             (f"state {keystr(path)}", leaf)
             for part in held
             for path, leaf in tree_leaves_with_path(part)
-            if isinstance(leaf, torch.Tensor) and id(leaf) not in self.real
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in parameters
         ]
         check_made(made, known, lambda: type(self.optimizer).__name__)
 
@@ -227,16 +212,14 @@ class _Copy:
         `writes`."""
         optimizer = self.optimizer
         for key, entry in self.state.items():
-            real = self.real.get(id(key), key)
-            entry = _back(entry, self.real)
             if not isinstance(entry, dict):
-                _merge(optimizer.state, {real: entry}, writes)
-            elif entry or real in optimizer.state:
-                _merge(optimizer.state[real], entry, writes)
+                _merge(optimizer.state, {key: entry}, writes)
+            elif entry or key in optimizer.state:
+                _merge(optimizer.state[key], entry, writes)
         for group, new in zip(optimizer.param_groups, self.groups):
-            _merge(group, {k: _back(v, self.real) for k, v in new.items() if k != "params"}, writes)
+            _merge(group, {k: v for k, v in new.items() if k != "params"}, writes)
         left = ("param_groups", "state", "defaults")
-        own = {k: _back(v, self.real) for k, v in self.new.items() if k not in left}
+        own = {k: v for k, v in self.new.items() if k not in left}
         _merge(vars(optimizer), own, writes)
 
 
@@ -245,6 +228,8 @@ def _merge(
 ) -> None:
     for key, value in new.items():
         old = live.get(key)
+        if old is value:
+            continue
         if isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor):
             if old.shape == value.shape and old.dtype == value.dtype:
                 writes.append((old, value))
@@ -277,8 +262,13 @@ def on_copies(
     }
     for p, grad in zip(parameters, grads):
         copies[id(p)].grad = grad
-    shared: dict[int, Any] = dict(copies)
-    held = [_Copy(o, copies, shared) for o in every_optimizer]
+    outside = copies_outside(every_optimizer, every.values())
+    for t, copied in outside:
+        if id(t) in start:
+            copied.detach().copy_(start[id(t)])
+    pairs = [*((p, copies[i]) for i, p in every.items()), *outside]
+    shared: dict[int, Any] = dict(every)
+    held = [_Copy(o, shared) for o in every_optimizer]
     scale = {
         k: v
         for k, v in (vars(scaler) if scaler is not None else {}).items()
@@ -301,8 +291,7 @@ def on_copies(
                 one.enter()
             if scaler is not None:
                 vars(scaler).update(scaled)
-            real = {id(c): every[i] for i, c in copies.items()}
-            with real_ids(lambda value: real.get(id(value), value)):
+            with attributes_stay(list(every.values())), OnCopies(pairs):
                 skipped = steps()
             if scaler is not None:
                 scaled = {k: vars(scaler)[k] for k in scale}
@@ -311,6 +300,7 @@ def on_copies(
     finally:
         restore()
     writes = [(p, copies[i]) for i, p in every.items()]
+    writes += [(t, new) for t, new in outside if new._version]
     writes += [(scale[k], scaled[k]) for k in scale]
     known = {
         c.untyped_storage().data_ptr(): f"a parameter of shape {list(c.shape)}"
@@ -318,7 +308,7 @@ def on_copies(
         if c.numel()
     }
     for one in held:
-        one.check(known)
+        one.check(known, every)
     for one in held:
         one.install(writes)
     left = {i: c.grad for i, c in copies.items() if c.grad is not None}

@@ -68,6 +68,9 @@ class Rewrites(TorchFunctionMode):
             int, tuple[Tensor, Tensor]
         ] = {}  # stand-ins by their ids, with real tensors
         self.given: list[StandIn] = []  # of arguments
+        self.stepped: dict[
+            int, Tensor
+        ] = {}  # parameters by the ids of what stands for them in a step
         self.met: set[int] = set()  # ids of the real tensors that were used
         self.bare: dict[
             int, tuple[Tensor, Tensor]
@@ -169,8 +172,8 @@ class Rewrites(TorchFunctionMode):
             raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {error}") from None
         if before:
             restore(self, before)
-        if self.in_optimizer:
-            return result
+        if self.in_optimizer:  # code of a step sees parameters, and may compare them
+            return self.stepped.get(id(result), result)
         # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
         known = self.reals.get(id(result))
         return result if known is None else known[1]

@@ -1,8 +1,9 @@
 """One `optimizer.step()` as part of the trace.
 
-The optimizer's own code runs, with its parameters, state and hyperparameters exchanged for
-traced ones. Numbers (learning rate, betas, counters) are traced numbers, see `numbers.py`; what else
-it reads is noted (`mirror.py`) and becomes a condition under which the trace holds (`places.py`).
+The optimizer's own code runs, with its state and hyperparameters exchanged for traced ones; parameters are
+themselves, for code that tells them apart, and ops get what stands for them. Numbers
+(learning rate, betas, counters) are traced numbers, see `numbers.py`; what else it reads is noted (`mirror.py`) and
+becomes a condition under which the trace holds (`places.py`).
 Optimizers and plain objects that it holds are treated as it is itself.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +38,9 @@ from ..data.places import (
 from ..dispatch.clipping import NORM_TYPE, clip_groups
 from ..dispatch.numbers import StateBranch, number_of, traced_functions, wrap
 from ..dispatch.recorder import Recorder, untraced
-from ..dispatch.rewrites import Rewrites, functional, own_attributes, unwrap
+from ..dispatch.rewrites import Rewrites, functional, unwrap
 from ..program.shared import view_in
+from .copies import attributes_stay
 from .host_calls import module_names, real_ids, refused, refused_calls
 from .mirror import SeenDict, class_constant, plain, watched
 from .rates import scaled_rates
@@ -221,7 +223,7 @@ class _Tracer:
             index = self.rewrites.stand_ins[id(value)].index
             slot = StateSlot(place, key, path, self.recorder.inputs[index].value)
             self.result.slots.append(slot)
-            return traced
+            return value if id(value) in self.parameters else traced
         if _is_number(value):
             return self.number(place, key, path, value, name)
         if isinstance(value, tuple):
@@ -257,23 +259,22 @@ class _Tracer:
         if isinstance(value, torch.optim.Optimizer) or _is_helper(value):
             self.object(value, name)
         elif isinstance(value, (set, deque, bytearray)):
-            before = value.copy()
-            mine = self._members(value) if isinstance(value, set) else value.copy()
+            before, mine = value.copy(), value.copy()
             self.fixed.append((name, mine, mine.copy()))
             baked.append(BakedValue(place, key, before, path))
             return mine
-        elif isinstance(value, frozenset):
-            baked.append(BakedValue(place, key, value, path))
-            return self._members(value)
         baked.append(BakedValue(place, key, value, path))
         return value
 
-    def _members(self, members: Any) -> Any:
-        """A set with traced parameters in the place of real ones."""
-        known = self.rewrites.stand_ins
-        return type(members)(
-            self.parameter(m) if isinstance(m, torch.Tensor) and id(m) in known else m
-            for m in members
+    def refuse_attribute(self, real: torch.Tensor, name: str) -> None:
+        """
+        Raises:
+            GraphTraceError: always: the step has set an attribute of a parameter.
+        """
+        parameter = self.param_names.get(id(real), "a parameter")
+        raise GraphTraceError(
+            f"{self.where}: step() sets the attribute {name!r} of {parameter}; a graph would lose it. "
+            "Keep it in self.state[parameter]."
         )
 
     def real(self, value: object) -> object:
@@ -294,12 +295,9 @@ class _Tracer:
         record = _Record(at, place, real, mirror, {})
         self.records.append(record)
         for key, value in real.items():
-            inner = key
-            if isinstance(key, torch.Tensor):
-                inner = self.parameter(key) if id(key) in self.rewrites.stand_ins else key
             where, top, path = record.address(key)
-            traced = self.value(where, top, value, f"{name}.{key}", path, record.baked[inner])
-            dict.__setitem__(mirror, inner, traced)
+            traced = self.value(where, top, value, f"{name}.{key}", path, record.baked[key])
+            dict.__setitem__(mirror, key, traced)
         record.before = plain(mirror)
         return mirror
 
@@ -320,28 +318,35 @@ class _Tracer:
         return wrapper
 
     def parameter(self, real: torch.Tensor) -> torch.Tensor:
-        """A parameter of this attempt: a failed attempt leaves the trace's own untouched."""
-        known = self.parameters.get(id(real))
-        if known is None:
+        """Give a parameter what stands for it in this attempt: a failed one leaves the trace's own untouched."""
+        if id(real) not in self.parameters:
             bases = self.rewrites.bases
             if id(real) in bases:
                 self.parameter(bases[id(real)][1])
-                return self.parameters[id(real)]
-            known = self._copied(real, functional(unwrap(self.rewrites.wrapper_of(real)), real))
+                return real
+            made = self._copied(real, functional(unwrap(self.rewrites.wrapper_of(real)), real))
             for view, base in bases.values():
                 if base is real:
                     with self.active():
-                        seen = view_in(known, base, view)
+                        seen = view_in(made, base, view)
                     self._copied(view, seen)
-        return known
+        return real
+
+    def outside(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Likewise for what the trace knows of the tensors that the step reaches outside of the optimizer."""
+        for real in tensors:
+            known = self.rewrites.stand_ins.get(id(real))
+            if known and self.recorder.inputs[known.index].role != "optimizer_state":
+                self.parameter(real)
 
     def _copied(self, real: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Let `new` stand for a parameter, with its gradient."""
         old = self.rewrites.stand_ins[id(real)]
         if old.wrapper.grad is not None:
             new.grad = functional(unwrap(old.wrapper.grad), old.wrapper.grad)
-        self.parameters[id(real)] = new
+        self.parameters[id(real)] = real
         self.rewrites.register(real, new, old.index)
+        self.rewrites.stepped[id(new)] = real
         return new
 
     def object(self, obj: Any, prefix: str) -> None:
@@ -413,7 +418,6 @@ class _Tracer:
         whole = self.place("state", optimizer)
         record = _Record((), whole, real, state, {})
         for key, entry in real.items():
-            inner = key
             if not isinstance(key, torch.Tensor):
                 name = str(key)
             else:
@@ -421,15 +425,15 @@ class _Tracer:
                 # Counters in float64: bias corrections then are what eager's doubles give. Beside a 0-d parameter in
                 # float32, a counter looks like any other state.
                 self.widen = self.capturable and (key.ndim > 0 or key.dtype != torch.float32)
-                inner = self.parameter(key)
+                self.parameter(key)
             name = f"{prefix}.{name}"
             if isinstance(entry, dict):
                 place = self.place("entry", optimizer, key)
                 traced: Any = self.mapping(place, entry, name)
             else:
-                traced = self.value(whole, key, entry, name, (), record.baked[inner])
-            dict.__setitem__(state, inner, traced)
-            record.before[inner] = traced
+                traced = self.value(whole, key, entry, name, (), record.baked[key])
+            dict.__setitem__(state, key, traced)
+            record.before[key] = traced
         self.widen = False
         self.records.append(record)
         return state
@@ -438,8 +442,6 @@ class _Tracer:
 
     def finish(self, seen: dict[int, set[str]]) -> None:
         """Find what the step read, and what it changed."""
-        for new in self.parameters.values():
-            self._attributes_kept(self.rewrites.reals[id(new)][1], new)
         for record in self.records:
             if isinstance(record.mirror, SeenDict):
                 self._dict_read(record)
@@ -497,26 +499,11 @@ class _Tracer:
                     kind = result.baked if isinstance(condition, BakedValue) else result.structures
                     kind.append(condition)  # type: ignore[arg-type]
             else:
-                place, top, path = record.address(self._real_key(key))
+                place, top, path = record.address(key)
                 result.baked.append(BakedValue(place, top, MISSING, path))
         if mirror.seen.whole and record.place.kind != "class":
             keys = tuple(record.real)
             result.structures.append(Structure(record.place, record.at, len(keys), keys))
-
-    def _attributes_kept(self, real: torch.Tensor, new: torch.Tensor) -> None:
-        before, after = own_attributes(real), own_attributes(new)
-        for name in after:
-            if after[name] is not before.get(name, MISSING):
-                parameter = self.param_names.get(id(real), "a parameter")
-                raise GraphTraceError(
-                    f"{self.where}: step() sets the attribute {name!r} of {parameter}; a graph would lose it. "
-                    "Keep it in self.state[parameter]."
-                )
-
-    def _real_key(self, key: Any) -> Any:
-        """A parameter that is a key, for the traced one."""
-        known = self.rewrites.reals.get(id(key)) if isinstance(key, torch.Tensor) else None
-        return key if known is None else known[1]
 
     def _attributes_read(self, obj: Any, record: _Record, names: set[str]) -> None:
         for name in sorted(names):
@@ -539,7 +526,6 @@ class _Tracer:
                     self.result.baked.append(BakedValue(record.place, name, MISSING))
 
     def _dict_changed(self, record: _Record, after: dict[Any, Any]) -> None:
-        real = {id(self.parameters.get(id(k), k)): v for k, v in record.real.items()}
         for key, value in after.items():
             if key == "params":
                 continue
@@ -548,7 +534,7 @@ class _Tracer:
                 continue
             if before is MISSING and isinstance(value, SeenDict) and not dict.__len__(value):
                 continue  # asked for, and left empty
-            old = record.real.get(key) if not isinstance(key, torch.Tensor) else real.get(id(key))
+            old = record.real.get(key)
             if before is MISSING and isinstance(key, torch.Tensor):
                 raise NewState(f"of a parameter: {', '.join(map(str, dict.keys(value)))}")
             self.changed(record.address(key), old, before, value)
@@ -572,6 +558,7 @@ class _Tracer:
         """One value after the step: `real` before it, `old` and `new` as traced."""
         key = at[1]
         if isinstance(real, torch.Tensor) and isinstance(new, torch.Tensor):
+            old, new = self._traced(old), self._traced(new)
             if new.shape != real.shape:
                 raise GraphTraceError(
                     f"{self.where}: step() changes the shape of state {key!r} from "
@@ -605,6 +592,11 @@ class _Tracer:
                 f"{self.where}: step() sets {key!r} from {old!r} to {new!r}; in a graph an "
                 "optimizer can only change tensors, numbers, and plain values (bool, str, None)."
             )
+
+    def _traced(self, tensor: Any) -> Any:
+        """What stands for a tensor, if it is a real one."""
+        known = self.rewrites.stand_ins.get(id(tensor))
+        return tensor if known is None else known.wrapper
 
     def _items_changed(self, at: Any, real: Any, old: Any, new: Any) -> None:
         if len(old) != len(new) or type(old) is not type(new):
@@ -750,9 +742,13 @@ def trace_step(
 
 def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
     optimizer = tracer.optimizer
+    for parameter in [p for o in nested(optimizer) for g in o.param_groups for p in g["params"]]:
+        tracer.parameter(parameter)
     tracer.object(optimizer, tracer.prefix)
     objects = [obj for obj, _, _ in tracer.objects.values()]
     reading = StepReading(objects, tracer.containers(), tracer.where)
+    tracer.outside(reading.tensors)
+    parameters = list(tracer.parameters.values())
     groups = [mirror for _, _, mirror in tracer.groups]
     names = [n for o in objects for n in module_names(type(o))]
     names = list({id(n): n for n in names}.values())
@@ -763,6 +759,7 @@ def _trace_step(tracer: _Tracer, step: Callable[[Any], None]) -> OptimizerTrace:
         refused_calls(tracer.where, names),
         real_ids(tracer.real),
         without_hooks(),
+        attributes_stay(parameters, tracer.refuse_attribute),
     ):
         with _exchanged(tracer.objects):
             clip_groups(groups)

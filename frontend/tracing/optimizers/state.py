@@ -13,7 +13,7 @@ import contextlib
 import copy
 import random
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..data.global_tensors import global_tensor, is_global, layout_of, local_of
-from .host_calls import real_ids
+from .copies import OnCopies, attributes_stay, copies_outside, told_apart
 from .rates import scaled_rates
 from .sparse import one_update, run_step
 from .step_hooks import HOOKS, without_hooks
@@ -128,9 +128,11 @@ def _deep_copy(value: Any, memo: dict[int, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _on_copies(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> Iterator[None]:
+def _on_copies(
+    optimizer: torch.optim.Optimizer, memo: dict[int, Any], taken: Mapping[int, torch.Tensor]
+) -> Iterator[None]:
     """While active, an optimizer and those that it holds work on copies of all that they know. memo: copies
-    by the ids of what they are of, as for `deepcopy`."""
+    by the ids of what they are of, as for `deepcopy`. taken: copies of the parameters that a step is made of."""
     optimizers = nested(optimizer)
     saved = [dict(vars(o)) for o in optimizers]
     memo |= {id(o): o for o in optimizers}
@@ -148,7 +150,7 @@ def _on_copies(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> Iterat
     generators = torch.get_rng_state(), random.getstate()
     copies = [{k: _deep_copy(v, memo) for k, v in attributes.items()} for attributes in saved]
     for group in {id(g): g for attributes in copies for g in attributes["param_groups"]}.values():
-        group["params"] = [p for p in group["params"] if p.numel() or p.grad is not None]
+        group["params"] = [p for p in group["params"] if id(p) in taken]
         if group.get("capturable"):  # says where counters are; the CPU refuses it
             group["capturable"] = False
     try:
@@ -174,11 +176,13 @@ def _probe(
     copies = {id(p): _copy(local_of(p)).requires_grad_(p.requires_grad) for p in parameters}
     for p, grad in zip(parameters, gradients, strict=True):
         copies[id(p)].grad = grad.clone()
-    every = [p for o in nested(optimizer) for g in o.param_groups for p in g["params"]]
-    # parameters without a gradient are left out
-    memo: dict[int, Any] = {id(p): torch.empty(0) for p in every} | copies
-    real_of = {id(memo[id(p)]): p for p in every}
-    kept = list(memo.values())  # deepcopy's memo does not keep them alive
+    optimizers = nested(optimizer)
+    every = {id(p): p for o in optimizers for g in o.param_groups for p in g["params"]}
+    others = [p for i, p in every.items() if i not in copies]  # have no gradient
+    pairs = [(p, copies[id(p)]) for p in parameters]
+    pairs += [(p, p.detach().clone().requires_grad_(p.requires_grad)) for p in others]
+    pairs += copies_outside(optimizers, every.values())
+    memo: dict[int, Any] = dict(every)  # code sees parameters themselves
     states = []
     for n, real in enumerate(_states(optimizer)):
         state = _State()
@@ -187,19 +191,19 @@ def _probe(
                 state[key] = _copy(value)
         for p, entry in zip(parameters, initial[n] if initial else ()):
             if entry or n == 0:
-                state[copies[id(p)]] = _copy(entry)
+                state[p] = _copy(entry)
         memo[id(real)] = state
         states.append(state)
     with (
-        _on_copies(optimizer, memo),
+        _on_copies(optimizer, memo, copies),
         scaled_rates(optimizer, optimizer.param_groups),
         without_hooks(),
         one_update(type(optimizer).__name__),
-        real_ids(lambda value: real_of.get(id(value), value)),
+        attributes_stay(list(every.values())),
+        OnCopies(pairs),
     ):
         run_step(optimizer)
-    del kept
-    found = [[s.get(copies[id(p)], _Entry()) for p in parameters] for s in states]
+    found = [[s.get(p, _Entry()) for p in parameters] for s in states]
     return (
         [copies[id(p)].detach() for p in parameters],
         [[dict(e) for e in entries] for entries in found],
@@ -213,11 +217,12 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 def _sample(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> list[int]:
     """The smallest parameter of each group, dtype and number of dimensions: one stands for
-    all that an optimizer treats alike."""
+    all that an optimizer treats alike. Those that it may tell apart stand for themselves."""
+    own = told_apart(nested(optimizer), parameters)
     groups = {id(p): i for i, g in enumerate(optimizer.param_groups) for p in g["params"]}
     smallest: dict[Any, int] = {}
     for i, p in enumerate(parameters):
-        kind = (groups[id(p)], p.dtype, p.device, p.ndim)
+        kind = (groups[id(p)], p.dtype, p.device, p.ndim, id(p) if id(p) in own else None)
         if kind not in smallest or p.numel() < parameters[smallest[kind]].numel():
             smallest[kind] = i
     return sorted(smallest.values())

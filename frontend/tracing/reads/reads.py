@@ -87,7 +87,8 @@ class Reads:
     """What code can read, from the objects that it starts with.
 
     codes: functions that ran, with their globals. known: objects that are not looked into. modules: PyTorch
-    modules that were reached, by name. iterators: names of what gives other values at each use.
+    modules that were reached, by name. tensors: those that were reached. iterators: names of what gives other values
+    at each use.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Reads:
         self.computed = self.computed_by_user = False
         self.found: list[Read] = []
         self.modules: dict[str, torch.nn.Module] = {}
+        self.tensors: list[torch.Tensor] = []
         self.iterators: list[str] = []
         self.reached: list[Any] = []
         self._seen: dict[Any, Any] = {}
@@ -122,7 +124,7 @@ class Reads:
         return self
 
     def _begin(self) -> None:
-        self.found, self.modules, self.reached = [], {}, []
+        self.found, self.modules, self.tensors, self.reached = [], {}, [], []
         self.iterators, self._seen = [], dict(self.known)
         self.names = set().union(*map(read_names, self.codes)) | _ALWAYS
         computing = [c for c in self.codes if not is_library(c) and names_of(c).computed]
@@ -184,6 +186,7 @@ class Reads:
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         """What stands at a tensor, as `weight.is_embedding`."""
+        self.tensors.append(value)
         own = vars(value)
         asked = not _ASKING.isdisjoint(self.names)
         for name in list(own):

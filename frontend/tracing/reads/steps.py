@@ -20,7 +20,7 @@ from .reads import Reads
 
 class StepReading:
     """What one step reads, before it runs and after it. objects: the optimizers, and what they hold. known:
-    their containers. where: what errors begin with.
+    their containers. where: what errors begin with. tensors: those that the step can reach.
 
     Raises:
         GraphTraceError: an iterator is read, which gives another value at each step.
@@ -39,6 +39,7 @@ class StepReading:
             for k, p in enumerate(group["params"])
         ]
         self._before = Reads(known=self._known).walk(self._roots)
+        self.tensors = self._before.tensors
         for path in self._before.iterators:
             raise GraphTraceError(
                 f"{where}: step() can take values from {path}, an iterator: a graph runs step() once, while it "
@@ -58,6 +59,22 @@ class StepReading:
                 "an attribute, a parameter group or the state."
             )
         return Reads(known=self._known).walk(self._roots)
+
+
+def tensors_outside(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """The tensors that the code of steps can reach besides those of their optimizers."""
+    optimizers = list(optimizers)
+    held = [[o.param_groups, o.state, o.defaults] for o in optimizers]
+    roots = [root for o in optimizers for root in _roots(o)]
+    roots += [
+        (name, value)
+        for o in optimizers
+        for name, value in vars(o).items()
+        if isinstance(value, torch.nn.Module)
+    ]
+    return (
+        Reads(known=[*optimizers, *(part for parts in held for part in parts)]).walk(roots).tensors
+    )
 
 
 def _roots(obj: Any) -> Iterator[tuple[str, Any]]:

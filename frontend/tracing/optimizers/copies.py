@@ -1,0 +1,116 @@
+"""An optimizer's step on copies: ops work on them, wherever the code finds the tensors that they are of.
+
+Code that asks whether a parameter is another one, or looks it up in a set or a dict, sees the parameters
+themselves, so that it makes the same choices as in a step of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gflow.tracing.reads.steps import tensors_outside
+
+from ..dispatch.rewrites import own_attributes
+
+Tensor = torch.Tensor
+
+
+class OnCopies(TorchFunctionMode):
+    """While active, ops get the copies of some tensors, and give the tensors in the place of copies.
+
+    pairs: tensors, each with its copy.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        pairs = list(pairs)
+        self._copies = {id(real): (real, copy) for real, copy in pairs}
+        self._reals = {id(copy): (copy, real) for real, copy in pairs}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*self._copied(args), **self._copied(kwargs or {}))
+        known = self._reals.get(id(result))
+        return result if known is None else known[1]
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            known = self._copies.get(id(value))
+            return value if known is None else known[1]
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return kind([self._copied(v) for v in value])
+        if kind is dict:
+            return {k: self._copied(v) for k, v in value.items()}
+        return value
+
+
+def copies_outside(
+    optimizers: Sequence[torch.optim.Optimizer], known: Iterable[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Copies of the tensors that steps can reach outside of their optimizers (in closures, globals, modules), each
+    with its tensor. known: those that are left out."""
+    taken = {id(t) for t in known}
+    return [
+        (t, t.detach().clone().requires_grad_(t.requires_grad))
+        for t in tensors_outside(optimizers)
+        if id(t) not in taken
+    ]
+
+
+@contextlib.contextmanager
+def attributes_stay(
+    tensors: Sequence[Tensor], refuse: Callable[[Tensor, str], None] | None = None
+) -> Iterator[None]:
+    """Put attributes of parameters back that a step sets. refuse: gets each such parameter, with the attribute."""
+    saved = [own_attributes(t) for t in tensors]
+
+    def put_back() -> list[tuple[Tensor, str]]:
+        found = []
+        for tensor, before in zip(tensors, saved):
+            after = own_attributes(tensor)
+            names = [n for n in after if n not in before or after[n] is not before[n]]
+            for name in names:
+                delattr(tensor, name)
+            names += before.keys() - after.keys()
+            if names:
+                vars(tensor).update(before)
+                found.append((tensor, names[0]))
+        return found
+
+    try:
+        yield
+    except BaseException:
+        put_back()
+        raise
+    for tensor, name in put_back():
+        if refuse is not None:
+            refuse(tensor, name)
+
+
+def told_apart(
+    optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[Tensor]
+) -> set[int]:
+    """The ids of parameters that a step may treat in a way of their own: those that it can reach outside of groups and
+    state, or that the optimizer keeps in attributes, as tensors or by their ids."""
+    every = {id(p) for p in parameters}
+    found = {id(t) for t in tensors_outside(optimizers)}
+    left = ("param_groups", "state", "defaults")
+    held = [v for o in optimizers for k, v in vars(o).items() if k not in left]
+    while held:
+        value = held.pop()
+        if isinstance(value, (list, tuple, set, frozenset)):
+            held += value
+        elif isinstance(value, dict):
+            held += [*value.keys(), *value.values()]
+        elif isinstance(value, Tensor):
+            found.add(id(value))
+        elif type(value) is int:
+            found.add(value)
+    return found & every
