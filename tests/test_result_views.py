@@ -95,6 +95,57 @@ def test_gradients_go_through_views_of_arguments() -> None:
     torch.testing.assert_close(mine.grad, want.grad)
 
 
+class _Reversed(torch.autograd.Function):
+    """The gradient turned round."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+def _hooked(x: Tensor) -> Tensor:
+    y = x[1:]
+    y.register_hook(lambda gradient: gradient * 3)
+    return y
+
+
+DIFFERENTIATED: dict[str, Callable[[Tensor], Any]] = {
+    "views": FUNCTIONS["views"],
+    "cut off": lambda x: (x.detach()[1], x.detach(), x[1], (x * x).sum()),
+    "of a result": lambda x: (y := x * 2, y[1], y.detach()[0]),
+    "turned round": _Reversed.apply,
+    "hooked": _hooked,
+}
+OVERLAPPING: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: torch.arange(9.0).as_strided((4, 6), (1, 1)),
+    "expanded": lambda: torch.arange(6.0).expand(4, 6),
+}
+
+
+@pytest.mark.parametrize("kind", ["dense", *OVERLAPPING])
+@pytest.mark.parametrize("name", DIFFERENTIATED)
+def test_gradients_of_views_are_those_of_the_function(name: str, kind: str) -> None:
+    function = DIFFERENTIATED[name]
+    seen = []
+    for call in (flow.compile(function), function):
+        given = {**INPUTS, **OVERLAPPING}[kind]().requires_grad_()
+        results = _flat(call(given if kind == "rows" else given.view(given.shape)))
+        loss = sum(
+            (r * torch.arange(float(r.numel())).view(r.shape)).sum()
+            for r in results
+            if r.requires_grad
+        )
+        assert isinstance(loss, Tensor)
+        (gradient,) = torch.autograd.grad(loss, given)
+        seen.append(([r.requires_grad for r in results], gradient))
+    assert seen[0][0] == seen[1][0]
+    torch.testing.assert_close(seen[0][1], seen[1][1])
+
+
 def test_sizes_that_vary() -> None:
     def function(x: Tensor) -> Any:
         y = x + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -19,19 +20,42 @@ def views_of(
     return [view_at(view, size_of(dynamic, leaves)) for view in views]
 
 
+class _Lying(torch.autograd.Function):
+    """A result where its view lies, with the result's own gradient: what is between the two in eager may be a function
+    of the author's (a gradient that is turned round) or a hook, and rows of the base may overlap. An update of it in
+    place is an error of PyTorch's."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, result: torch.Tensor, base: torch.Tensor, view: ResultView
+    ) -> torch.Tensor:
+        seen = view.of(base)
+        assert seen is not None
+        return seen
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None, None
+
+
 def with_views(
     results: Sequence[torch.Tensor],
     views: Sequence[ResultView],
     argument: Callable[[TraceValue], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """The results of a call, with those that are views as such.
+    """The results of a call, with those that are views as such. Each has the gradient that the result has.
 
     argument: the tensor that the call got, or the program holds, for an input of the trace.
     """
     found = list(results)
     for view in views:
+        result = found[view.output]
         base = found[view.base] if view.argument is None else argument(view.argument)
-        seen = view.of(base)
+        if view.whole:
+            found[view.output] = base
+            continue
+        plain = base.detach() if base.requires_grad else base
+        seen = view.of(plain)
         if seen is not None:
-            found[view.output] = seen
+            found[view.output] = _Lying.apply(result, base, view) if result.requires_grad else seen
     return found
