@@ -37,10 +37,12 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "panels": ("tile", "block"),  # a product of a processor's, of packed panels
     "rows": ("tile", "block"),  # a product of few rows, whose operands are read where they lie
     "patches": (),
+    "attention": ("tile", "block"),  # of a processor's, in blocks of keys
+    "attention_rows": ("tile", "block"),  # of few rows, whose operands are read where they lie
 }
 
 #: kinds of a processor, whose tiles are of any size
-ON_PROCESSORS = ("panels", "rows", "patches")
+ON_PROCESSORS = ("panels", "rows", "patches", "attention", "attention_rows")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
@@ -53,7 +55,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "block": Attr(
         "i64[]",
         "of other kernels: rows and columns that a program holds, or one of them; of a processor's products: rows "
-        "that a thread packs, columns that all threads pack, and columns of a share",
+        "that a thread packs, columns that all threads pack, and columns of a share; of its attention: rows of a task, "
+        "and keys of a block",
     ),
     "batch": Attr(
         "str",

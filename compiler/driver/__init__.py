@@ -6,6 +6,7 @@ internal         unexpected exceptions as diagnostics: what broke, at which op, 
 pass_manager     runs textual pass pipelines that mix upstream passes and ours
 pipeline_text    the textual form of pass pipelines: `builtin.module(func.func(cse,gflow-fuse{max-ops=64}))`
 pipelines        the pass pipelines that the compile path runs, by target, and the switches that shape them
+attention_races  attention on a processor, by a race: our own kernel beside PyTorch's
 races            products on a processor, by a race: our own kernel beside the library's
 reproducer       reproducers: a module and the pipeline that fails on it, in one file, in MLIR's own form
 stack            room for recursion: MLIR parses, prints and verifies nested constructs by it

@@ -23,6 +23,7 @@ from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
 from ..targets.processors import host_level
+from .attention_races import race_attentions
 from .inputs import parse
 from .internal import blamed, debugging, internal_error
 from .pass_manager import CODE_GENERATION, PipelineError, kept, run_pipeline
@@ -147,9 +148,10 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         if when == "before":
             tell("passes", name)
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
-            tell("passes", "race of products")
+            tell("passes", "races of kernels")
             start = time.perf_counter()
             races.extend(race_products(entry, racing, resolved.threads, resolved.isa))
+            races.extend(race_attentions(entry, racing, resolved.threads, resolved.isa))
             options.timing["race"] = options.timing.get("race", 0.0) + time.perf_counter() - start
 
     run_pipeline(

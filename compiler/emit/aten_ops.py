@@ -87,17 +87,17 @@ def _dense(b: Placement, value: int, low: int, rank: int) -> TensorRef:
 
 # -- attention
 
-_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
 def attention(b: Placement, o: Op) -> None:
     """Attention by PyTorch's kernel for the CPU."""
-    _attention(b, o, f"{_ATTENTION}.default", 3, 1)
+    _attention(b, o, f"{ATTENTION}.default", 3, 1)
 
 
 def attention_grad(b: Placement, o: Op) -> None:
     """Its gradients."""
-    _attention(b, o, f"{_ATTENTION}_backward.default", 6, 3)
+    _attention(b, o, f"{ATTENTION}_backward.default", 6, 3)
 
 
 def _attention(b: Placement, o: Op, overload: str, needed: int, swapped_results: int) -> None:

@@ -1,5 +1,8 @@
 """Kernels as data, before any language: index space, loads, expression DAG, reductions, stores.
 
+attention          how attention of our own is cut on a processor: register tiles, blocks of keys, and the rows that a
+                   thread takes
+attention_contest  what two ways to make an attention are compared by
 blocks       how a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of
              threads
 constants    which constants stand in the text of a GPU's kernel, and which a launch passes

@@ -25,6 +25,7 @@ from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
 from . import checks, movement
+from .attention import steps as attention
 from .declarations import declarations
 from .product import convolution, halves
 from .product.epilogue import Epilogue, split
@@ -66,6 +67,9 @@ def build_program(function: func.FuncOp, *, threads: int, blas: bool) -> Program
     )
 
 
+#: kernels of our own for ops that PyTorch has calls for
+_OWN = dict.fromkeys(("attention", "attention_grad"), ("attention", "attention_rows"))
+
 # -- ops
 
 
@@ -86,7 +90,8 @@ def add_op(b: Builder, o: Op) -> None:
         b.choice.check_fields(CPU_FIELDS)
         kind = OTHERS.get(o.name)
         b.choice.check(
-            kind in (None, b.choice.kind) or b.choice.kind == "none", f"is not for what is a {kind}"
+            kind in (None, b.choice.kind) or b.choice.kind in ("none", *_OWN.get(o.name, ())),
+            f"is not for what is a {kind}",
         )
     steps.add_op(b, o, _STEPS, "CPU")
 
@@ -122,6 +127,14 @@ def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
     return lambda b, o: add(b, o, None)
 
 
+def _attention(
+    own: Callable[[Builder, Op], None], call: Callable[[Builder, Op], None]
+) -> Callable[[Builder, Op], None]:
+    """Attention by our own kernel, where it is chosen, or by PyTorch's."""
+    called = halves.widening_call(call)
+    return lambda b, o: (called if b.choice.kind == "pytorch" else own)(b, o)
+
+
 _CONTRACTIONS: Mapping[str, _Contraction] = {
     "matmul": halves.matmul_in_pieces,
     "convolution": halves.widening(_convolution, halves.HALVES),
@@ -141,8 +154,8 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     SHARD: collectives.shard,
     ENGINE: engine_regions.region,
     "aten": halves.widening_call(aten_ops.call),
-    "attention": halves.widening_call(aten_ops.attention),
-    "attention_grad": halves.widening_call(aten_ops.attention_grad),
+    "attention": _attention(attention.attention, aten_ops.attention),
+    "attention_grad": _attention(attention.attention_grad, aten_ops.attention_grad),
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,

@@ -19,6 +19,7 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
 
 from ...ir.errors import CannotLower
+from ..attention import AttentionBlocks
 from ..blocks import LANES, Blocks
 
 #: sums of a tile in registers, and of a strip of few rows on the stack, in vectors
@@ -123,6 +124,21 @@ class Choice(_Chosen):
         apart, packed = self.batch == "apart", self.kind != "rows"
         return Blocks((height, width, kc), rows, columns, across, apart, packed)
 
+    def attention_blocks(self) -> AttentionBlocks:
+        """How a processor's own attention is cut.
+
+        Raises:
+            CannotLower: it cannot be cut so.
+        """
+        what = "cuts attention in a way that no code follows"
+        self.check(len(self.tile) == 2 and len(self.block) == 2, what)
+        (height, width), (rows, keys) = self.tile, self.block
+        packed, vectors = self.kind == "attention", width // LANES
+        sound = width % LANES == keys % LANES == rows % height == 0 and rows > 0 and keys > 0
+        whole = height * vectors <= _MOST_SUMS if packed else height <= 8
+        self.check(sound and whole, what)
+        return AttentionBlocks((height, width), rows, keys, packed)
+
     def check_fields(self, used: Mapping[str, Sequence[str]]) -> None:
         """Refuse fields that a kind has no use of. used: by kind, besides its scratch.
 
@@ -163,9 +179,12 @@ _BLOCKED = ("tile", "block", "batch", "tuned")
 #: by kind, the fields that a processor's kernels have a use of
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
     "blas": ("tuned",),
+    "pytorch": ("tuned",),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
     "patches": _BLOCKED,
+    "attention": ("tile", "block", "tuned"),
+    "attention_rows": ("tile", "block", "tuned"),
 }
 
 _LAUNCHES = ("block", "warps", "stages", "then", "tuned")

@@ -17,8 +17,10 @@ def _mulhilo(e: Emitter, a: str, m: int, lanes: int) -> tuple[str, str]:
     return high, e(f"arith.andi {product}, {e.const(0xFFFFFFFF, i64)} : {i64}")
 
 
-def bits(e: Emitter, stream: int, index: str, seed: str, offset: str, lanes: int) -> list[str]:
-    """The four 32-bit words (as i64) of the block that holds element `index`."""
+def bits(
+    e: Emitter, stream: int | str, index: str, seed: str, offset: str, lanes: int
+) -> list[str]:
+    """The four 32-bit words (as i64) of the block that holds element `index`. stream: a number, or an i64."""
     i64, mask = shaped("i64", lanes), 0xFFFFFFFF
 
     def splat(x: str) -> str:
@@ -31,7 +33,7 @@ def bits(e: Emitter, stream: int, index: str, seed: str, offset: str, lanes: int
     c = [
         low(block, i64),
         e(f"arith.shrui {block}, {e.const(32, i64)} : {i64}"),
-        e.const(stream & mask, i64),
+        e.const(stream & mask, i64) if isinstance(stream, int) else splat(low(stream, "i64")),
         splat(low(offset, "i64")),
     ]
     k0, k1 = low(seed, "i64"), e(f"arith.shrui {seed}, {e.const(32, 'i64')} : i64")
@@ -50,7 +52,7 @@ def bits(e: Emitter, stream: int, index: str, seed: str, offset: str, lanes: int
     return c
 
 
-def emit(e: Emitter, kind: str, stream: int, args: list[str], dtype: str, lanes: int) -> str:
+def emit(e: Emitter, kind: str, stream: int | str, args: list[str], dtype: str, lanes: int) -> str:
     """Element `args[0]` of a draw; args are index, seed and offset."""
     i64 = shaped("i64", lanes)
     words = bits(e, stream, args[0], args[1], args[2], lanes)

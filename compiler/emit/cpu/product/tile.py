@@ -28,10 +28,16 @@ FINISH_TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
 
 
 @cache
-def tile(name: str, rows: int, vectors: int, packed: bool) -> str:
-    """The function `name` of a tile of so many rows and vectors of columns. packed: B is; else it is read where it
-    lies, with neighbouring columns side by side."""
-    return _Tile(rows, vectors, packed).function(name, ARGUMENTS)
+def tile(
+    name: str, rows: int, vectors: int, packed: bool, steps: tuple[int, int] | None = None
+) -> str:
+    """The function `name` of a tile of so many rows and vectors of columns.
+
+    Args:
+        packed: B is; else it is read where it lies, with neighbouring columns side by side.
+        steps: bytes in A from one k to the next, and from one row to the next; None: it is packed.
+    """
+    return _Tile(rows, vectors, packed, steps or (rows * ITEM, ITEM)).function(name, ARGUMENTS)
 
 
 class Tile(Function):
@@ -93,9 +99,9 @@ class _Tile(Tile):
     """Large parts of the text are there once for each vector of the tile, and compile time goes with the text. So only
     a whole tile of few products is stored from registers, and the rest goes over the stack."""
 
-    def __init__(self, rows: int, vectors: int, packed: bool) -> None:
+    def __init__(self, rows: int, vectors: int, packed: bool, steps: tuple[int, int]) -> None:
         super().__init__(rows, vectors)
-        self.packed = packed
+        self.packed, self.steps_of_a = packed, steps
 
         def prefetch(i: str) -> None:
             row = self.at("%c", self.mul("%row", i))
@@ -126,7 +132,8 @@ class _Tile(Tile):
         across = self.vectors * LANES * ITEM
 
         def add(k: str, sums: list[str]) -> list[str]:
-            a = self.at("%a", self.mul(k, self.rows * ITEM))
+            along, down = self.steps_of_a
+            a = self.at("%a", self.mul(k, along))
             b = self.at("%b", self.mul(k, across if self.packed else "%k_stride"))
             columns = []
             for v in range(self.vectors):
@@ -138,7 +145,7 @@ class _Tile(Tile):
                     self.prefetch(self.at(at, across))
             made = []
             for i in range(self.rows):
-                x = self(f"llvm.load {self.at(a, i * ITEM)} : !llvm.ptr -> f32")
+                x = self(f"llvm.load {self.at(a, i * down)} : !llvm.ptr -> f32")
                 wide = self(f"vector.broadcast {x} : f32 to {VECTOR}")
                 for v in range(self.vectors):
                     total = sums[i * self.vectors + v]

@@ -5,6 +5,7 @@
 - `rows.py`: a contraction's rows in pieces, each with what follows it; `batches.py`: batches of products in BLAS calls
 - `patches.py`: convolutions by patches and matrix products
 
+    attention   attention on a processor: whether our own kernel makes it, and how that is cut
     batches     the batches of a product of matrices in calls of a BLAS function, each with a loop over some of them
     blocking    products of matrices on a processor: how one of our own would be cut, and whether it or the library
                 makes it

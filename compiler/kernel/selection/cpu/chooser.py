@@ -23,6 +23,7 @@ from ...convolution import ROLES, geometry
 from ...description import Kernel, describe
 from ...tiles import tiles_of
 from ..choice import Choice, blocked
+from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, cut, own_is_faster
 from .loops import loops_of
@@ -75,6 +76,10 @@ class Chooser:
             return self._contraction(o, o.op)
         if o.name not in OTHERS:
             raise CannotLower(f"gflow.{o.name} has no CPU code; run gflow-fuse first")
+        if o.name in NEEDED and self.processor is not None:
+            own = attention_of(self.processor, o, self.lives.body.types, self.threads)
+            if own is not None:
+                return own
         if o.name in _CALLS:
             return Choice("pytorch", self._widened_call(o))
         return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH

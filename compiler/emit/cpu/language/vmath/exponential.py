@@ -59,6 +59,14 @@ def exp_of_moderate(m: Arith, x: str) -> str:
     return m.mul(_exp_poly(m, r), _power_of_two(m, bits))
 
 
+def exp_of_negative(m: Arith, x: str) -> str:
+    """exp(x) for x <= 0, where what would be denormal is 0. NaN stays NaN."""
+    low = m.c(-87.0)
+    _, bits, r = _reduce(m, m.at_least(x, low), 127)
+    value = m.mul(_exp_poly(m, r), _power_of_two(m, bits))
+    return m.select(m.cmp("olt", x, low), m.c(0.0), value)
+
+
 def exp(m: Arith, x: str) -> str:
     """eˣ in float32; arguments that overflow or vanish are clamped first."""
     return _exp(m, m.at_least(m.at_most(x, m.c(89.0)), m.c(-105.0)))

@@ -1,0 +1,64 @@
+"""Attention on a processor, by a race: our own kernel beside PyTorch's.
+
+Each different attention that takes long enough runs for some milliseconds both ways; the faster one is written:
+
+{kind = "attention", tile = array<i64: 12, 32>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from gflow.dialects.marks import KERNEL
+from gflow.dialects.mlir import func
+from gflow.dialects.program import Race
+
+from ..emit.cpu.attention.race import programs
+from ..kernel.attention_contest import AttentionContest
+from ..kernel.selection.choice import Choice, choice_of
+from ..kernel.selection.cpu.attention import NEEDED, blocks_of, contest_of
+from ..memory.liveness import lives_of
+from ..targets.processors import PROCESSORS
+from .races import Racing
+
+#: what the ways are called in reports
+_NAMES = {"own": "own", "aten": "ATen"}
+
+
+def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: str) -> list[Race]:
+    """Have the attentions of a function with selected kernels made by what is fastest.
+
+    Returns:
+        What was measured, in the order of ops; `step` is the op's number.
+    """
+    body = lives_of(function).body
+    times: dict[AttentionContest, Mapping[str, float]] = {}
+    found = []
+    for o in body.ops:
+        if o.name not in NEEDED or KERNEL not in o.op.attributes:
+            continue
+        choice, contest = choice_of(o.op), contest_of(o, body.types)
+        if contest is None or choice.tuned or choice.kind not in ("attention", "attention_rows"):
+            continue
+        if not contest.worth_while:
+            continue
+        short = contest.shorter()
+        if short not in times:
+            times[short] = _race(short, racing, threads, isa)
+        measured = times[short]
+        if measured["own"] > measured["aten"]:
+            choice = Choice("pytorch")
+        o.op.attributes[KERNEL] = replace(choice, tuned=racing.device).attribute()
+        ordered = sorted(measured.items(), key=lambda item: item[1])
+        seconds = {_NAMES[name]: t for name, t in ordered}
+        found.append(Race(o.index, f"{o.name} {o.op.location}", racing.device, seconds))
+    return found
+
+
+def _race(short: AttentionContest, racing: Racing, threads: int, isa: str) -> Mapping[str, float]:
+    types = short.types()
+    blocks = blocks_of(PROCESSORS[isa], types["q"], types["k"], threads, short.grad, short.causal)
+    what = f"{short} float32, {threads} threads, {isa}"
+    return racing.measure(what, partial(programs, short, blocks, threads))

@@ -1,0 +1,250 @@
+"""Attention's backward, block by block of keys and rows: p = exp(scores - logarithm of the sum), made again.
+
+    for a head of k and v, handed out
+        for blocks of keys                                  (packed: k and v)
+            for heads of q that share it, for blocks of rows (packed: q and dy)
+                p = exp(q kᵀ scale + bias - log)   dp = dy vᵀ
+                ds = p ∘ (dp - Σ dy ∘ y) scale     (dropout: of dp, and of p for dv)
+                dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (all read where they lie)
+
+One thread has all that adds to an element, in one order: the same bits on any number of threads. Rows and keys that
+causal masks hide from each other are left out.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gflow.compiler.kernel.blocks import ITEM
+
+from .kernel import COMMON, Attention, Form
+
+WORDS = (
+    *COMMON,
+    *("dy", "y", "dq", "dk", "dv_", "fb", "fh", "ft", "yb", "yh", "yt"),
+    *("eb", "eh", "et", "gb", "gh", "gt", "hb", "hh", "ht"),
+    *("pack_rows", "pack_keys", "scores", "by_keys", "by_rows", "wide"),
+    *("q_panels", "k_panels", "dy_panels", "v_panels", "block"),
+)
+_ADDRESSES = (
+    *("q", "k", "v", "sums", "bias", "rng", "scratch"),
+    *("dy", "y", "dq", "dk", "dv_"),
+)
+_FUNCTIONS = ("pack_rows", "pack_keys", "scores", "by_keys", "by_rows")
+
+
+@cache
+def function(name: str, form: Form) -> str:
+    """The function `name` of the gradients of such attentions."""
+    return _Backward(form).function(name)
+
+
+class _Backward(Attention):
+    def __init__(self, form: Form) -> None:
+        super().__init__(form, WORDS, _ADDRESSES, _FUNCTIONS)
+        w = self.w
+        self.shared_heads = self.binary("divui", w["heads"], w["group"])
+        self.tasks(self.mul(w["batch"], self.shared_heads), self._task)
+
+    def _task(self, t: str) -> None:
+        w = self.w
+        self.b, self.shared = self.split(t, self.shared_heads)
+        self.k, self.v = (self.line_of(x, self.b, self.shared, 0) for x in ("k", "v"))
+        self.dk = self.line_of("dk", self.b, self.shared, 0, "g")
+        self.dv = self.line_of("dv_", self.b, self.shared, 0, "h")
+        self.q_panels = self.mine
+        self.k_panels = self.at(self.q_panels, w["q_panels"])
+        self.dy_panels = self.at(self.k_panels, w["k_panels"])
+        self.v_panels = self.at(self.dy_panels, w["dy_panels"])
+        self.p = self.at(self.v_panels, w["v_panels"])
+        self.ds = self.at(self.p, w["block"])
+        self.inner = self.at(self.ds, w["block"])
+        self._zeros(self.dk, w["gt"], w["tk"], w["d"])
+        self._zeros(self.dv, w["ht"], w["tk"], w["dv"])
+
+        def clear(g: str) -> None:
+            dq = self.line_of("dq", self.b, self._head(g), 0, "e")
+            self._zeros(dq, w["et"], w["tq"], w["d"])
+
+        self.repeat(0, w["group"], 1, clear)
+        self.repeat(0, w["tk"], w["keys"], self._block)
+
+    def _head(self, g: str) -> str:
+        return self.add(self.mul(self.shared, self.w["group"]), g)
+
+    def _zeros(self, at: str, stride: str, rows: str, columns: str) -> None:
+        def row(i: str) -> None:
+            line = self.at(at, self.mul(i, stride))
+
+            def part(j: str, _: list[str]) -> list[str]:
+                inside = self.first(self.sub(columns, j))
+                self.store(self.m.c(0.0), self.at(line, self.mul(j, ITEM)), inside)
+                return []
+
+            self.vectors(columns, [], part)
+
+        self.repeat(0, rows, 1, row)
+
+    def _block(self, key: str) -> None:
+        w = self.w
+        self.key = key
+        self.there = self.at_most(w["keys"], self.sub(w["tk"], key))
+        self.k_block = self.at(self.k, self.mul(key, w["kt"]))
+        v_block = self.at(self.v, self.mul(key, w["vt"]))
+        self.dk_block = self.at(self.dk, self.mul(key, w["gt"]))
+        self.dv_block = self.at(self.dv, self.mul(key, w["ht"]))
+        self.pack("pack_keys", "nr", self.k_block, w["kt"], self.k_panels, self.there, w["d"])
+        self.pack("pack_keys", "nr", v_block, w["vt"], self.v_panels, self.there, w["dv"])
+        first = self.i64(0)
+        if self.form.causal:  # the block of rows that sees the first key
+            first = self.mul(self.binary("divui", key, w["rows"]), w["rows"])
+
+        def head(g: str) -> None:
+            self.h = self._head(g)
+            self.repeat(first, w["tq"], w["rows"], self._rows)
+
+        self.repeat(0, w["group"], 1, head)
+
+    def _rows(self, row0: str) -> None:
+        w, b, h = self.w, self.b, self.h
+        self.row0 = row0
+        self.count = self.at_most(w["rows"], self.sub(w["tq"], row0))
+        self.q = self.line_of("q", b, h, row0)
+        self.dy = self.line_of("dy", b, h, row0, "f")
+        self.y = self.line_of("y", b, h, row0)
+        self.dq = self.line_of("dq", b, h, row0, "e")
+        self.out = self.line_of("sums", b, h, row0, "s")
+        self.bias = self.line_of("bias", b, h, row0, "b") if self.form.bias else self.null
+        if self.form.dropout:
+            head = self.add(self.mul(b, w["heads"]), h)
+            self.element = self.mul(self.add(self.mul(head, w["tq"]), row0), w["tk"])
+        self.pack("pack_rows", "mr", self.q, w["qt"], self.q_panels, self.count, w["d"])
+        self.pack("pack_rows", "mr", self.dy, w["ft"], self.dy_panels, self.count, w["dv"])
+        self._products(self.q_panels, self.k_panels, self.p, "d")
+        self._products(self.dy_panels, self.v_panels, self.ds, "dv")
+        self.repeat(0, self.count, 1, self._weights)
+        self._sum_over_rows(self.p, self.dy, "ft", self.dv_block, "ht", "dv")
+        self._sum_over_rows(self.ds, self.q, "qt", self.dk_block, "gt", "d")
+        self.repeat(0, self.count, w["mr"], self._queries)
+
+    def _sees(self, row: str) -> str:
+        """How many keys of the block a row of the block sees."""
+        if not self.form.causal:
+            return self.there
+        seen = self.sub(self.add(self.row0, row, 1), self.key)
+        return self.at_least(self.at_most(seen, self.there), 0)
+
+    def _products(self, a: str, b: str, c: str, channels: str) -> None:
+        """Rows times keys, of packed operands."""
+        w = self.w
+        high, across = (self.panel(w[channels], side) for side in ("mr", "nr"))
+
+        def rows(i: str) -> None:
+            count = self.at_most(w["mr"], self.sub(self.count, i))
+            seen = self._sees(self.sub(self.add(i, count), 1))
+            left = self.at(a, self.mul(self.binary("divui", i, w["mr"]), high))
+            target = self.at(c, self.mul(i, w["across"]))
+
+            def columns(j: str) -> None:
+                right = self.at(b, self.mul(self.binary("divui", j, w["nr"]), across))
+                to = self.at(target, self.mul(j, ITEM))
+                wide = self.at_most(w["nr"], self.sub(seen, j))
+                self.tile("scores", left, right, w["nr"], w[channels], to, w["across"], count, wide)
+
+            self.repeat(0, seen, w["nr"], columns)
+
+        self.repeat(0, self.count, w["mr"], rows)
+
+    def _weights(self, row: str) -> None:
+        """p and ds of one row, in the place of the products that they are made of."""
+        w, m = self.w, self.m
+        seen = self._sees(row)
+        inner = self._dot(row)
+        p_line, ds_line = (self.at(x, self.mul(row, w["across"])) for x in (self.p, self.ds))
+        bias = self.null
+        if self.form.bias:
+            offset = self.add(self.mul(row, w["bt"]), self.mul(self.key, w["bj"]))
+            bias = self.at(self.bias, offset)
+        position = ""
+        if self.form.dropout:
+            position = self.add(self.element, self.mul(row, w["tk"]), self.key)
+        shift = self.wide(self.number(self.at(self.out, self.mul(row, w["st"]))))
+
+        def one(j: str, _: list[str]) -> list[str]:
+            offset = self.mul(j, ITEM)
+            p_at, ds_at = self.at(p_line, offset), self.at(ds_line, offset)
+            x = self.scored(self.load(p_at), j, bias, seen)
+            p, dp = self.exp(m.sub(x, shift)), self.load(ds_at)
+            if position:
+                kept = self.dropped(self.m.c(1.0), self.add(position, j))
+                dp = m.mul(dp, kept)
+                self.store(m.mul(p, kept), p_at)
+            else:
+                self.store(p, p_at)
+            ds = m.mul(m.mul(p, m.sub(dp, inner)), self.scale)
+            inside = self.first(self.sub(seen, j))  # what lies there else was not computed
+            self.store(m.select(inside, ds, m.c(0.0)), ds_at)
+            return []
+
+        self.vectors(self.there, [], one)
+
+    def _dot(self, row: str) -> str:
+        """The sum of dy ∘ y over a row, in every lane."""
+        w, m = self.w, self.m
+        dy, y = (self.at(x, self.mul(row, w[s])) for x, s in ((self.dy, "ft"), (self.y, "yt")))
+
+        def part(j: str, sums: list[str]) -> list[str]:
+            inside, offset = self.first(self.sub(w["dv"], j)), self.mul(j, ITEM)
+            a, b = (self.load(self.at(x, offset), inside) for x in (dy, y))
+            return [m.fma(a, b, sums[0])]
+
+        (sums,) = self.vectors(w["dv"], [m.c(0.0)], part)
+        return self.wide(self.total(sums))
+
+    def _sum_over_rows(
+        self, a: str, b: str, stride: str, c: str, c_stride: str, channels: str
+    ) -> None:
+        """C += Aᵀ B: keys by channels, summed over the rows of the block."""
+        w = self.w
+
+        def keys(i: str) -> None:
+            count = self.at_most(w["mr"], self.sub(self.there, i))
+            first = self.i64(0)
+            if self.form.causal:  # the first row that sees one of them
+                first = self.at_least(self.sub(self.add(self.key, i), self.row0), 0)
+            left = self.at(a, self.add(self.mul(i, ITEM), self.mul(first, w["across"])))
+            right = self.at(b, self.mul(first, w[stride]))
+            target = self.at(c, self.mul(i, w[c_stride]))
+            deep = self.sub(self.count, first)
+
+            def columns(j: str) -> None:
+                offset = self.mul(j, ITEM)
+                wide = self.at_most(w["wide"], self.sub(w[channels], j))
+                self.tile(
+                    "by_rows", left, self.at(right, offset), w[stride], deep, self.at(target, offset), w[c_stride],
+                    count, wide, 1,
+                )  # fmt: skip
+
+            some = self.compare("sgt", deep, 0)
+            self.branch(some, lambda: self.repeat(0, w[channels], w["wide"], columns))
+
+        self.repeat(0, self.there, w["mr"], keys)
+
+    def _queries(self, i: str) -> None:
+        """dq += ds k, of a tile's rows."""
+        w = self.w
+        count = self.at_most(w["mr"], self.sub(self.count, i))
+        seen = self._sees(self.sub(self.add(i, count), 1))
+        left = self.at(self.ds, self.mul(i, w["across"]))
+        target = self.at(self.dq, self.mul(i, w["et"]))
+
+        def columns(j: str) -> None:
+            offset = self.mul(j, ITEM)
+            wide = self.at_most(w["wide"], self.sub(w["d"], j))
+            self.tile(
+                "by_keys", left, self.at(self.k_block, offset), w["kt"], seen, self.at(target, offset), w["et"],
+                count, wide, 1,
+            )  # fmt: skip
+
+        some = self.compare("sgt", seen, 0)
+        self.branch(some, lambda: self.repeat(0, w["d"], w["wide"], columns))

@@ -1,0 +1,268 @@
+"""What kernels of attention are written with: words by name, tasks that are handed out, tiles, rows of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gflow.compiler.kernel.blocks import HEAD, ITEM, LANES, PADDED
+
+from ..language import philox, vmath
+from ..language.vmath import exponential
+from ..language.vmath.arith import Arith
+from ..product import panels, tile
+from ..product.function import VECTOR, Function
+
+_MASK = f"vector<{LANES}xi1>"
+_BYTES = f"vector<{LANES}xi8>"
+_WORDS = f"vector<{LANES}xi32>"
+_LONGS = f"vector<{LANES}xi64>"
+
+#: what the functions call besides what their words name
+EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+
+#: words of both directions. Strides are in bytes: of batches, heads and positions (b, h, t), of the bias's keys (j)
+COMMON = (
+    *("q", "k", "v", "sums", "bias", "rng", "scratch"),
+    *("batch", "heads", "group", "tq", "tk", "d", "dv", "scale", "drop", "stream"),
+    *(
+        "qb",
+        "qh",
+        "qt",
+        "kb",
+        "kh",
+        "kt",
+        "vb",
+        "vh",
+        "vt",
+        "sb",
+        "sh",
+        "st",
+        "bb",
+        "bh",
+        "bt",
+        "bj",
+    ),
+    *("mr", "nr", "rows", "keys", "across", "each"),
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the text of a kernel depends on.
+
+    Attributes:
+        bias: "": none; else its element type, "f32" or "i1".
+        causal, dropout: whether there is such.
+        packed: whether q and k are; else both are read where they lie.
+    """
+
+    bias: str = ""
+    causal: bool = False
+    dropout: bool = False
+    packed: bool = True
+
+    @property
+    def name(self) -> str:
+        """For the function's name."""
+        parts = (
+            f"bias_{self.bias}" if self.bias else "",
+            "causal" if self.causal else "",
+            "dropout" if self.dropout else "",
+            "" if self.packed else "rows",
+        )
+        return "".join(f"_{part}" for part in parts if part)
+
+
+class Attention(Function):
+    """A kernel over float32 tensors.
+
+    names: its words; those of `addresses` are places, those of `functions` are called.
+    """
+
+    def __init__(
+        self, form: Form, names: Sequence[str], addresses: Sequence[str], functions: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self.form, self.m = form, Arith(self, VECTOR)
+        self.one = Arith(self, "f32")
+        self.w = {
+            name: self.load_word(i, "!llvm.ptr" if name in addresses else "i64")
+            for i, name in enumerate(names)
+        }
+        for name in functions:
+            self.w[name] = self(f"llvm.inttoptr {self.w[name]} : i64 to !llvm.ptr")
+        self.scale = self.wide(self._number("scale"))
+        self.null = self("llvm.mlir.zero : !llvm.ptr")
+        if form.dropout:
+            self.seed = self(f"llvm.load {self.w['rng']} : !llvm.ptr -> i64")
+            self.offset = self(f"llvm.load {self.at(self.w['rng'], 8)} : !llvm.ptr -> i64")
+            drop = self._number("drop")
+            keep = self.one.sub(self.one.c(1.0), drop)
+            self.keep = self.wide(keep)
+            self.kept = self.wide(self.one.div(self.one.c(1.0), keep))
+
+    # -- numbers
+
+    def _number(self, word: str) -> str:
+        """A float32 whose bits a word has."""
+        low = self(f"arith.trunci {self.w[word]} : i64 to i32")
+        return self(f"arith.bitcast {low} : i32 to f32")
+
+    def wide(self, x: str) -> str:
+        """A float32 in every lane."""
+        return self(f"vector.broadcast {x} : f32 to {VECTOR}")
+
+    def number(self, at: str) -> str:
+        """The float32 at an address."""
+        return self(f"llvm.load {at} : !llvm.ptr -> f32")
+
+    def put(self, x: str, at: str) -> None:
+        """Write a float32."""
+        self.line(f"llvm.store {x}, {at} : f32, !llvm.ptr")
+
+    def exp(self, x: str) -> str:
+        """The exponential of a vector, none of whose numbers is greater than 0 but for rounding."""
+        return exponential.exp_of_negative(self.m, x)
+
+    def total(self, x: str) -> str:
+        """The sum of a vector's lanes."""
+        zero = self.const(0.0, "f32")
+        return self(f"vector.reduction <add>, {x}, {zero} fastmath<reassoc> : {VECTOR} into f32")
+
+    def first(self, count: str) -> str:
+        """The first lanes, as many as there are."""
+        return self.first_lanes(self.at_most(self.at_least(count, 0), LANES), LANES)
+
+    def where(self, condition: str, x: str, y: str) -> str:
+        """A float32 by a condition."""
+        return self(f"arith.select {condition}, {x}, {y} : f32")
+
+    # -- tasks
+
+    def tasks(self, count: str, body: Callable[[str], None]) -> None:
+        """Run tasks 0 … count as threads come for them. The next one's number is at the start of scratch."""
+        counter = self.w["scratch"]
+        me, team = self.thread("thread_num"), self.thread("num_threads")
+        self.mine = self.at(counter, self.add(self.mul(me, self.w["each"]), HEAD))
+        zero = self.i64(0)
+        first = self.compare("eq", me, 0)
+        self.branch(first, lambda: self.line(f"llvm.store {zero}, {counter} : i64, !llvm.ptr"))
+        self.branch(self.compare("sgt", team, 1), self.barrier)
+
+        def take() -> str:
+            one = self.i64(1)
+            return self(f"llvm.atomicrmw add {counter}, {one} monotonic : !llvm.ptr, i64")
+
+        begin, t, took = take(), self.fresh("t"), self.fresh("t")
+        self.line(f"scf.while ({t} = {begin}) : (i64) -> i64 {{")
+        with self.indented():
+            self.line(f"scf.condition({self.compare('slt', t, count)}) {t} : i64")
+        self.line("} do {")
+        self.line(f"^bb0({took}: i64):")
+        with self.indented():
+            body(took)
+            self.line(f"scf.yield {take()} : i64")
+        self.line("}")
+
+    def line_of(self, tensor: str, b: str, h: str, t: str | int, letter: str = "") -> str:
+        """The address of a position of a tensor. letter: of its strides."""
+        letter = letter or tensor
+        w = self.w
+        return self.at(
+            w[tensor],
+            self.add(self.mul(b, w[f"{letter}b"]), self.mul(h, w[f"{letter}h"]), self.mul(t, w[f"{letter}t"])),
+        )  # fmt: skip
+
+    # -- products
+
+    def panel(self, channels: str, side: str) -> str:
+        """Bytes of a panel."""
+        return self.mul(self.granules(channels, PADDED), PADDED * ITEM, self.w[side])
+
+    def pack(
+        self, function: str, side: str, source: str, stride: str, to: str, count: str, channels: str
+    ) -> None:
+        """Pack positions into panels. side: how many a panel has (a word)."""
+        size, ahead = self.panel(channels, side), self.mul(self.w[side], ITEM)
+
+        def one(p: str) -> None:
+            i = self.mul(p, self.w[side])
+            lanes = self.at_most(self.sub(count, i), self.w[side])
+            arguments = (self.at(source, self.mul(i, stride)), self.at(to, self.mul(p, size)),
+                         stride, self.i64(ITEM), lanes, channels, ahead)  # fmt: skip
+            self.call(self.w[function], ", ".join(arguments), panels.TYPES)
+
+        self.repeat(0, self.granules(count, self.w[side]), 1, one)
+
+    def tile(
+        self, function: str, a: str, b: str, k_stride: str, k_size: str, c: str, row: str,
+        rows: str, columns: str, more: str | int = 0, side: str | int = 0,
+    ) -> None:  # fmt: skip
+        """C = A B of one tile, or C += A B; `product.tile` has the arguments."""
+        more = self.i64(more) if isinstance(more, int) else more
+        side = self.i64(side) if isinstance(side, int) else side
+        nothing = (self.null, self.null, self.i64(0), self.i64(0))
+        arguments = (a, b, k_stride, k_size, c, row, rows, columns, more, *nothing, side)
+        self.call(self.w[function], ", ".join(arguments), tile.TYPES)
+
+    # -- rows of scores
+
+    def vectors(
+        self, count: str, carried: Sequence[str], body: Callable[[str, list[str]], list[str]]
+    ) -> list[str]:
+        """A loop over the first lanes of 16 each until `count`, that carries vectors of float32."""
+        return self.loop(0, count, LANES, [(x, VECTOR) for x in carried], body, rolled=True)
+
+    def scored(self, raw: str, j: str, bias_row: str, seen: str) -> str:
+        """Scores from products: scaled, with the bias; -inf from key `seen` of the block on.
+
+        j: the first key's number in the block. bias_row: where the bias's row begins in this block.
+        """
+        inside = self.first(self.sub(seen, j))
+        x = self.m.mul(raw, self.scale)
+        none = self.m.c(float("-inf"))
+        if self.form.bias:
+            at = self.at(bias_row, self.mul(j, self.w["bj"]))
+            once = self.compare("eq", self.w["bj"], 0)
+            found = self._bias(at, inside, once)
+            if self.form.bias == "i1":
+                x = self.m.select(found, x, none)
+            else:
+                x = self.m.add(x, found)
+        return self.m.select(inside, x, none)
+
+    def _bias(self, at: str, inside: str, once: str) -> str:
+        """A vector of the bias, or one element in every lane where its stride is 0."""
+        boolean = self.form.bias == "i1"
+        element, ty = ("i8", _BYTES) if boolean else ("f32", VECTOR)
+        result = self.fresh("r")
+        self.line(f"{result} = scf.if {once} -> ({ty}) {{")
+        with self.indented():
+            one = self(f"llvm.load {at} : !llvm.ptr -> {element}")
+            self.line(f"scf.yield {self(f'vector.broadcast {one} : {element} to {ty}')} : {ty}")
+        self.line("} else {")
+        with self.indented():
+            self.line(f"scf.yield {self.read(at, ty, 1 if boolean else ITEM, inside)} : {ty}")
+        self.line("}")
+        if not boolean:
+            return result
+        return self(f"arith.cmpi ne, {result}, {self.const(0, _BYTES)} : {_BYTES}")
+
+    def dropped(self, x: str, position: str) -> str:
+        """A vector with what dropout makes 0, and the rest over 1 - p. position: the first lane's element number."""
+        wide = self(f"vector.broadcast {position} : i64 to {_LONGS}")
+        index = self(f"arith.addi {wide}, {self.steps(LANES, 'i64')} : {_LONGS}")
+        numbers = philox.emit(
+            self, "uniform", self.w["stream"], [index, self.seed, self.offset], "f32", LANES
+        )
+        kept = self.m.cmp("olt", numbers, self.keep)
+        return self.m.select(kept, self.m.mul(x, self.kept), self.m.c(0.0))
+
+    def logarithm(self, x: str) -> str:
+        """The logarithm of a float32."""
+        return vmath.emit(self, "log", [x], "f32")
+
+    def exponential(self, x: str) -> str:
+        """The exponential of a float32."""
+        return vmath.emit(self, "exp", [x], "f32")

@@ -1,0 +1,275 @@
+"""Attention of our own as steps: the words of `forward` and `backward`, and the functions that these name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.attention import AttentionBlocks
+from gflow.compiler.kernel.blocks import ITEM, LANES
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import extras
+from gflow.dialects.program import KernelAddress, KernelStep, Place
+from gflow.dialects.types import TensorType
+
+from ..product import dots, panels, tile
+from ..product.own import Steps
+from ..program_builder import Builder
+from . import backward, forward
+from .kernel import EXTERNALS, Form
+
+#: products of an attention below which starting the other threads costs more than it saves
+_SERIAL = 1 << 18
+
+_Words = dict[str, int | Place | KernelAddress]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An operand or a result in memory."""
+
+    place: Place
+    type: TensorType
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The attributes of an attention."""
+
+    scale: float
+    causal: bool
+    dropout: float = 0.0
+    stream: int = 0
+
+
+def attention(b: Builder, o: Op) -> None:
+    """The forward of `gflow.attention`."""
+    tensors = [_tensor(b, v) for v in o.operands]
+    found = extras([t.type for t in tensors], 3)
+    bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
+    y, sums = (_tensor(b, v) for v in o.results)
+    blocks, settings = b.choice.attention_blocks(), _settings(o)
+    scratch = b.scratch(blocks.scratch(blocks.forward(tensors[0].type.shape[3]), b.threads))
+    given = (*tensors[:3], y, sums)
+    if not settings.causal and tensors[0].type.shape[1] == 1:
+        given, bias = _heads_as_rows(given, bias)
+    add_forward(b, blocks, given, bias, rng, settings, scratch, b.label(o))
+
+
+def attention_grad(b: Builder, o: Op) -> None:
+    """The gradients of `gflow.attention_grad`."""
+    tensors = [_tensor(b, v) for v in o.operands]
+    found = extras([t.type for t in tensors], 6)
+    bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
+    grads = [_tensor(b, v) for v in o.results[:3]]
+    blocks = b.choice.attention_blocks()
+    d, values = tensors[1].type.shape[3], tensors[3].type.shape[3]
+    scratch = b.scratch(blocks.scratch(blocks.backward(d, values), b.threads))
+    add_backward(b, blocks, (*tensors[:6], *grads), bias, rng, _settings(o), scratch, b.label(o))
+
+
+def _tensor(b: Builder, value: int) -> Tensor:
+    return Tensor(b.place(value), b.body.types[value], tuple(b.strides(value)))
+
+
+def _heads_as_rows(
+    tensors: Sequence[Tensor], bias: Tensor | None
+) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    """One position's attention with the heads that share keys and values as its rows: each key is read once."""
+    q, k, v, y, sums = tensors
+    (batch, _, heads, _), shared = q.type.shape, k.type.shape[2]
+    group = heads // shared
+
+    def grouped(t: Tensor) -> Tensor:
+        b, _, h, c = t.strides
+        ty = TensorType((batch, group, shared, t.type.shape[3]), t.type.dtype)
+        return Tensor(t.place, ty, (b, h, h * group, c))
+
+    b, h, _ = sums.strides
+    ty = TensorType((batch, shared, group), sums.type.dtype)
+    out = Tensor(sums.place, ty, (b, h * group, h))
+    if bias is not None and bias.type.shape[1] != 1:
+        b, h, _, j = bias.strides
+        lead, keys = bias.type.shape[0], bias.type.shape[3]
+        ty = TensorType((lead, shared, group, keys), bias.type.dtype)
+        bias = Tensor(bias.place, ty, (b, h * group, h, j))
+    return (grouped(q), k, v, grouped(y), out), bias
+
+
+def _settings(o: Op) -> Settings:
+    a = read(OPS[o.name], o.op.attributes)
+    return Settings(a["scale"], a["causal"], a["dropout"] or 0.0, a["stream"] or 0)
+
+
+def add_forward(
+    b: Steps,
+    blocks: AttentionBlocks,
+    tensors: Sequence[Tensor],
+    bias: Tensor | None,
+    rng: Tensor | None,
+    settings: Settings,
+    scratch: Place,
+    label: str,
+) -> None:
+    """Add the step of a forward. tensors: q, k, v, the result, and the logarithms of sums."""
+    q, k, v, y, sums = tensors
+    form = _form(bias, settings, blocks)
+    words = _common(b, blocks, (q, k, v, sums), bias, rng, settings, scratch)
+    d, dv = q.type.shape[3], v.type.shape[3]
+    words |= _strided("y", y, "y")
+    words |= {
+        "values": _tile(b, blocks, (ITEM, blocks.across)), "wide": _wide(blocks),
+        "row_panels": blocks.row_panels(d) if blocks.packed else 0,
+        "key_panels": blocks.key_panels(d) if blocks.packed else 0,
+        "per_row": blocks.per_row, "each": blocks.forward(d),
+    }  # fmt: skip
+    work = _work(q.type, k.type, d + dv)
+    _add(b, "attention", forward.function, forward.WORDS, form, words, work, label)
+
+
+def add_backward(
+    b: Steps,
+    blocks: AttentionBlocks,
+    tensors: Sequence[Tensor],
+    bias: Tensor | None,
+    rng: Tensor | None,
+    settings: Settings,
+    scratch: Place,
+    label: str,
+) -> None:
+    """Add the step of a backward. tensors: dy, q, k, v, y, the logarithms of sums; dq, dk, dv."""
+    dy, q, k, v, y, sums, dq, dk, dv = tensors
+    form = _form(bias, settings, blocks)
+    words = _common(b, blocks, (q, k, v, sums), bias, rng, settings, scratch)
+    d, values = q.type.shape[3], v.type.shape[3]
+    for name, letter, tensor in (
+        ("dy", "f", dy), ("y", "y", y), ("dq", "e", dq), ("dk", "g", dk), ("dv_", "h", dv),
+    ):  # fmt: skip
+        words |= _strided(name, tensor, letter)
+    words |= {
+        "by_keys": _tile(b, blocks, (ITEM, blocks.across)),
+        "by_rows": _tile(b, blocks, (blocks.across, ITEM)), "wide": _wide(blocks),
+        "q_panels": blocks.row_panels(d), "k_panels": blocks.key_panels(d),
+        "dy_panels": blocks.row_panels(values), "v_panels": blocks.key_panels(values),
+        "block": blocks.rows * blocks.across, "each": blocks.backward(d, values),
+    }  # fmt: skip
+    work = _work(q.type, k.type, 3 * d + 2 * values)
+    _add(b, "attention_grad", backward.function, backward.WORDS, form, words, work, label)
+
+
+# -- words
+
+
+def _form(bias: Tensor | None, settings: Settings, blocks: AttentionBlocks) -> Form:
+    dtype = "" if bias is None else bias.type.dtype
+    return Form(dtype, settings.causal, bool(settings.dropout), blocks.packed)
+
+
+def _common(
+    b: Steps,
+    blocks: AttentionBlocks,
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor],
+    bias: Tensor | None,
+    rng: Tensor | None,
+    settings: Settings,
+    scratch: Place,
+) -> _Words:
+    q, k, v, sums = tensors
+    (batch, tq, heads, d), (tk, shared) = q.type.shape, k.type.shape[1:3]
+    words: _Words = {
+        "scratch": scratch, "batch": batch, "heads": heads, "group": heads // shared,
+        "tq": tq, "tk": tk, "d": d, "dv": v.type.shape[3],
+        "scale": _bits(settings.scale), "drop": _bits(settings.dropout), "stream": settings.stream,
+        "mr": blocks.tile[0], "nr": blocks.tile[1], "rows": blocks.rows, "keys": blocks.keys, "across": blocks.across,
+        "bias": 0, "bb": 0, "bh": 0, "bt": 0, "bj": 0, "rng": 0 if rng is None else rng.place,
+    }  # fmt: skip
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        words |= _strided(name, tensor, name)
+    words |= {"sums": sums.place}
+    words |= dict(zip(("sb", "sh", "st"), (ITEM * s for s in sums.strides)))
+    if bias is not None:
+        each = bias.type.itemsize
+        steps = [s * each if n != 1 else 0 for n, s in zip(bias.type.shape, bias.strides)]
+        words |= {"bias": bias.place, **dict(zip(("bb", "bh", "bt", "bj"), steps))}
+    if blocks.packed:
+        words |= {"pack_rows": _pack(b, blocks.tile[0]), "pack_keys": _pack(b, blocks.tile[1])}
+        words |= {"scores": _tile(b, blocks, None)}
+    else:
+        name = f"tile_dots_{blocks.tile[0]}x{blocks.tile[1]}"
+        if name not in b.kernels:
+            b.kernels[name] = dots.dots(name, blocks.tile[0])
+        words |= {"pack_rows": 0, "pack_keys": 0, "scores": KernelAddress(name)}
+    return words
+
+
+def _strided(name: str, tensor: Tensor, letter: str) -> _Words:
+    """The address of [batch, position, head, channel], and bytes between its batches, heads and positions."""
+    batch, position, head, _ = (ITEM * s for s in tensor.strides)
+    return {name: tensor.place, f"{letter}b": batch, f"{letter}h": head, f"{letter}t": position}
+
+
+def _bits(x: float) -> int:
+    """A number as the bits of a float32."""
+    (found,) = struct.unpack("<I", struct.pack("<f", x))
+    return int(found)
+
+
+def _work(q: TensorType, k: TensorType, channels: int) -> int:
+    """Products of an attention, at most."""
+    work = at_most(k.shape[1]) * at_most(channels)
+    for n in q.shape[:3]:
+        work *= at_most(n)
+    return work
+
+
+# -- functions
+
+
+def _pack(b: Steps, width: int) -> KernelAddress:
+    name = f"pack_{width}_k"
+    if name not in b.kernels:
+        b.kernels[name] = panels.pack(name, width, "k")
+    return KernelAddress(name)
+
+
+def _wide(blocks: AttentionBlocks) -> int:
+    """Columns of tiles whose B is read where it lies."""
+    return blocks.tile[1] if blocks.packed else _FLAT[blocks.tile[0]] * LANES
+
+
+#: by the rows of a tile of few, vectors of columns of its products with values
+_FLAT: Mapping[int, int] = {1: 8, 2: 8, 4: 6, 8: 3}
+
+
+def _tile(b: Steps, blocks: AttentionBlocks, steps: tuple[int, int] | None) -> KernelAddress:
+    """A register tile. steps: of A, if that is a block of scores, whose B is read where it lies."""
+    height, width = blocks.tile[0], _wide(blocks)
+    name = f"tile_{height}x{width}"
+    if steps is not None:
+        name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}"
+    if name not in b.kernels:
+        b.kernels[name] = tile.tile(name, height, width // LANES, steps is None, steps)
+    return KernelAddress(name)
+
+
+def _add(
+    b: Steps,
+    stem: str,
+    function: Callable[[str, Form], str],
+    names: Sequence[str],
+    form: Form,
+    words: _Words,
+    work: int,
+    label: str,
+) -> None:
+    name = f"{stem}{form.name}"
+    if name not in b.kernels:
+        b.kernels[name] = function(name, form)
+        b.externals |= set(EXTERNALS)
+    found = tuple(words[n] for n in names)
+    b.steps.append(KernelStep(name, found, work >= _SERIAL, label, True))

@@ -1,0 +1,113 @@
+"""Attention on a processor: whether our own kernel makes it, and how that is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from gflow.compiler.targets.processors import Processor
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import at_most, varies
+from gflow.dialects.ops import OPS
+from gflow.dialects.ops.attention import extras
+from gflow.dialects.types import TensorType
+
+from ....ir.ssa import Op
+from ...attention import AttentionBlocks
+from ...attention_contest import AttentionContest
+from ...blocks import LANES
+from ..choice import Choice
+from .blocking import STRIP
+
+#: operands before the optional ones
+NEEDED = {"attention": 3, "attention_grad": 6}
+
+#: keys of a block: scores of a tile's rows stay in the first cache, k and v of a block in the second
+_KEYS = 256
+#: rows of a task in the forward, at most and at least: each packs the keys again
+_ROWS, _LEAST_ROWS = 384, 48
+#: rows of a block in the backward: what is summed over them is one chain
+_GRAD_ROWS = 144
+#: tasks for each thread in the forward, where there are rows enough
+_TASKS = 4
+#: rows of which there are so few that keys are not packed
+_FEW = 8
+
+
+def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int) -> Choice | None:
+    """The choice of our own kernel; None where it has none.
+
+    types: of the function's values.
+    """
+    needed = NEEDED[o.name]
+    attrs = read(OPS[o.name], o.op.attributes)
+    if not _covered(o, [types[v] for v in o.operands], attrs):
+        return None
+    first = 0 if needed == 3 else 1
+    q, k, v = (types[x] for x in o.operands[first : first + 3])
+    made = blocks_of(p, q, k, threads, needed == 6, attrs["causal"])
+    d, values = q.shape[3], v.shape[3]
+    each = made.forward(d) if needed == 3 else made.backward(d, values)
+    kind = "attention" if made.packed else "attention_rows"
+    return Choice(kind, made.scratch(each, threads), tile=made.tile, block=(made.rows, made.keys))
+
+
+def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
+    """What decides between our own kernel and PyTorch's; None where only one of them can make the attention.
+
+    types: of the function's values.
+    """
+    needed, attrs = NEEDED[o.name], read(OPS[o.name], o.op.attributes)
+    given = [types[v] for v in o.operands]
+    first = 0 if needed == 3 else 1
+    q, k, v = given[first : first + 3]
+    bias = extras(given, needed).bias
+    if not _covered(o, given, attrs) or attrs["dropout"] or q.shape[3] != v.shape[3]:
+        return None
+    if bias is not None and given[bias].dtype != q.dtype:
+        return None
+    (batch, rows, heads, channels), (keys, shared) = q.shape, k.shape[1:3]
+    return AttentionContest(
+        at_most(batch), heads, shared, at_most(rows), at_most(keys), channels, v.shape[3], attrs["causal"],
+        bias is not None, needed == 6,
+    )  # fmt: skip
+
+
+def _covered(o: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> bool:
+    """Whether our own kernel can make it: float32, channels that are known, and some elements."""
+    needed = NEEDED[o.name]
+    first = 0 if needed == 3 else 1
+    q, k, v = types[first : first + 3]
+    if q.dtype != "f32" or attrs.get("bias_grad") or not q.numel or not k.numel or not v.numel:
+        return False
+    if varies(q.shape[3]) or varies(v.shape[3]):
+        return False
+    bias = extras(types, needed).bias
+    return bias is None or types[bias].dtype in ("f32", "i1")
+
+
+def blocks_of(
+    p: Processor, q: TensorType, k: TensorType, threads: int, grad: bool, causal: bool
+) -> AttentionBlocks:
+    """How an attention is cut. q, k: the types of queries and keys. grad: whether for its gradients."""
+    batch, positions, heads, _ = q.shape
+    rows, keys = at_most(positions), min(_KEYS, _up(at_most(k.shape[1]), LANES))
+    if not grad and not varies(positions):
+        few = heads // k.shape[2] if positions == 1 and not causal else positions
+        if few <= _FEW:
+            height = next(n for n in (1, 2, 4, 8) if n >= few)
+            return AttentionBlocks((height, STRIP), height, keys, packed=False)
+    height, vectors = min(p.tiles, key=lambda tile: (tile[1] > 2, p.tiles.index(tile)))
+    tile = (height, vectors * LANES)
+    if grad:
+        parts = ceil(rows / _GRAD_ROWS)
+    else:
+        all_heads = max(at_most(batch) * heads, 1)
+        wanted = min(ceil(_TASKS * threads / all_heads), ceil(rows / _LEAST_ROWS))
+        parts = max(ceil(rows / _ROWS), wanted)
+    return AttentionBlocks(tile, _up(ceil(rows / parts), height), keys)
+
+
+def _up(size: int, unit: int) -> int:
+    return ceil(size / unit) * unit
