@@ -11,6 +11,8 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     executable     runs a `Program` on a device: its memory, what a call binds to it, its steps in order, all or
                    nothing
     failures       errors that a run finds in values: an index beyond a dimension, a matrix that has no inverse
+    frames         what calls of one size have in common: a program's steps with the numbers of that size, and the
+                   addresses in them
     interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
     loading        a program ready to run, on the device that it is for
     numbers        conditions on host numbers under which a program holds, as data

@@ -78,16 +78,20 @@ class Part(Protocol):
 
 
 class Code(Protocol):
-    """The native steps of a program, loaded, with the addresses and numbers that they are given."""
+    """The native steps of a program for one size, with the addresses and numbers that they are given."""
 
     def patch(self, space: str, index: int, address: int) -> None:
         """A space's value `index` lies at `address` from now on."""
 
-    def resize(self, n: int) -> None:
-        """Write the numbers that a size of `n` makes, those of addresses that are set included."""
-
     def parts(self, call: Callable[[Step], HostStep]) -> Iterable[Part]:
         """All steps of the program, in order. call: of a step that is not native."""
+
+
+class Loaded(Protocol):
+    """The native steps of a program, loaded."""
+
+    def at(self, n: int) -> Code:
+        """The steps with the numbers that a size of `n` makes."""
 
 
 class Binding(Protocol):
@@ -130,7 +134,7 @@ class Device(Protocol):
     def check(self, program: Program) -> None:
         """Raises DeviceError: the program is not for this device."""
 
-    def code(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> Code:
+    def code(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> Loaded:
         """The native steps of a program. look: raises what a check has reported, where it has run.
 
         Raises:

@@ -1,5 +1,6 @@
 """Runs a `Program` on a device: its memory, what a call binds to it, its steps in order, all or nothing.
 
+    numbers of a size                   kept for the latest sizes, a frame each (`frames.py`)
     arena, constants                    set once, and again where the arena's block moves
     arguments and results of a call     set where they lie elsewhere than at the call before
         → addresses in the device's code, tensors of calls
@@ -27,30 +28,30 @@ from gflow.dialects.program import (
     Program,
     ShardStep,
     Step,
-    TensorRef,
     WaitStep,
 )
 
 from .arena import Arena
 from .checks import CheckReport
 from .cpu.device import CPU
-from .device import Device, DeviceError, Part, Span
+from .device import Device, DeviceError, Span
 from .distributed.agreement import agree
 from .distributed.groups import Groups
 from .distributed.pieces import any_held, gather, piece_of
 from .distributed.steps import CollectiveCall, InFlight, ShardCall, WaitCall
 from .engines.step import EngineCall
+from .frames import Frame
 from .interrupts import HalfDone, held
-from .results import ResultPool
-from .sizes import check, fixed
+from .sizes import check
 from .steps.aten_step import AtenCall
 from .steps.host_step import HostStep
-from .tensors import DTYPES, addresses_of, extent, view_bytes, view_tensor
+from .tensors import extent
 
-#: sizes whose result buffers are kept
+#: sizes whose numbers are kept
+_FRAMES = 256
+#: sizes whose result buffers are kept; more of them as long as these are small
 _SIZES = 8
-#: shapes of results, and numbers of places, that are kept for sizes
-_KNOWN = 4096
+_SMALL = 1 << 26
 
 
 #: a part of a call: its name, and when it began and ended, in seconds of `time.perf_counter`
@@ -99,27 +100,17 @@ class Executable:
             self._code = device.code(program, self._fixed_address, look)
         self.binding = device.binding(program)
         self._arena = (arena or Arena()).on(device.where)
-        self._memory: torch.Tensor | None = None  # the arena's block that addresses point into
-        self._n = -1  # the size that all numbers are for
-        self._pools_of: OrderedDict[int, list[tuple[int, ResultPool]]] = OrderedDict()
-        self._shapes: dict[int, list[tuple[int, ...]]] = {}  # of results, by size
-        self._refs: dict[
-            tuple[int, int], tuple[tuple[int, ...], tuple[int, ...], int]
-        ] = {}  # numbers of places, by size
-        self._pools = self._result_pools() if program.size is None else []
+        self._memory: torch.Tensor | None = None  # the arena's block
         self._targets = [r.alias or 0 for r in program.results]
-        self._forget()
-        self._args: Sequence[torch.Tensor] = ()
-        self._results: Sequence[torch.Tensor] = ()
-        self._moving: list[HostStep] = []  # calls on tensors that may move between runs
-        self._staying: list[HostStep] = []  # calls on tensors in the arena and on constants
         self._ranked = any(isinstance(s, CollectiveStep) for s in program.steps)
         self._flying, self._agreed = InFlight(), False
         arguments = [*enumerate(program.arguments)]
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
-        self._parts: list[Part] = list(self._code.parts(self._host_step))
-        self._first_write = self._parts_before(program.first_write)
+        self._frames: OrderedDict[int, Frame] = OrderedDict()
+        self._pooled: OrderedDict[int, Frame] = OrderedDict()  # those with result buffers
+        self._bound = True  # what is written of addresses fits together
+        self._frame = self._new_frame(0 if program.size is None else program.size.least)
         self._graph = device.graph(self, graphs)
         self.done = False
         self._arena.join(self)
@@ -141,31 +132,28 @@ class Executable:
             call = AtenCall(step)
         else:
             raise DeviceError(f"{self.program.name} has a step for another device: {step.label}")
-        moves = any(r.place.space in ("arg", "result") for r in call.refs())
-        (self._moving if moves else self._staying).append(call)
         return call
 
-    def _parts_before(self, step: int) -> int:
-        """How many parts end before a step of the program begins."""
-        ends, steps = 0, 0
-        for part in self._parts:
-            steps += part.count
-            ends += steps <= step
-        return ends
+    def _new_frame(self, n: int) -> Frame:
+        """What runs calls of size `n`."""
+        if self.program.size is not None:
+            check(self.program.size, n)
+        frame = Frame(self.program, self._code.at(n), n, self._host_step, self.constants)
+        if len(self._frames) >= _FRAMES:
+            dropped, oldest = self._frames.popitem(last=False)
+            self._pooled.pop(dropped, None)
+            oldest.unbind()
+        self._frames[n] = frame
+        return frame
 
-    def _result_pools(self) -> list[tuple[int, ResultPool]]:
-        """Of each result that is no update: its number, and buffers."""
-        n, results = self._n, self.program.results
-        shapes = self._shapes.get(n)
-        if shapes is None:
-            if len(self._shapes) >= _KNOWN:
-                self._shapes.clear()
-            shapes = self._shapes[n] = [fixed(r.type.shape, n) for r in results]
-        return [
-            (i, ResultPool(shape, DTYPES[r.type.dtype], self._kept_results, self.device.where))
-            for i, (r, shape) in enumerate(zip(results, shapes))
-            if r.alias is None
-        ]
+    def _have_buffers(self, frame: Frame) -> None:
+        """The frame has buffers for its results; those of sizes that were not there for long are dropped."""
+        frame.make_pools(self._kept_results, self.device.where)
+        self._pooled[frame.n] = frame
+        while len(self._pooled) > _SIZES:
+            if sum(f.result_bytes for f in self._pooled.values()) <= _SMALL:
+                break
+            self._pooled.popitem(last=False)[1].pools = []
 
     def _fixed_address(self, place: Place) -> int | None:
         """The address of a place that never moves."""
@@ -173,32 +161,11 @@ class Executable:
             return self.constants[place.index].data_ptr() + place.offset
         return self._checks.address(place) if place.space == "status" else None
 
-    def _resize(self, n: int) -> None:
-        """Set all numbers that depend on the size."""
-        assert self.program.size is not None
-        check(self.program.size, n)
-        self._n = n
-        pools = self._pools_of.pop(n, None)
-        self._pools = self._pools_of[n] = pools or self._result_pools()
-        if len(self._pools_of) > _SIZES:
-            self._pools_of.popitem(last=False)
-        self._code.resize(n)
-        self._resized = True
-        if self._memory is not None:
-            for call in self._staying:
-                call.bind(self._locate, n)
-
-    def _unplace(self) -> None:
-        """All addresses are to be set anew."""
-        self._memory, self._resized = None, True
-        self._addresses: list[int] = [-1] * len(self.program.arguments)
-        self._result_addresses: list[int] = [-1] * len(self._pools)
-
     def _forget(self) -> None:
         """Set everything anew at the next call: the one before was given up while it set addresses."""
-        self._n = -1
-        self._unplace()
-        self._bound = True  # what is written of addresses fits together
+        for frame in self._frames.values():
+            frame.unplace()
+        self._memory, self._bound = None, True
 
     # -- memory
 
@@ -231,42 +198,19 @@ class Executable:
         self._memory = None
         if self._graph is not None:
             self._graph.drop()
-        for call in (*self._staying, *self._moving):
-            call.unbind()
+        for frame in self._frames.values():
+            frame.unbind()
 
     def _settle(self) -> torch.Tensor:
-        """The arena's block, with all addresses in it."""
+        """The arena's block, with the frame's addresses in it."""
         if self._memory is None:
             self._arena.join(self)
-            memory = self._arena.memory()
-            self._code.patch("arena", 0, memory.data_ptr())
-            self._unplace()
-            self._memory = memory
+            self._memory = self._arena.memory()
             if self._graph is not None:
                 self._graph.drop()
-            for call in self._staying:
-                call.bind(self._locate, self._n)
+        if self._frame.memory is not self._memory:
+            self._frame.settle(self._memory)
         return self._memory
-
-    def _locate(self, ref: TensorRef) -> torch.Tensor:
-        space, index, offset = ref.place
-        shape, strides = ref.type.shape, ref.strides
-        if self.program.size is not None:
-            n, key = self._n, (id(ref), self._n)  # the program's own, which stays
-            known = self._refs.get(key)
-            if known is None:
-                if len(self._refs) >= _KNOWN:
-                    self._refs.clear()
-                known = self._refs[key] = fixed(shape, n), fixed(strides, n), fixed(offset, n)
-            shape, strides, offset = known
-        dtype = DTYPES[ref.type.dtype]
-        if space == "arena":
-            assert self._memory is not None
-            return view_bytes(self._memory, dtype, shape, strides, offset)
-        if space == "constant":
-            return view_bytes(self.constants[index], dtype, shape, strides, offset)
-        tensor = self._args[index] if space == "arg" else self._results[index]
-        return view_tensor(tensor, dtype, shape, strides, offset)
 
     # -- calls
 
@@ -338,7 +282,7 @@ class Executable:
 
     def steps(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Each step with a function that runs it, for the arguments that are bound."""
-        for part in self._parts:
+        for part in self._frame.parts:
             yield from part.each()
 
     def synchronize(self) -> None:
@@ -372,9 +316,14 @@ class Executable:
             self._forget()
         self._bound = False
         size = self.program.size
-        if size is not None and (n := int(args[size.argument])) != self._n:
-            self._resize(n)
-        if self._memory is None:
+        if size is not None and (n := int(args[size.argument])) != self._frame.n:
+            known = self._frames.get(n)
+            if known is None:
+                known = self._new_frame(n)
+            else:
+                self._frames.move_to_end(n)
+            self._frame = known
+        if self._frame.memory is None:
             self._settle()
         if self.device.asynchronous:
             # the arena and the buffers of results may still be in use on another stream
@@ -416,28 +365,18 @@ class Executable:
         """Memory for the results; of aliased ones their argument's."""
         targets = self._targets
         results = [*map(args.__getitem__, targets)] if args else [torch.Tensor()] * len(targets)
-        for i, pool in self._pools:
+        frame = self._frame
+        if not frame.pools and frame.makes_results:
+            self._have_buffers(frame)
+        elif len(self._pooled) > 1:
+            self._pooled.move_to_end(frame.n)
+        for i, pool in frame.pools:
             results[i] = pool.take()
         return results
 
     def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
         """Put the addresses of arguments and results into native steps and calls."""
-        at = addresses_of(args)
-        fresh = [results[i].data_ptr() for i, _ in self._pools]
-        if self._resized or at != self._addresses or fresh != self._result_addresses:
-            patch = self._code.patch
-            for i, (new, old) in enumerate(zip(at, self._addresses)):
-                if new != old:
-                    patch("arg", i, new)
-            for (i, _), new, old in zip(self._pools, fresh, self._result_addresses):
-                if new != old:
-                    patch("result", i, new)
-            self._addresses, self._result_addresses = at, fresh
-            self._args, self._results = args, results
-            for call in self._moving:
-                call.bind(self._locate, self._n)
-            self._args, self._results = (), ()
-            self._resized = False
+        self._frame.place(args, results)
         if self.device.checks:
             self.device.placed(self._spans(args, results))
 
@@ -447,16 +386,17 @@ class Executable:
         Raises:
             HalfDone: one has failed after arguments were written.
         """
-        for part in self._parts:
+        parts = self._frame.parts
+        for part in parts:
             part.prepare()
-        left = iter(self._parts)
+        left = iter(parts)
         try:
             for part in left:
                 part.run()
             self.done = True
         except BaseException as error:
             try:
-                self._complete(len(self._parts) - length_hint(left), error)
+                self._complete(len(parts) - length_hint(left), error)
             finally:
                 self._flying.drain()
             raise
@@ -474,10 +414,10 @@ class Executable:
             HalfDone: a step has failed after arguments were written.
         """
         with held():
-            parts, at, torn = self._parts, begun, False
+            parts, at, torn = self._frame.parts, begun, False
             if begun and not parts[begun - 1].has_run:
                 at, torn = begun - 1, parts[begun - 1].torn
-            if at <= self._first_write and not torn:
+            if at <= self._frame.first_write and not torn:
                 for part in reversed(parts[:begun]):
                     part.undo()
                 return
@@ -513,7 +453,7 @@ class Executable:
         for i, (argument, tensor) in enumerate(zip(self.program.arguments, bound)):
             size = extent(argument.type, tensor.stride()) * argument.type.itemsize
             found.append(Span("arg", i, tensor.data_ptr(), size))
-        for i, _ in self._pools:
+        for i, _ in self._frame.pools:
             found.append(Span("result", i, results[i].data_ptr(), results[i].nbytes))
         for i, tensor in enumerate(self.constants):
             found.append(Span("constant", i, tensor.data_ptr(), tensor.nbytes))

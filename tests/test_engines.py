@@ -69,7 +69,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 def calls_of(graph: Any) -> list[EngineCall]:
     run = graph._checked().latest.compiled.run
-    return [part for part in (*run._moving, *run._staying) if isinstance(part, EngineCall)]
+    return [
+        part for part in (*run._frame.moving, *run._frame.staying) if isinstance(part, EngineCall)
+    ]
 
 
 @pytest.mark.parametrize("name", list(MODELS))

@@ -59,6 +59,7 @@ class KernelStep:
     shared: its function does the calling thread's share of the work, on any number of threads.
     label: the op's name and source, for profiles.
     reach: for each place among the words, the bytes from there on that the op may touch.
+    from_size: of a program with a size, the least one at which it is parallel.
     """
 
     kernel: str
@@ -67,6 +68,7 @@ class KernelStep:
     label: str
     shared: bool = False
     reach: tuple[int, ...] = ()
+    from_size: int = 0
 
 
 @dataclass(frozen=True)

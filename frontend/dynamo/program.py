@@ -18,7 +18,7 @@ from gflow.tracing.data.sizes import at_size
 from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
 
 #: sizes whose numbers are kept
-_SIZES = 64
+_SIZES = 256
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,14 @@ class _Call:
     """What calls of one size have in common.
 
     places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
-    strides. outputs: as `FxTrace.results`, with the numbers of this size.
+    strides. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all outputs are results as they
+    are, which.
     """
 
     arguments: list[Any]
     places: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]
     outputs: list[Any]
+    plain: list[int] | None
 
 
 class FxProgram:
@@ -66,7 +68,9 @@ class FxProgram:
         ]
         if len(self.calls) >= _SIZES:
             del self.calls[next(iter(self.calls))]
-        self.calls[k] = made = _Call(arguments, places, outputs)
+        whole = all(isinstance(o, Given) and o.order is None for o in outputs)
+        plain = [o.index for o in outputs] if whole else None
+        self.calls[k] = made = _Call(arguments, places, outputs, plain)
         return made
 
     def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
@@ -103,6 +107,8 @@ class FxProgram:
             elif self.seeds is not None:
                 self.seeds.undo()
             raise
+        if call.plain is not None:
+            return [results[i] for i in call.plain]
         return [self._output(out, given, results) for out in call.outputs]
 
     def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:

@@ -113,9 +113,10 @@ class Segment:
 
     label, torn = "a kernel", False  # a kernel has run once its segment has
 
-    def __init__(self, table: KernelTable, begin: int, end: int) -> None:
+    def __init__(self, table: Table, begin: int, end: int) -> None:
         self.count, self._table, self._begin = end - begin, table, begin
-        self._runner, self._look, self._most = table.runner, table.look, table.threads
+        kernels = table.kernels
+        self._runner, self._look, self._most = kernels.runner, kernels.look, kernels.threads
         self._words = (ctypes.c_int64 * 5)(*table.addresses(begin, end))
         self._address = ctypes.addressof(self._words)
 
@@ -143,7 +144,7 @@ class Segment:
     def each(self) -> Iterator[tuple[Step, Callable[[], None]]]:
         """Every step of the segment with what runs it alone."""
         for row in range(self._begin, self._begin + self.count):
-            yield self._table.steps[row], partial(_run, Segment(self._table, row, row + 1))
+            yield self._table.kernels.steps[row], partial(_run, Segment(self._table, row, row + 1))
 
 
 def _run(segment: Segment) -> None:
@@ -162,7 +163,8 @@ def kernels_of(program: Program) -> tuple[dict[str, str], dict[str, str]]:
 
 
 class KernelTable:
-    """Compiled kernels with their words. Row i is the i-th native step of the program; see `Code`."""
+    """The compiled kernels of a program, with what their words are; see `Loaded`. Row i of its tables is the i-th
+    native step of the program."""
 
     def __init__(self, program: Program, fixed: FixedAddress, look: Callable[[], None]) -> None:
         """
@@ -175,49 +177,53 @@ class KernelTable:
         steps = [s for s in program.steps if isinstance(s, (KernelStep, KernelGroup))]
         functions = jit.compile_kernels(*kernels_of(program))
         self.steps, self.look, self.threads = steps, look, program.max_threads
-        self._report = fixed(Place("status", 0, 0)) or 0
+        self.report = fixed(Place("status", 0, 0)) or 0
         self.runner = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(functions[_RUNNER])
-        self._all = program.steps
+        self.all = program.steps
         # never empty, so that their addresses are good
         self._words = np.zeros(1 + sum(map(_word_count, steps)), dtype=np.int64)
         self._rows = np.zeros((1 + len(steps), 3), dtype=np.int64)
         self._used = 0
-        self._spots: dict[tuple[str, int], list[tuple[int, int | Extent]]] = {}
-        self._varying: list[tuple[int, Extent]] = []
+        self._inner: list[tuple[int, int]] = []  # words that are the addresses of other words
+        spots: dict[tuple[str, int], list[tuple[int, int | Extent]]] = {}
+        varying: list[tuple[int, Extent]] = []
         for n, step in enumerate(steps):
             if isinstance(step, KernelStep):
-                self._rows[n] = (*self._place(step, functions, fixed), int(step.parallel))
+                row = (*self._place(step, functions, fixed, spots, varying), int(step.parallel))
             else:
-                self._rows[n] = (*self._place_group(step, functions, fixed), 1)
-        self._patches = {
-            key: (
-                np.array([w for w, _ in found]),
-                np.array([0 if isinstance(o, Extent) else o for _, o in found], dtype=np.int64),
-            )
-            for key, found in self._spots.items()
+                row = (*self._place_group(step, functions, fixed, spots, varying), 1)
+            self._rows[n] = row
+        self._at = np.array([at for at, _ in varying], dtype=np.int64)
+        self._numbers = Numbers([extent for _, extent in varying])
+        self._first_size = np.array(
+            [s.from_size if isinstance(s, KernelStep) else 0 for s in steps], dtype=np.int64
+        )
+        self._spots = {
+            key: [(at, 0 if isinstance(o, Extent) else o) for at, o in found]
+            for key, found in spots.items()
         }
-        offsets = [
-            (self._patches[key][1], i, offset)
-            for key, found in self._spots.items()
+        moving = [
+            (key, i, offset)
+            for key, found in spots.items()
             for i, (_, offset) in enumerate(found)
             if isinstance(offset, Extent)
         ]
-        self._offsets = [(array, i) for array, i, _ in offsets]
-        varying = {id(array) for array, _ in self._offsets}
-        self._shifting = [key for key, (_, array) in self._patches.items() if id(array) in varying]
-        self._set: dict[tuple[str, int], int] = {}  # addresses as they are
-        self._offset_numbers = Numbers([offset for _, _, offset in offsets])
-        self._at = np.array([at for at, _ in self._varying], dtype=np.int64)
-        self._numbers = Numbers([extent for _, extent in self._varying])
+        self._moving = [(key, i) for key, i, _ in moving]
+        self._offsets = Numbers([offset for _, _, offset in moving])
 
     def _place(
-        self, step: KernelStep, functions: dict[str, int], fixed: FixedAddress
+        self,
+        step: KernelStep,
+        functions: dict[str, int],
+        fixed: FixedAddress,
+        spots: dict[tuple[str, int], list[tuple[int, int | Extent]]],
+        varying: list[tuple[int, Extent]],
     ) -> tuple[int, int]:
-        """Write the words of a step; returns its function and the words' address."""
-        start = self._words.ctypes.data + 8 * self._used
+        """Write the words of a step; returns its function and where they begin."""
+        start = self._used
         for word in step.words:
             if isinstance(word, Extent):
-                self._varying.append((self._used, word))
+                varying.append((self._used, word))
             elif isinstance(word, int):
                 self._words[self._used] = word
             elif isinstance(word, KernelAddress):
@@ -225,48 +231,74 @@ class KernelTable:
             elif isinstance(word, Place) and (address := fixed(word)) is not None:
                 self._words[self._used] = address
             elif isinstance(word, Place):
-                found = self._spots.setdefault((word.space, word.index), [])
-                found.append((self._used, word.offset))
+                spots.setdefault((word.space, word.index), []).append((self._used, word.offset))
             self._used += 1
         return functions[step.kernel], start
 
     def _place_group(
-        self, group: KernelGroup, functions: dict[str, int], fixed: FixedAddress
+        self,
+        group: KernelGroup,
+        functions: dict[str, int],
+        fixed: FixedAddress,
+        spots: dict[tuple[str, int], list[tuple[int, int | Extent]]],
+        varying: list[tuple[int, Extent]],
     ) -> tuple[int, int]:
         """The same for a group: its own words, after those of its members."""
-        words = [len(group.members)]
-        for step in group.members:
-            words += [*self._place(step, functions, fixed), int(step.shared)]
-        start = self._words.ctypes.data + 8 * self._used
-        self._words[self._used : self._used + len(words)] = words
+        rows = [(*self._place(s, functions, fixed, spots, varying), s) for s in group.members]
+        start = self._used
+        words = [len(rows)]
+        for function, at, step in rows:
+            self._inner.append((start + len(words) + 1, at))
+            words += [function, 0, int(step.shared)]
+        self._words[start : start + len(words)] = words
         self._used += len(words)
         return functions[_GROUP], start
 
+    def at(self, n: int) -> Table:
+        """The words for a size of `n`; the functions are shared."""
+        words, rows = self._words.copy(), self._rows.copy()
+        first = words.ctypes.data
+        for at, target in self._inner:
+            words[at] = first + 8 * target
+        rows[:, 1] = first + 8 * rows[:, 1]
+        rows[:-1, 2] &= n >= self._first_size
+        words[self._at] = self._numbers.at(n)
+        spots = self._spots
+        if self._moving:
+            spots = {key: [*found] for key, found in spots.items()}
+            for (key, i), offset in zip(self._moving, self._offsets.at(n).tolist()):
+                spots[key][i] = spots[key][i][0], offset
+        return Table(self, words, rows, spots)
+
+
+class Table:
+    """The words of kernels for one size; see `Code`."""
+
+    def __init__(
+        self,
+        kernels: KernelTable,
+        words: np.ndarray,
+        rows: np.ndarray,
+        spots: dict[tuple[str, int], list[tuple[int, int]]],
+    ) -> None:
+        self.kernels, self._words, self._rows, self._spots = kernels, words, rows, spots
+        # one element is set faster so than through NumPy
+        self._each = words.data
+
     def patch(self, space: str, index: int, address: int) -> None:
         """Set the address of argument or result number `index`."""
-        found = self._patches.get((space, index))
-        if found is not None:
-            self._words[found[0]] = address + found[1]
-            self._set[space, index] = address
-
-    def resize(self, n: int) -> None:
-        """Write the words that a size of `n` makes, those of addresses that are set included."""
-        self._words[self._at] = self._numbers.at(n)
-        if self._offsets:
-            for (array, i), offset in zip(self._offsets, self._offset_numbers.at(n).tolist()):
-                array[i] = offset
-        for key in self._shifting:
-            if key in self._set:
-                self.patch(*key, self._set[key])
+        words = self._each
+        for at, offset in self._spots.get((space, index), ()):
+            words[at] = address + offset
 
     def addresses(self, begin: int, end: int) -> tuple[int, ...]:
         """The runner's words for rows `begin`…`end`, the end left out."""
-        return self._rows.ctypes.data, begin, end, 0, self._report
+        return self._rows.ctypes.data, begin, end, 0, self.kernels.report
 
     def parts(self, call: Callable[[Step], HostStep]) -> Iterator[Part]:
         """Runs of native steps, and the calls between them."""
         begin = end = 0
-        for step in self._all:
+        for step in self.kernels.all:
             if isinstance(step, (KernelStep, KernelGroup)):
                 end += 1
                 continue

@@ -91,7 +91,7 @@ class Begun:
 
 
 class LaunchTable:
-    """A program's launches, in order; see `Code`. waits: whether each is waited for."""
+    """A program's launches, in order; see `Loaded` and `Code`. waits: whether each is waited for."""
 
     def __init__(
         self, program: Program, device: Launcher, fixed: FixedAddress, look: Callable[[], None]
@@ -148,8 +148,9 @@ class LaunchTable:
         if found is not None:
             self._words[found[0]] = address + found[1]
 
-    def resize(self, n: int) -> None:
-        """Programs for launches have no size."""
+    def at(self, n: int) -> LaunchTable:
+        """Itself: programs for launches have no size."""
+        return self
 
     def parts(self, call: Callable[[Step], HostStep]) -> Iterator[Begun]:
         """All steps of the program, in order."""

@@ -36,6 +36,9 @@ class AtenCall(HostStep):
         if step.overload in _OUT and len(step.outputs) == 1 and step.outputs[0] is not None:
             self.out = getattr(self.func.overloadpacket, _OUT[step.overload])
         self.has_scalars = '"s":' in step.args
+        self._spots: list[tuple[int, int]] | None = (
+            None  # (argument, input), where all tensors are arguments
+        )
         self.draws = torch.Tag.nondeterministic_seeded in self.func.tags
         self.generator: torch.Tensor | None = None  # its state before the latest run
         self.writes = self.has_run = False  # how far the latest run has come
@@ -57,7 +60,23 @@ class AtenCall(HostStep):
         self.size = size
         self.inputs = [locate(r) for r in self.step.inputs]
         self.outputs = [None if r is None else locate(r) for r in self.step.outputs]
-        self.decode()
+        if self._spots is None or not self.args:
+            self.decode()
+            self._spots = self._found_spots()
+        else:
+            for at, index in self._spots:
+                self.args[at] = self.inputs[index]
+
+    def _found_spots(self) -> list[tuple[int, int]] | None:
+        """Which arguments are inputs, if that is all that is made of them."""
+        found = [
+            (at, index)
+            for at, value in enumerate(self.args)
+            for index, given in enumerate(self.inputs)
+            if value is given
+        ]
+        whole = self.step.args.count('"t":') == len(found)
+        return found if whole and not self.has_scalars and '"part":' not in self.step.args else None
 
     def unbind(self) -> None:
         """Let go of all tensors."""

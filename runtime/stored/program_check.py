@@ -295,6 +295,8 @@ def _check_kernel(program: Program, memory: _Memory, step: KernelStep) -> None:
             number = fixed(word, memory.n)
             if not (isinstance(number, int) and -(1 << 63) <= number < 1 << 63):
                 raise ValueError(f"word {n} of {step.kernel} is {word}")
+    if not 0 <= step.from_size < 1 << 63:
+        raise ValueError(f"{step.kernel} is parallel from a size of {step.from_size} on")
     _check_reach(memory, step.words, step.reach)
 
 

@@ -10,7 +10,7 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.dialects.extents import Piece, at_most
+from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import COMPLEX, TensorType
@@ -19,9 +19,7 @@ from ..placement import Placement
 from .language.parameters import Plan, plan, structure
 from .product import gemm
 from .region.render import render
-
-#: element operations below which starting the other threads costs more than it saves
-_SERIAL_WORK = 32768
+from .sharing import of_kernel, shared_from
 
 #: ops that say nothing about what a kernel is for
 _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare"})
@@ -69,9 +67,6 @@ class Builder(Placement):
             raise CannotLower(f"there are no kernels on complex numbers: {label}")
         p = plan(k)
         name = self.kernel(k, p)
-        work = at_most(k.numel) * max(
-            1, sum(n.op not in ("load", "const", "index") for n in k.nodes)
-        )
         scratch = Place("arena", 0, self.arena)
         if p.scratch_rows:
             self.scratch_bytes = max(
@@ -92,8 +87,11 @@ class Builder(Placement):
                 words.append(w.bits())
         if part is not None:
             words[p.index["size", 0]] = part
-        parallel = p.mode != "scalar" and work >= _SERIAL_WORK
-        self.steps.append(KernelStep(name, tuple(words), parallel, label, p.mode != "scalar"))
+        shared = p.mode != "scalar"
+        parallel, from_size = shared_from(of_kernel(k)) if shared else (False, 0)
+        self.steps.append(
+            KernelStep(name, tuple(words), parallel, label, shared, from_size=from_size)
+        )
 
     def kernel(self, k: Kernel, p: Plan) -> str:
         """The name of the kernel's function; kernels of one structure share it."""

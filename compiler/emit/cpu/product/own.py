@@ -10,14 +10,12 @@ from gflow.compiler.kernel.blocks import Blocks
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
+from ..sharing import of_product, shared_from
 from . import blocked, dots, panels, tile
 from .finish import Words
 from .function import ITEM, LANES
 
 _NAME = "product"
-
-#: products below which starting the other threads costs more than it saves
-_SERIAL = 1 << 20
 
 
 class Steps(Protocol):
@@ -96,10 +94,10 @@ def product(
     if _NAME not in b.kernels:
         b.kernels[_NAME] = blocked.function(_NAME)
         b.externals |= set(blocked.EXTERNALS)
-    work = at_most(batch)
-    for count in sizes:
-        work *= at_most_count(count)
-    b.steps.append(KernelStep(_NAME, tuple(words), work >= _SERIAL, label, True))  # type: ignore[arg-type]
+    parallel, from_size = shared_from(of_product((batch, m, n, k)))
+    b.steps.append(
+        KernelStep(_NAME, tuple(words), parallel, label, True, from_size=from_size)  # type: ignore[arg-type]
+    )
 
 
 def at_most_count(count: Count) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gflow.compiler.kernel.blocks import Blocks
 from gflow.compiler.kernel.contest import Contest
 from gflow.dialects.program import Argument, KernelStep, Place, Program, Result, Step
@@ -72,4 +74,4 @@ def _strides(ty: TensorType, transposed: bool) -> tuple[int, ...]:
 
 
 def _reaching(step: KernelStep, sizes: list[int]) -> KernelStep:
-    return KernelStep(step.kernel, step.words, step.parallel, step.label, step.shared, tuple(sizes))
+    return replace(step, reach=tuple(sizes))

@@ -1,0 +1,62 @@
+"""Which steps all threads run: those that take longer than starting the threads does.
+
+A parallel region of OpenMP's takes some 6 microseconds where threads spin for work, and several times that where they
+sleep, or where other programs use the processor. So a step is for the calling thread alone below twice that; of a
+program with a size, for the sizes at which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from gflow.compiler.kernel.description import Kernel
+from gflow.dialects.extents import Count, Piece, current
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType
+
+#: nanoseconds on one thread from which on the others are started
+_PAYS = 12_000
+
+#: element operations, bytes and products of numbers a nanosecond, on one thread with vectors of 256 bits or more
+_OPERATIONS, _BYTES, _PRODUCTS = 16, 16, 64
+
+#: nodes of a kernel that cost nothing
+_FREE = frozenset(("load", "const", "index"))
+
+#: an integer of the IR at some size
+At = Callable[[int], int]
+
+
+def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
+    """Whether all threads run a step, and of a program with a size from which one on.
+
+    nanoseconds: what it takes on one thread, which grows with the size.
+    """
+    symbol = current()
+    if symbol is None:
+        return nanoseconds(lambda value: value) >= _PAYS, 0
+
+    def pays(n: int) -> bool:
+        return nanoseconds(lambda value: symbol.at(value, n)) >= _PAYS
+
+    low, high = symbol.least, symbol.most
+    if not pays(high):
+        return False, 0
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if pays(middle) else (middle + 1, high)
+    return True, low
+
+
+def of_kernel(k: Kernel) -> Callable[[At], float]:
+    """Nanoseconds of a kernel over an index space."""
+    operations = sum(OPS[n.op].cost if n.op in OPS else n.op not in _FREE for n in k.nodes)
+    moved = sum(TensorType((), a.dtype).itemsize for a in (*k.loads, *k.stores))
+    each = operations / _OPERATIONS + moved / _BYTES
+    return lambda at: prod(map(at, k.sizes)) * each
+
+
+def of_product(sizes: tuple[Count, ...]) -> Callable[[At], float]:
+    """Nanoseconds of a product, by its rows, columns, K, and matrices."""
+    return lambda at: prod(s.limit if isinstance(s, Piece) else at(s) for s in sizes) / _PRODUCTS

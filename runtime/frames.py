@@ -1,0 +1,144 @@
+"""What calls of one size have in common: a program's steps with the numbers of that size, and the addresses in them.
+
+A program without a size has one frame. One with a size has one for each of the latest sizes, so that a call of a size
+that was there before evaluates nothing anew: it sets the addresses that differ from those of that size's latest call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gflow.dialects.program import Program, Step, TensorRef
+
+from .device import Code, Part
+from .results import ResultPool
+from .sizes import fixed
+from .steps.host_step import HostStep
+from .tensors import DTYPES, addresses_of, view_bytes, view_tensor
+
+#: shape, strides, and bytes from a place's begin
+_Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+class Frame:
+    """The steps of a program for a size of `n`, bound to memory.
+
+    parts: what is run, in order. moving, staying: the calls among them on tensors that may move between runs, and on
+    those in the arena and constants alone. memory: the arena's block that addresses point into.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        code: Code,
+        n: int,
+        host_step: Callable[[Step], HostStep],
+        constants: Sequence[torch.Tensor],
+    ) -> None:
+        self.n, self._program, self._code, self._constants = n, program, code, constants
+        self.moving: list[HostStep] = []
+        self.staying: list[HostStep] = []
+
+        def bound(step: Step) -> HostStep:
+            call = host_step(step)
+            moves = any(r.place.space in ("arg", "result") for r in call.refs())
+            (self.moving if moves else self.staying).append(call)
+            return call
+
+        self.parts: list[Part] = list(code.parts(bound))
+        self.first_write = self._parts_before(program.first_write)
+        self.pools: list[tuple[int, ResultPool]] = []
+        self._fresh = [
+            (i, fixed(r.type.shape, n), DTYPES[r.type.dtype])
+            for i, r in enumerate(program.results)
+            if r.alias is None
+        ]
+        self.result_bytes = sum(
+            dtype.itemsize * torch.Size(shape).numel() for _, shape, dtype in self._fresh
+        )
+        self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay
+        self._args: Sequence[torch.Tensor] = ()
+        self._results: Sequence[torch.Tensor] = ()
+        self.unplace()
+
+    def _parts_before(self, step: int) -> int:
+        """How many parts end before a step of the program begins."""
+        ends, steps = 0, 0
+        for part in self.parts:
+            steps += part.count
+            ends += steps <= step
+        return ends
+
+    @property
+    def makes_results(self) -> bool:
+        """Whether there are results that are no updates of arguments."""
+        return bool(self._fresh)
+
+    def make_pools(self, kept: int, where: torch.device) -> None:
+        """Have buffers for the results. kept: of each, to be used again."""
+        self.pools = [(i, ResultPool(shape, dtype, kept, where)) for i, shape, dtype in self._fresh]
+
+    # -- addresses
+
+    def unplace(self) -> None:
+        """All addresses are to be set anew."""
+        self.memory: torch.Tensor | None = None
+        self._there: dict[int, torch.Tensor] = {}  # tensors in the arena and in constants
+        self._addresses: list[int] = [-1] * len(self._program.arguments)
+        self._result_addresses: list[int] = [-1] * len(self._fresh)
+        self._placed = False
+
+    def unbind(self) -> None:
+        """Let go of all tensors."""
+        self.unplace()
+        for call in (*self.staying, *self.moving):
+            call.unbind()
+
+    def settle(self, memory: torch.Tensor) -> None:
+        """The arena's block is `memory`."""
+        self.unplace()
+        self._code.patch("arena", 0, memory.data_ptr())
+        self.memory = memory
+        for call in self.staying:
+            call.bind(self._locate, self.n)
+
+    def place(self, args: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Put the addresses of arguments and results into native steps and calls."""
+        at = addresses_of(args)
+        fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
+        if self._placed and at == self._addresses and fresh == self._result_addresses:
+            return
+        patch = self._code.patch
+        for i, (new, old) in enumerate(zip(at, self._addresses)):
+            if new != old:
+                patch("arg", i, new)
+        for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
+            if new != old:
+                patch("result", i, new)
+        self._addresses, self._result_addresses = at, fresh
+        self._args, self._results = args, results
+        for call in self.moving:
+            call.bind(self._locate, self.n)
+        self._args, self._results = (), ()
+        self._placed = True
+
+    def _locate(self, ref: TensorRef) -> torch.Tensor:
+        space, index, _ = ref.place
+        found = self._there.get(id(ref))
+        if found is not None:
+            return found
+        numbers = self._numbers.get(id(ref))
+        if numbers is None:
+            parts = (ref.type.shape, ref.strides, ref.place.offset)
+            shape, strides, offset = (fixed(p, self.n) for p in parts)
+            numbers = self._numbers[id(ref)] = shape, strides, offset
+        dtype = DTYPES[ref.type.dtype]
+        if space in ("arg", "result"):
+            tensor = self._args[index] if space == "arg" else self._results[index]
+            return view_tensor(tensor, dtype, *numbers)
+        memory = self.memory if space == "arena" else self._constants[index]
+        assert memory is not None
+        made = self._there[id(ref)] = view_bytes(memory, dtype, *numbers)
+        return made
