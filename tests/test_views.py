@@ -12,12 +12,14 @@ from browser import needs_browser, run
 
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import DEFAULT_PIPELINES
+from gflow.compiler.ir.ssa import read_body
 from gflow.compiler.memory.planned import NotPlanned, read_plan
 from gflow.compiler.reports.visual.dataflow import nodes_of
 from gflow.compiler.reports.visual.dot import dot
-from gflow.compiler.reports.visual.graph import graph_page, graph_picture, levels
+from gflow.compiler.reports.visual.graph import graph_page, ops_as_text
 from gflow.compiler.reports.visual.layered import layered
 from gflow.compiler.reports.visual.memory import memory_page
+from gflow.compiler.reports.visual.picture import graph_picture, levels
 from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
@@ -83,6 +85,17 @@ def test_reading_a_plan() -> None:
             assert apart or b.start == a.end or a.start == b.end  # taken over in place
     with pytest.raises(NotPlanned, match="run --pipeline-for=cpu"):
         read_plan(function(1, planned=False))
+
+
+def test_texts_of_ops() -> None:
+    """Each op has its own text, in program order."""
+    for planned in (False, True):
+        f = function(3, planned)
+        ops, texts = read_body(f).ops, ops_as_text(f)
+        assert list(texts) == [o.index for o in ops]
+        for o in ops:
+            assert texts[o.index].startswith(f"%{o.index} = gflow.{o.name}")
+        assert all("return" not in text and text[-1] != "{" for text in texts.values())
 
 
 def test_layers_and_order() -> None:
@@ -212,51 +225,99 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
 
 @needs_browser
 def test_graph_page_in_a_browser(tmp_path: Path) -> None:
+    """Opens on what fits; modules open and close; a click tells all of an op; search opens what hides a hit."""
     f = function(6, planned=False)
-    found = levels(nodes_of(f))
     seen = run(
-        graph_page(f),
+        graph_page(f, {0: 3e-3}),
         """
-        const select = document.getElementById('level'), counts = [], titles = [];
-        for (const o of select.options) {
-          select.value = o.value;
-          select.onchange({target: select});
-          counts.push(document.querySelectorAll('.box').length);
-          document.getElementById('fit').click();
-          const boxes = [...document.querySelectorAll('.box')];
-          titles.push(boxes.filter(b => point(b) && b.contains(point(b)) && tipText()).length);
+        const parts = () => [...document.querySelectorAll('.part')];
+        const names = () => parts().map(p => p.querySelector('text').textContent);
+        const press = (key, target) =>
+          (target || document.body).dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+        const picture = document.getElementById('graph').getBoundingClientRect();
+        const inside = parts().every(p => {
+          const r = p.firstChild.getBoundingClientRect();
+          return r.left >= picture.left && r.right <= picture.right
+            && r.top >= picture.top && r.bottom <= picture.bottom;
+        });
+        const opening = names();
+        document.getElementById('less').click();
+        const closed = names();
+        const forward = parts().find(p => p.querySelector('text').textContent === 'forward');
+        point(forward, 'dblclick');
+        const opened = names();
+        document.getElementById('more').click();
+        const all = names();
+        const whole = parts().every(p => [...p.querySelectorAll(':scope > text')].every(t =>
+          t.getBoundingClientRect().right <= p.firstChild.getBoundingClientRect().right + 1));
+        // lines pass beside boxes
+        let through = 0;
+        for (const e of document.querySelectorAll('.edge')) {
+          const m = e.getScreenCTM(), ends = lines.find(l => l[2] === e).slice(0, 2).map(t => shapes.get(t));
+          for (let i = 1; i < 40; i++) {
+            const q = e.getPointAtLength(e.getTotalLength() * i / 40), p = new DOMPoint(q.x, q.y).matrixTransform(m);
+            through += parts().some(b => {
+              const r = b.firstChild.getBoundingClientRect();
+              return !ends.some(k => k.contains(b)) && !b.contains(ends[0]) && !b.contains(ends[1])
+                && p.x > r.left + 1 && p.x < r.right - 1 && p.y > r.top + 1 && p.y < r.bottom - 1;
+            });
+          }
         }
-        const box = document.querySelectorAll('.box')[1];
+        const box = parts().find(p => p.tree.op === 1);
         point(box);
         const text = tipText(), marked = document.querySelectorAll('.edge.on').length;
-        point(box, 'pointerdown'); point(box, 'click');
+        point(box, 'click');
+        const details = document.getElementById('details').textContent;
+        press('Escape');
+        const away = document.getElementById('details').hidden;
+        document.getElementById('less').click();
         const find = document.getElementById('find');
         find.value = 'tanh'; find.oninput();
-        return {counts, titles, text, marked, hits: document.getElementById('hits').textContent,
-          bright: document.querySelectorAll('.box:not(.dim)').length,
-          edges: document.querySelectorAll('.edge').length};
+        const hits = document.getElementById('hits').textContent, hit = document.querySelectorAll('.part.hit').length;
+        press('Enter', find);
+        const shown = document.querySelector('.picked text').textContent;
+        const legends = [...document.getElementById('colour').options].map(o => {
+          const select = document.getElementById('colour');
+          select.value = o.value; select.onchange();
+          return document.getElementById('legend').textContent;
+        });
+        press('?');
+        return {opening, inside, closed, opened, all, whole, through, text, marked, details, away, hits, hit, shown,
+          legends, keys: document.getElementById('keys').textContent};
         """,
         tmp_path,
     )
-    assert seen["counts"] == [len(v.boxes) for v in found]
-    assert seen["titles"] == seen["counts"]
-    assert seen["edges"] == len(found[-1].edges)
-    assert "matmul" in seen["text"]
-    assert "reads model.w" in seen["text"]
-    assert "module forward:model.layers.0.mlp" in seen["text"]
-    assert '<net> & "co".py:10' in seen["text"]
-    assert seen["marked"] == 2
-    assert seen["hits"] == "6 found"
-    assert seen["bright"] == 6
+    assert seen["inside"]
+    assert len(seen["opening"]) > 3
+    assert seen["closed"] == ["x", "forward", "backward"]
+    assert seen["opened"] == ["x", "forward", "model.layers", "backward"]
+    assert len([n for n in seen["all"] if n in ("matmul", "tanh", "mul")]) == 24
+    assert seen["whole"]
+    assert seen["through"] == 0
+    assert seen["text"].startswith("matmul")
+    assert seen["marked"] == 1  # the other ends at the frame of its module
+    for told in ('<net> & "co".py:10', "reads", "model.w", "forward:model.layers.0.mlp", "3.00 ms (100.0 %)",
+                 "%0 = gflow.matmul %arg0, %arg1 : 64x64xf32", "read bytanh"):  # fmt: skip
+        assert told in seen["details"], seen["details"]
+    assert seen["away"]
+    assert seen["hits"] == "6 found, Enter: next"
+    assert seen["hit"] == 1
+    assert seen["shown"] == "tanh"
+    assert seen["legends"] == [
+        "measured time 03.00 ms", seen["legends"][1], "forwardbackwardoptimizer", "kernel of gflow (24)input (1)",
+        "nothing is recomputed", "no op has a sharding",
+    ]  # fmt: skip
+    assert seen["legends"][1].startswith("bytes moved 0")
+    assert "open or close the module" in seen["keys"]
 
 
 @needs_browser
 def test_pages_of_a_thousand_ops(tmp_path: Path) -> None:
     f = function(250)
     graph, memory = graph_page(f), memory_page(read_plan(f))
-    script = "return document.querySelectorAll('.box, .value').length;"
+    script = "return document.querySelectorAll('.part, .value').length;"
     boxes = run(graph, script, tmp_path)
     values = run(memory, script, tmp_path)
-    assert 0 < boxes <= 1000
+    assert 3 < boxes <= 100
     assert values == len(read_plan(f).values)
     assert max(len(graph), len(memory)) < 2_000_000

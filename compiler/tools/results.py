@@ -124,8 +124,9 @@ class Results:
     def _draw(self, root: ir.Operation) -> None:
         # start-up of gflow-opt: what is printed loads what it needs
         from ..memory.planned import NotPlanned, read_plan
-        from ..reports.visual.graph import graph_page, graph_picture
+        from ..reports.visual.graph import graph_page
         from ..reports.visual.memory import memory_page
+        from ..reports.visual.picture import graph_picture
         from ..reports.visual.timeline import timeline_page
         from .emit import EmitError, EmitOptions, functions, simulated
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.locations import Source, source_of
 from gflow.compiler.ir.modules import text_of
-from gflow.compiler.ir.ssa import Body, read_body
+from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.compiler.memory.planned import label
 from gflow.dialects.mlir import func, ir
 
@@ -15,7 +15,7 @@ _ROLES_DRAWN = ("input",)
 
 @dataclass
 class Node:
-    """An op, or an input of the program. inputs: numbers of nodes that it reads, each once.
+    """An op, or an input of the program (without `op`). inputs: numbers of nodes that it reads, each once.
 
     reads: what it reads that is not drawn (parameters, state, constants). outputs: names of the
     program's results that it makes.
@@ -28,6 +28,7 @@ class Node:
     inputs: list[int] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    op: Op | None = None
 
     def facts(self) -> list[str]:
         """Lines that tell all about the node."""
@@ -60,8 +61,9 @@ def nodes_of(function: func.FuncOp) -> list[Node]:
             told[o.results[0]] = f"constant {body.types[o.results[0]]}"
             continue
         node = Node(
-            label(o), o.name, ", ".join(str(body.types[r]) for r in o.results), source_of(o.op)
-        )
+            label(o), o.name, ", ".join(str(body.types[r]) for r in o.results), source_of(o.op),
+            op=o,
+        )  # fmt: skip
         for v in dict.fromkeys(o.operands):
             if v not in node_of:
                 node.reads.append(told.get(v, "?"))

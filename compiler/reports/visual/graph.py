@@ -1,190 +1,164 @@
-"""A function as a layered drawing: `gflow-opt --view-graph FILE.html` or `FILE.svg`.
+"""A function as a page of collapsible modules: `gflow-opt --view-graph FILE.html`, `graph.explain().html(path)`.
 
-The page has a drawing for each depth of the module tree: at the first ones a box stands for all ops of a
-module, at the last one for an op. Boxes have the colours of their modules; boxes of one phase (forward,
-backward, optimizer) share a hue's tone. A picture (.svg) holds one of these drawings.
+A box is an op or a closed module; an open module frames what is in it. The page opens with as many modules open as fit
+the window, and lays out only what is to be seen, so programs of 20,000 ops stay quick. Colours stand for time, bytes,
+phase, what runs an op, recomputation or sharding, by a legend; a click shows an op's line, costs and IR.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from html import escape
+from textwrap import indent
 
+from gflow.dialects.assembly.printer import to_assembly
+from gflow.dialects.distribution.mesh import SHARDING
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
 
+from ...ir import cost as costs
+from ...ir.dynamic_sizes import sized
+from ...ir.tables import time_text
+from ...targets import DEVICES, Device
 from .dataflow import Node, nodes_of
-from .layered import layered
-from .page import asset, colour, fact, page
+from .page import byte_text, fact, page
 
-_BOX_HEIGHT = 30.0
-_MOST_TEXT = 34
-#: a page opens at the deepest level of no more boxes, and a picture shows it
-_OPENING_BOXES = 150
-#: edges that span more layers are drawn faintly
-_LONG = 6
-
-
-@dataclass
-class Box:
-    """What is drawn as one: an op, or a module with all its ops. facts: lines to show."""
-
-    title: str
-    colour: str
-    facts: list[str]
-    count: int = 1
-
-
-@dataclass
-class Level:
-    """A drawing: `name` says what a box is."""
-
-    name: str
-    boxes: list[Box]
-    edges: list[tuple[int, int]]
+#: on an op: it repeats one of the forward, for a memory budget
+_RECOMPUTED = "gflow.recomputed"
+#: what runs an op, as the page numbers it
+_KERNEL, _ATEN, _ENGINE, _COLLECTIVE, _VIEW, _INPUT = range(6)
+#: the most characters of an op's IR
+_MOST_IR = 4000
+#: a line of a function's body at its outermost level that begins an op
+_BEGINS = re.compile(r"    (?:%[^=]*= )?(?:gflow\.|\"gflow\.)(\w+)")
+_COLOURS = (
+    ("time", "time"),
+    ("bytes", "bytes moved"),
+    ("phase", "phase"),
+    ("kind", "what runs it"),
+    ("again", "recomputed"),
+    ("sharding", "sharding"),
+)
 
 
-def levels(nodes: list[Node]) -> list[Level]:
-    """A level for each depth of modules at which something new is seen, and the ops."""
-    groups = [n.source.group.strip(":") for n in nodes]
-    deepest = max((g.count(".") + 1 for g in groups if g), default=0)
-    colours: dict[str, str] = {}
-    for g in groups:
-        colours.setdefault(g, colour(len(colours)))
-    found: list[Level] = []
-    for depth in range(1, deepest + 1):
-        level = _grouped(f"modules, depth {depth}", nodes, groups, depth, colours)
-        if not found or len(level.boxes) > len(found[-1].boxes):
-            found.append(level)
-    boxes = [
-        Box(n.label, colours[g] if g else "var(--panel)", n.facts()) for n, g in zip(nodes, groups)
-    ]
-    found.append(Level("ops", boxes, [(j, i) for i, n in enumerate(nodes) for j in n.inputs]))
-    return found
+def graph_page(
+    function: func.FuncOp, seconds: Mapping[int, float] | None = None, device: Device | None = None
+) -> str:
+    """The page for one function.
 
-
-def _grouped(
-    name: str, nodes: list[Node], groups: list[str], depth: int, colours: dict[str, str]
-) -> Level:
-    keys = [".".join(g.split(".")[:depth]) if g else f" {i}" for i, g in enumerate(groups)]
-    members = _members(keys)
-    boxes: list[Box] = []
-    number = [0] * len(nodes)
-    kinds: list[dict[str, int]] = []
-    for key, inside in members:
-        first = inside[0]
-        group = groups[first]
-        title, fill = (key, colours[group]) if group else (nodes[first].label, "var(--panel)")
-        outputs = [f"gives {o}" for i in inside for o in nodes[i].outputs]
-        found: dict[str, int] = {}
-        for i in inside:
-            number[i] = len(boxes)
-            found[nodes[i].label] = found.get(nodes[i].label, 0) + 1
-        boxes.append(Box(title, fill, outputs, len(inside)))
-        kinds.append(found)
-    for box, found in zip(boxes, kinds):
-        common = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-        shown = [f"{count} × {label}" for label, count in common[:12]]
-        more = [f"and {len(common) - 12} other kinds"] if len(common) > 12 else []
-        box.facts = [f"{box.count} ops", *shown, *more, *box.facts[:8]]
-    edges = {
-        (number[j], number[i])
-        for i, node in enumerate(nodes)
-        for j in node.inputs
-        if number[i] != number[j]
-    }
-    return Level(name, boxes, sorted(edges))
-
-
-def _members(keys: list[str]) -> list[tuple[str, list[int]]]:
-    """The nodes of each group; groups in the order of their middle nodes."""
-    found: dict[str, list[int]] = {}
-    for i, key in enumerate(keys):
-        found.setdefault(key, []).append(i)
-    return sorted(found.items(), key=lambda item: item[1][len(item[1]) // 2])
-
-
-def graph_page(function: func.FuncOp) -> str:
-    """The page for one function."""
-    name, found = _name(function), levels(nodes_of(function))
-    opening = _opening(found)
-    options = "".join(
-        f'<option value="{i}"{" selected" if i == opening else ""}>'
-        f"{escape(level.name)} ({len(level.boxes)})</option>"
-        for i, level in enumerate(found)
-    )
+    Args:
+        seconds: measured times, by the number of the op in the function; without them the page shows the least
+            time that `device` (a cpu, if none is given) needs.
+    """
+    device = device or DEVICES["cpu"]
+    nodes = nodes_of(function)
+    texts = ops_as_text(function)
+    tables = _Tables()
+    with sized(function.operation):
+        rows = [_row(node, tables, texts, seconds, device) for node in nodes]
+    measured = seconds is not None
+    total = sum(row[7] for row in rows) / 1e6
+    what = "steps, measured" if measured else f"least time on {device.name}"
+    name = ir.StringAttr(function.attributes["sym_name"]).value
     header = "".join(
         [
-            fact("ops", f"{len(found[-1].boxes):,}"),
-            f'<label>boxes are <select id="level">{options}</select></label>',
+            fact("ops", f"{len(nodes):,}"),
+            fact(what, time_text(total)),
+            fact("bytes moved", byte_text(sum(row[8] for row in rows))),
+            f'<label>colour <select id="colour">{_options()}</select></label>',
             '<input id="find" type="search" placeholder="op, module, file" aria-label="find">',
-            '<span id="hits" class="soft"></span>',
-            '<button id="fit">fit</button>',
-            '<span class="soft">wheel: zoom, drag: move, click: follow</span>',
+            '<span id="hits" class="soft" role="status"></span>',
+            '<button id="fit">fit</button><button id="more">open all</button>'
+            '<button id="less">close all</button>',
+            '<button id="help" aria-label="keys">?</button>',
         ]
     )
-    body = f'<svg id="graph" role="img" aria-label="{escape(name)}"></svg>'
-    data = {"levels": [_data(level) for level in found]}
-    return page(f"{name}: graph", "graph", header, body, data)
-
-
-def graph_picture(function: func.FuncOp) -> str:
-    """A picture of one level, as SVG; boxes tell more in their tooltips."""
-    found = levels(nodes_of(function))
-    level = found[_opening(found)]
-    data = _data(level)
-    parts = []
-    for path, faint in data["edges"]:
-        parts.append(f'<path class="edge{" faint" if faint else ""}" d="{path}"/>')
-    for title, x, y, width, fill, facts in data["boxes"]:
-        tip = escape("\n".join([title, *facts]))
-        parts.append(
-            f'<g class="box" transform="translate({x} {y})"><title>{tip}</title>'
-            f'<rect x="{-width / 2:.1f}" y="{-_BOX_HEIGHT / 2}" width="{width:.1f}" '
-            f'height="{_BOX_HEIGHT}" rx="5" fill="{fill}"/>'
-            f'<text text-anchor="middle" dy="4">{escape(_cut(title))}</text></g>'
-        )
-    style = ":root { --ink: #1c2430; --panel: #f5f6f8; --paper: #fff; --line: #d5dae1; --soft: #66707f; }"
-    width, height = data["size"]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-20 -20 {width + 40:.0f} {height + 40:.0f}" '
-        f'font-family="system-ui, sans-serif" font-size="12">\n'
-        f"<title>{escape(_name(function))}: {escape(level.name)}</title>\n"
-        f"<style>{style}{asset('graph.css')}</style>\n" + "\n".join(parts) + "\n</svg>\n"
+    body = (
+        f'<svg id="graph" role="application" tabindex="0" aria-label="{escape(name)}: graph"></svg>'
+        '<div id="legend"></div><aside id="details" hidden></aside>'
     )
-
-
-def _name(function: func.FuncOp) -> str:
-    return ir.StringAttr(function.attributes["sym_name"]).value
-
-
-def _opening(found: list[Level]) -> int:
-    return max((i for i, v in enumerate(found) if len(v.boxes) <= _OPENING_BOXES), default=0)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
-
-
-def _data(level: Level) -> dict:
-    """A level placed: boxes as [title, x, y, width, fill, facts], edges as [path, faint] and as pairs."""
-    widths = [22 + 6.8 * len(_cut(b.title)) for b in level.boxes]
-    drawn = layered(widths, level.edges)
-    boxes = [
-        [b.title, round(x, 1), round(y, 1), round(w, 1), b.colour, b.facts]
-        for b, x, y, w in zip(level.boxes, drawn.x, drawn.y, widths)
-    ]
-    edges = [_edge(drawn.x[a], drawn.y[a], drawn.x[b], drawn.y[b]) for a, b in level.edges]
-    return {
-        "boxes": boxes,
-        "edges": edges,
-        "pairs": [list(e) for e in level.edges],
-        "size": [round(drawn.width, 1), round(drawn.height, 1)],
+    data = {
+        "nodes": rows,
+        "paths": list(tables.paths),
+        "places": list(tables.places),
+        "shardings": list(tables.shardings),
+        "measured": measured,
     }
+    return page(f"{name}: graph", "graph", header, body, data, ["graph_tree", "graph_layout"])
 
 
-def _edge(x0: float, y0: float, x1: float, y1: float) -> tuple[str, int]:
-    half = _BOX_HEIGHT / 2
-    y0, y1 = (y0 + half, y1 - half) if y0 < y1 else (y0 - half, y1 + half)
-    bend = (y1 - y0) / 2
-    path = f"M{x0:.0f} {y0:.0f}C{x0:.0f} {y0 + bend:.0f} {x1:.0f} {y1 - bend:.0f} {x1:.0f} {y1:.0f}"
-    return path, int(abs(y1 - y0) > _LONG * 62)
+def _options() -> str:
+    return "".join(f'<option value="{value}">{name}</option>' for value, name in _COLOURS)
+
+
+class _Tables:
+    """Texts that many ops share, by number."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, int] = {}
+        self.places: dict[str, int] = {}
+        self.shardings: dict[str, int] = {}
+
+
+def _row(
+    node: Node,
+    tables: _Tables,
+    texts: Mapping[int, str],
+    seconds: Mapping[int, float] | None,
+    device: Device,
+) -> list:
+    """A node as the page has it: label, path, type, place, inputs, reads, outputs, microseconds, bytes, what runs it,
+    whether it is recomputed, sharding, IR."""
+    took, moved, again, sharding = 0.0, 0, False, ""
+    if node.op is not None:
+        cost = costs.cost_of(node.op.op)
+        moved = cost.bytes
+        if seconds is None:
+            took = costs.seconds(cost, device)
+        else:
+            took = seconds.get(node.op.index, 0.0)
+        attributes = node.op.op.attributes
+        again = _RECOMPUTED in attributes
+        sharding = str(attributes[SHARDING]) if SHARDING in attributes else ""
+    return [
+        node.label,
+        tables.paths.setdefault(node.source.group.strip(":"), len(tables.paths)),
+        node.type,
+        tables.places.setdefault(node.source.place, len(tables.places)),
+        node.inputs,
+        node.reads,
+        node.outputs,
+        float(f"{took * 1e6:.4g}"),
+        moved,
+        _kind(node, moved),
+        int(again),
+        tables.shardings.setdefault(sharding, len(tables.shardings)),
+        "" if node.op is None else texts.get(node.op.index, ""),
+    ]
+
+
+def _kind(node: Node, moved: int) -> int:
+    if node.op is None:
+        return _INPUT
+    known = {"aten": _ATEN, "engine": _ENGINE}
+    if node.kind in known:
+        return known[node.kind]
+    if node.kind in OPS and OPS[node.kind].category == "distribution":
+        return _COLLECTIVE
+    return _KERNEL if moved else _VIEW
+
+
+def ops_as_text(function: func.FuncOp) -> dict[int, str]:
+    """The assembly of each op of a function, by its number; printed once, as each op alone would number all values."""
+    printed = indent(function.operation.get_asm(enable_debug_info=False), "  ")
+    found: list[list[str]] = []
+    for line in to_assembly(f"module {{\n{printed}\n}}").splitlines():
+        if _BEGINS.match(line):
+            found.append([])
+        if found and line.startswith(("    return", "  }")):
+            break
+        if found:
+            found[-1].append(line.removeprefix("    "))
+    texts = ("\n".join(lines) for lines in found)
+    return {i: t if len(t) <= _MOST_IR else f"{t[:_MOST_IR]}\n…" for i, t in enumerate(texts)}

@@ -7,6 +7,23 @@ function el(name, attributes, parent, text) {
   if (parent) parent.appendChild(e);
   return e;
 }
+// keys that a page takes: name → [what it does, function]; those of a text field stay its own
+const KEYS = {};
+function keys(more) { Object.assign(KEYS, more); }
+document.addEventListener('keydown', e => {
+  if (e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName)) return;
+  if (e.key === 'Enter' && e.target.tagName === 'BUTTON') return;
+  const known = KEYS[e.key];
+  if (known) { e.preventDefault(); known[1](); }
+  if (e.key === 'Escape') help(false);
+});
+function help(show) {
+  const box = document.getElementById('keys');
+  box.hidden = show === false || !box.hidden;
+  if (box.hidden) return;
+  const more = Object.entries(KEYS).filter(([, [text]]) => text).map(([key, [text]]) => `${key}  ${text}`);
+  box.textContent = ['arrows  move', '+ −  zoom (wheel)', '0  fit (double click)', '/  find', ...more, '?  this list'].join('\n');
+}
 function view(svg, home, change) {
   let box = home.slice();
   const set = b => { box = b; svg.setAttribute('viewBox', b.join(' ')); if (change) change(b); };
@@ -31,8 +48,19 @@ function view(svg, home, change) {
     const p = at(e);
     set([box[0] + from.x - p.x, box[1] + from.y - p.y, box[2], box[3]]);
   });
-  svg.addEventListener('dblclick', () => set(home.slice()));
+  svg.addEventListener('dblclick', () => fitted());
   set(home.slice());
+  const fitted = () => { const b = document.getElementById('fit'); if (b) b.click(); else set(home.slice()); };
+  const pan = (x, y) => set([box[0] + x * box[2] / 10, box[1] + y * box[3] / 10, box[2], box[3]]);
+  const middle = () => ({x: box[0] + box[2] / 2, y: box[1] + box[3] / 2});
+  keys({
+    ArrowLeft: ['', () => pan(-1, 0)], ArrowRight: ['', () => pan(1, 0)],
+    ArrowUp: ['', () => pan(0, -1)], ArrowDown: ['', () => pan(0, 1)],
+    '+': ['', () => zoom(0.8, middle())], '-': ['', () => zoom(1.25, middle())],
+    0: ['', fitted],
+    '/': ['', () => document.getElementById('find').focus()],
+    '?': ['', help],
+  });
   return {
     box: () => box, set,
     reset: (to) => { if (Array.isArray(to)) home = to; set(home.slice()); },

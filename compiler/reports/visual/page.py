@@ -6,6 +6,7 @@ A page is one file. Its data is JSON in a script element; nothing is loaded from
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from typing import Any
@@ -16,9 +17,12 @@ def asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def page(title: str, kind: str, header: str, body: str, data: Any) -> str:
+def page(
+    title: str, kind: str, header: str, body: str, data: Any, scripts: Sequence[str] = ()
+) -> str:
     """A whole page. `header` and `body` are HTML; `kind` names the style sheet and the script, which
-    finds `data` as `DATA`."""
+    finds `data` as `DATA`. scripts: names of others that it needs before it."""
+    parts = "\n".join(asset(f"{name}.js") for name in (*scripts, kind))
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -31,11 +35,11 @@ def page(title: str, kind: str, header: str, body: str, data: Any) -> str:
 <body>
 <header><h1>{escape(title)}</h1>{header}</header>
 <main>{body}</main>
-<div id="tip" hidden></div>
+<div id="tip" hidden></div><div id="keys" hidden></div>
 <script type="application/json" id="data">{text}</script>
 <script>{asset("page.js")}
 const DATA = JSON.parse(document.getElementById('data').textContent);
-{asset(f"{kind}.js")}</script>
+{parts}</script>
 </body>
 </html>
 """
