@@ -221,7 +221,7 @@ class GraphConfig(OneFlowSwitches):
     def set_memory_budget(self, budget: int | float | str) -> None:
         """The most memory that the values of a step may take, parameters and optimizer state not
         counted: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of what the step needs
-        otherwise. What does not fit is computed again where it is needed.
+        otherwise. What does not fit is recomputed where it is needed.
 
         Raises:
             GraphError: the budget is none of these.

@@ -650,7 +650,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
 
 
 def _checkpointed(state: _State) -> tuple[int, ...]:
-    """The modules whose activations are computed again in the backward, by number."""
+    """The modules whose activations are recomputed in the backward, by number."""
     assert state.table is not None
     if state.marks is None or state.marks[0] != changes():
         marked = [i for i, m in enumerate(state.table.modules) if is_checkpointed(m)]

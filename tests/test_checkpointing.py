@@ -1,4 +1,4 @@
-"""Activation checkpointing by marks: what is computed again changes no number, and saves memory."""
+"""Activation checkpointing by marks: what is recomputed changes no number, and saves memory."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ INFERENCE = {
         lambda: Call(lambda f, x: (x * 2).sin() + f((x * 2).sin()), nn.Linear(24, 24)),
         [(3, 11, 24)],
     ),
-    "residual computed again": (
+    "residual recomputed": (
         lambda: Call(lambda f, x: f(x.neg() * 3) + x.neg() * 3 + x, nn.Linear(24, 24)),
         [(33, 24)],
     ),

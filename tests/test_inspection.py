@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.dom.minidom
 from itertools import pairwise
 from pathlib import Path
@@ -193,6 +194,29 @@ def test_profile_of_micro_batches() -> None:
         assert sum(b - a for _, a, b in spans) == pytest.approx(spans[-1][2] - spans[0][1])
 
 
+def test_pages(graph: Step, tmp_path: Path) -> None:
+    """A graph with the least and with measured times, and a call over time."""
+    profile = graph.profile(torch.ones(4, 6), rounds=3)
+    files = [
+        graph.explain().html(tmp_path / "least.html"),
+        profile.graph_html(tmp_path / "measured.html"),
+        profile.html(tmp_path / "timeline.html"),
+    ]
+    least, measured, line = (
+        json.loads(re.search(r'id="data">(.*?)</script>', file.read_text())[1])  # type: ignore[index]
+        for file in files
+    )
+    assert (least["measured"], measured["measured"]) == (False, True)
+    assert [n[0] for n in least["nodes"]] == [n[0] for n in measured["nodes"]]
+    seconds = sum(n[7] for n in measured["nodes"]) / 1e6
+    assert seconds == pytest.approx(sum(s.seconds for s in profile.steps), rel=1e-2)
+    assert line["rows"][0] == "host"
+    assert "steps: forward" in line["rows"]
+    assert len(line["spans"]) == len(profile.steps) + len(profile.calls[0])
+    for _, begin, length, *_ in line["spans"]:
+        assert -1e-9 <= begin <= begin + length <= line["seconds"] + 1e-9
+
+
 def test_notebooks(graph: Step) -> None:
     """What a notebook shows is escaped and loads nothing."""
     x = torch.ones(4, 6)
@@ -248,7 +272,7 @@ def test_explain(graph: Step) -> None:
         "Fused: ",
         "Through PyTorch (ATen):",
         "aten.cummax",
-        "Computed again",
+        "Recomputed",
         "bytes moved",
     ):
         assert part in text

@@ -97,7 +97,7 @@ def test_updates_stay_in_order(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("preserve", [True, False])
 def test_checkpointed_dropout_is_compiled(preserve: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """The forward keeps the mask, whatever else is computed again: the gradient is of what was drawn."""
+    """The forward keeps the mask, whatever else is recomputed: the gradient is of what was drawn."""
     linear = torch.nn.Linear(64, 64)
 
     def block(x: torch.Tensor) -> torch.Tensor:

@@ -124,7 +124,7 @@ def test_marks_and_a_budget_together() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed: int) -> None:
-    """Whatever is computed again: the program gives the same results."""
+    """Whatever is recomputed: the program gives the same results."""
     with CONTEXT, ir.Location.unknown():
         module = random_module(CONTEXT, 900 + seed, 60, LARGE, updates=True)
         run_pipeline(module, "builtin.module(func.func(gflow-fuse,gflow-schedule))")

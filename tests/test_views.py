@@ -20,6 +20,7 @@ from gflow.compiler.reports.visual.graph import graph_page, ops_as_text
 from gflow.compiler.reports.visual.layered import layered
 from gflow.compiler.reports.visual.memory import memory_page
 from gflow.compiler.reports.visual.picture import graph_picture, levels
+from gflow.compiler.reports.visual.timeline import Span, spans_page
 from gflow.compiler.tools.opt import main
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
@@ -194,13 +195,16 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
         find.value = 'layers.0.'; find.oninput();
         const dim = rects.filter(r => r.classList.contains('dim')).length;
         find.value = ''; find.oninput();
-        document.querySelector('#legend div').click();
+        document.querySelector('#legend button').click();
         const legend = document.getElementById('legend'), open = !legend.hidden;
         document.getElementById('modules').click();
         return {count: rects.length, texts, dim, off: document.querySelectorAll('.value.dim').length,
           limits: document.querySelectorAll('.limit').length,
-          labels: [...document.querySelectorAll('#labels span')].map(s => s.textContent),
-          legend: document.querySelectorAll('#legend div').length,
+          labels: [...document.querySelectorAll('#labels .limits')].map(s => s.textContent),
+          steps: [...document.querySelectorAll('#labels .step')].map(s => s.textContent),
+          sizes: [...document.querySelectorAll('#labels .size')].map(s => s.textContent),
+          phases: [...document.querySelectorAll('#labels .phases')].map(s => s.textContent),
+          legend: document.querySelectorAll('#legend button').length,
           moved: before !== zoomed && before === after, folds: open && legend.hidden};
         """,
         tmp_path,
@@ -209,6 +213,10 @@ def test_memory_page_in_a_browser(tmp_path: Path) -> None:
     assert seen["limits"] == 2
     assert seen["labels"][0].startswith("arena ")
     assert seen["labels"][1].startswith("lower bound ")
+    assert seen["steps"][:2] == ["0", "1"]
+    assert seen["sizes"][0] == "0 B"
+    assert "16.0 KiB" in seen["sizes"]
+    assert seen["phases"] == ["forward", "backward"]
     assert seen["legend"] == len({".".join(v.source.group.split(".")[:3]) for v in plan.values})
     assert 0 < seen["dim"] < seen["count"]
     assert seen["off"] > 0
@@ -304,11 +312,59 @@ def test_graph_page_in_a_browser(tmp_path: Path) -> None:
     assert seen["hit"] == 1
     assert seen["shown"] == "tanh"
     assert seen["legends"] == [
-        "measured time 03.00 ms", seen["legends"][1], "forwardbackwardoptimizer", "kernel of gflow (24)input (1)",
+        "measured time 03.00 ms", seen["legends"][1], "forwardbackwardoptimizer", "kernel or BLAS (24)input (1)",
         "nothing is recomputed", "no op has a sharding",
     ]  # fmt: skip
     assert seen["legends"][1].startswith("bytes moved 0")
     assert "open or close the module" in seen["keys"]
+
+
+@needs_browser
+def test_timeline_page_in_a_browser(tmp_path: Path) -> None:
+    spans = [
+        Span("host", 0.0, 1e-3, "<run>", "host"),
+        Span("steps", 2e-4, 3e-4, "matmul", "forward", ("module a.b",)),
+    ]
+    spans.append(Span("steps", 5e-4, 4e-4, "tanh", "backward"))
+    seen = run(
+        spans_page("a call", 1e-3, {"call": "1 ms"}, ["forward", "backward", "host"], spans),
+        """
+        const all = [...document.querySelectorAll('.span')];
+        const at = all.map(r => r.getBoundingClientRect());
+        const scale = [...document.querySelectorAll('#names .time')].map(s => s.textContent);
+        const texts = all.map(r => point(r) === r ? tipText() : '');
+        const find = document.getElementById('find');
+        find.value = 'a.b'; find.oninput();
+        const hits = document.getElementById('hits').textContent, dim = document.querySelectorAll('.span.dim').length;
+        find.value = ''; find.oninput();
+        const press = key => document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+        press('n'); press('n');
+        const second = tipText();
+        const before = document.getElementById('line').getAttribute('viewBox');
+        press('+'); press('ArrowRight');
+        const after = document.getElementById('line').getAttribute('viewBox');
+        press('0');
+        return {scale, texts, hits, dim, second, moved: before !== after,
+          back: before === document.getElementById('line').getAttribute('viewBox'),
+          shares: at.map(r => Math.round(1000 * r.width / at[0].width)),
+          rows: [...document.querySelectorAll('#names .row')].map(s => s.textContent),
+          inside: [...document.querySelectorAll('#names .inside')].map(s => s.textContent)};
+        """,
+        tmp_path,
+    )
+    assert seen["rows"] == ["host", "steps"]
+    assert seen["inside"] == ["<run>", "matmul", "tanh"]
+    assert seen["shares"] == [1000, 300, 400]
+    assert seen["scale"][:3] == ["0", "200 µs", "400 µs"]
+    assert all(seen["texts"])
+    assert "forward, steps300.0 µs from 200.0 µs to 500.0 µs (30.0 %)module a.b" in seen["texts"][
+        1
+    ].replace("\n", "")
+    assert seen["hits"] == "1 found, 300.0 µs"
+    assert seen["dim"] == 2
+    assert seen["second"].startswith("matmul")
+    assert seen["moved"]
+    assert seen["back"]
 
 
 @needs_browser

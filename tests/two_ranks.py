@@ -216,7 +216,7 @@ def training(rank: int) -> None:
 
 @check
 def through_autograd(rank: int) -> None:
-    """A collective inside of a module, with its backward, also in a part that is computed again."""
+    """A collective inside of a module, with its backward, also in a part that is recomputed."""
     for checkpoint in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(Mixed(8, 8), Mixed(8, 1))

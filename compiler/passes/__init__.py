@@ -9,7 +9,7 @@ engines/        which parts of a program another engine runs
 fusion/         which ops share a kernel: the passes that decide it, and their parts
 layout/         passes that choose how tensors lie in memory, and move the ops that only change that
 memory/         passes that give values their memory: copies, places, scratch, and the check of the plan
-recomputation/  values that are computed again rather than kept: marked modules, and what a memory budget asks
+recomputation/  values that are recomputed rather than kept: marked modules, and what a memory budget asks
                 for
 schedule/       the order in which ops run: what must come before what, and orders for one aim each
 simplify/       algebra that keeps results exact: the sweep over a function, and its rules by subject

@@ -121,7 +121,7 @@ def divide_gradients(joint: Trace, results: int, gradients: Sequence[bool]) -> D
         if made[value] in again or value in saved:
             return
         op = made[value]
-        marked = bool(op.scope) and not (_is_random(op) or is_collective(op))  # computed again
+        marked = bool(op.scope) and not (_is_random(op) or is_collective(op))  # recomputed
         if op not in forward_ops or marked or cheap(value):
             again.add(op)
             for operand in values_in((op.args, op.kwargs)):

@@ -8,6 +8,7 @@ memory         `graph.memory()`: what memory a compiled graph takes
 noise          eager with the rounding errors of every op made anew: how far may results be apart that are both
                right?
 notebook       what notebooks show of graphs and their reports: `_repr_html_`
+pages          pages for a browser of graphs and profiles: `explain().html(path)`, `profile().html(path)`
 profile        `graph.profile()`: where the time of a call goes, by kernel, module and phase
 spills         kernels of a program for a GPU whose registers do not suffice, with the cost model's first choice
                or at all

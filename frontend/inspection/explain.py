@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gflow.call.plan import Plan
@@ -27,6 +28,7 @@ from gflow.lowering.global_view import propagated
 
 from .engines import EngineRegion, Stayed, engines_text, partition_of
 from .notebook import text_html
+from .pages import write_graph
 from .spills import Spill, spills_of, text_of
 from .stage import planned
 
@@ -80,6 +82,7 @@ class Explanation:
     GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere. spills: kernels short of registers.
     engines: what other engines run; stayed: what they do not, with an engine switched on.
     moved: of a graph of global tensors, the ops whose operands are placed otherwise first.
+    program: the planned IR, for a target.
     """
 
     name: str
@@ -96,6 +99,14 @@ class Explanation:
     engines: list[EngineRegion] = field(default_factory=list)
     stayed: list[Stayed] = field(default_factory=list)
     moved: list[Resharding] = field(default_factory=list)
+    program: str = field(default="", repr=False)
+    target: str = field(default="cpu", repr=False)
+
+    def html(self, path: str | Path) -> Path:
+        """Write the planned program as a graph, a page for a browser which needs no network: modules that open and
+        close, colours by the least time, bytes, what runs an op, recomputation and sharding. `profile().graph_html()`
+        has measured times."""
+        return write_graph(self.program, self.target, path)
 
     def _repr_html_(self) -> str:
         """For notebooks: the text."""
@@ -148,9 +159,9 @@ class Explanation:
 
     def _recomputed(self) -> str:
         if not self.recomputed and not self.notes:
-            return "Computed again in the backward: nothing."
+            return "Recomputed in the backward: nothing."
         total = sum(r.times for r in self.recomputed)
-        lines = [f"Computed again in the backward: {total} ops.", ""]
+        lines = [f"Recomputed in the backward: {total} ops.", ""]
         lines += [f"  {note}" for note in self.notes]
         for r in self.recomputed[:_SHOWN]:
             lines.append(f"  {r.times} × {r.op} of {r.source}: {r.why}")
@@ -198,7 +209,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     return Explanation(
         program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
         program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program), regions, stayed,
-        _moved(plan),
+        _moved(plan), plan.compiled.ir, program.target,
     )  # fmt: skip
 
 
@@ -279,5 +290,5 @@ def _budget(function: func.FuncOp) -> list[str]:
     sizes = {name: byte_text(n) for name, n in numbers.items()}
     return [
         f"memory budget {sizes['budget']}: arena {sizes['arena_before']} without, "
-        f"{sizes['arena_after']} with what is computed again"
+        f"{sizes['arena_after']} with what is recomputed"
     ]

@@ -25,14 +25,13 @@ from gflow.errors import GraphError
 from gflow.runtime.executable import HostSpan
 
 from .notebook import profile_html
+from .pages import CLOCK, profile_page, write_graph
 from .stage import planned
 
 _SHOWN = 15
 _UNKNOWN = Source("", "", "", 0)
 #: components of a module's path that the table goes by
 _DEPTH = 3
-#: the part of a call that only profiling makes
-_CLOCK = "clock"
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Profile:
     seconds: of a whole call, the median, without what only profiling does. steps: in the order in which they run.
     timeline: of every round, seconds from the start at which each step began and ended. parts: medians of the seconds
     of each part of a call on the host, in order; they make up the call. calls: the same of every round, with when each
-    part began and ended.
+    part began and ended. program: the planned IR, for a target. op_seconds: of its ops, by their numbers.
     """
 
     name: str
@@ -66,6 +65,9 @@ class Profile:
     timeline: Sequence[Sequence[tuple[float, float]]] = field(repr=False)
     parts: dict[str, float] = field(default_factory=dict)
     calls: Sequence[Sequence[HostSpan]] = field(default=(), repr=False)
+    program: str = field(default="", repr=False)
+    target: str = field(default="cpu", repr=False)
+    op_seconds: dict[int, float] = field(default_factory=dict, repr=False)
 
     def by_kernel(self) -> dict[str, float]:
         """Seconds of a call by kernel function or ATen overload, the longest first."""
@@ -123,6 +125,17 @@ class Profile:
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
         target.write_text(text, encoding="utf-8")
         return target
+
+    def html(self, path: str | Path) -> Path:
+        """Write the call of median length over time as a page for a browser, which needs no network: the parts of the
+        host's time, and the steps by phase."""
+        target = Path(path)
+        target.write_text(profile_page(self), encoding="utf-8")
+        return target
+
+    def graph_html(self, path: str | Path) -> Path:
+        """Write the program's graph as a page for a browser, with the measured times as colours."""
+        return write_graph(self.program, self.target, path, self.op_seconds)
 
     def __str__(self) -> str:
         inside = sum(s.seconds for s in self.steps)
@@ -195,12 +208,18 @@ def profile(
     parts = {
         name: median(_lengths(spans).get(name, 0.0) for spans in calls) for name, _, _ in calls[0]
     }
-    parts.pop(_CLOCK, None)
+    parts.pop(CLOCK, None)
     total = median(
-        sum(t for name, t in _lengths(spans).items() if name != _CLOCK) for spans in calls
+        sum(t for name, t in _lengths(spans).items() if name != CLOCK) for spans in calls
     )
-    steps = list(_steps(found[0].plan, timeline))
-    return Profile(state.name, rounds, total, steps, timeline, parts, calls)
+    plan = found[0].plan
+    op_seconds: dict[int, float] = {}
+    steps = list(_steps(plan, timeline, op_seconds))
+    compiled = plan.compiled
+    return Profile(
+        state.name, rounds, total, steps, timeline, parts, calls, compiled.ir,
+        compiled.program.target, op_seconds,
+    )  # fmt: skip
 
 
 def _whole(spans: Sequence[HostSpan], start: float, end: float, first: float) -> list[HostSpan]:
@@ -247,7 +266,10 @@ def _timed_run(
     return run
 
 
-def _steps(plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]]) -> Iterator[StepTime]:
+def _steps(
+    plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]], op_seconds: dict[int, float]
+) -> Iterator[StepTime]:
+    """The steps of a plan; their times are added to those of ops, in equal parts where a step has several."""
     program = plan.compiled.program
     module, function = planned(plan)
     with module.context:
@@ -257,10 +279,12 @@ def _steps(plan: Plan, timeline: Sequence[Sequence[tuple[float, float]]]) -> Ite
             more = f" +{len(names) - 1}" if len(names) > 1 else ""
             known = [op for op in ops if op is not None]
             seconds = median(times[i][1] - times[i][0] for times in timeline)
+            for op in known:
+                op_seconds[op.index] = op_seconds.get(op.index, 0.0) + seconds / len(known)
             counts = sum((sources_of(op) for op in known), Counter()) or Counter([_UNKNOWN])
             shares = tuple((s, n / counts.total()) for s, n in counts.most_common())
-            op = label(known[0]) + more if known else names[0]
-            yield StepTime(names[0] + more, op, seconds, shares)
+            what = label(known[0]) + more if known else names[0]
+            yield StepTime(names[0] + more, what, seconds, shares)
 
 
 def _called(step: Member) -> str:

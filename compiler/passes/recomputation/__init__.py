@@ -1,4 +1,4 @@
-"""Values that are computed again rather than kept: marked modules, and what a memory budget asks for.
+"""Values that are recomputed rather than kept: marked modules, and what a memory budget asks for.
 
 checkpoint     compute the values of marked module calls again in the backward, rather than keep them
 choose         which values not to keep, so that a program stays under a number of live bytes at the least cost

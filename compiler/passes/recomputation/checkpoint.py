@@ -21,11 +21,11 @@ After:
     %g = "gflow.mul"(%d, %a2) : …
 
 Of a scope (a call of a marked module, `gflow.scope`) remain: what it reads, and what the forward
-after it reads. All else that the backward needs of it is computed again from what it reads, by
+after it reads. All else that the backward needs of it is recomputed from what it reads, by
 copies of its ops in front of the first op that needs them. What the copies read passes through a
 barrier together with the gradient that arrives there, so no pass can merge them with the first run
 or move them in front of that gradient. Parameters and buffers need no barrier: what depends on
-nothing else is not computed again.
+nothing else is not recomputed.
 
 Random numbers are functions of the state and the op's `stream`, so copies draw the same mask. Calls
 into PyTorch that draw (`gflow.aten` with `unique`) are not repeated: their results are kept.
@@ -51,7 +51,7 @@ from gflow.dialects.ops.structure import BARRIER
 from ..base import NoOptions, Pass
 from .scopes import SCOPE, Scope, forget, in_forward, leave_scope, marked, scopes_of
 
-#: arguments that are there all the time, and whose functions need not be computed again
+#: arguments that are there all the time, and whose functions need not be recomputed
 _LASTING = frozenset({"parameter", "buffer", "optimizer_state", "scalar"})
 
 #: ops to look at, from the first that needs a value of the scope, for the gradient that arrives
@@ -85,7 +85,7 @@ def _lasting_arguments(function: func.FuncOp) -> set[int]:
 
 @dataclass
 class _Plan:
-    """What is computed again of one scope.
+    """What is recomputed of one scope.
 
     values: those that the backward gets anew. ops: the ops to copy, in order. inputs: what goes
     through the barrier. at: the op in front of which they go. token: the gradient to wait for.

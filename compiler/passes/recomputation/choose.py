@@ -2,7 +2,7 @@
 
 Greedy by price: of all values with a long gap between two readers, the one whose second run costs
 the fewest seconds for the bytes (over the ops that need too many) that it frees comes next. What a
-second run reads may be gone too by then: it is kept longer, or computed again as well, whichever
+second run reads may be gone too by then: it is kept longer, or recomputed as well, whichever
 is cheaper. Prices change with every choice and are asked again when a value comes up. At the end a
 replay says what the choice really needs; the loop goes on until that fits. Then values are kept
 after all, the dearest first, where there is room.
@@ -36,10 +36,10 @@ _LEAST_GAIN = 0.2
 #: values that one second run may make live longer, to let others go for them
 _MOST_EXCHANGED = 2
 
-#: so many steps back from a value, what its second run reads is computed again rather than kept
+#: so many steps back from a value, what its second run reads is recomputed rather than kept
 _DEPTHS = (-1, 0, 1, 2)
 
-#: values that may be computed again without being asked for
+#: values that may be recomputed without being asked for
 _LITTLE = 3
 
 #: a price is as good as one that is lower by less than this

@@ -22,7 +22,7 @@ After `gflow-fuse,gflow-rematerialize{fraction=0.7}`:
 Works on fused kernels in their final order, on any function: no marks are needed, and it goes with
 those that `gflow-checkpoint` has worked on. The budget holds for the planned arena, as
 `gflow-plan-memory` will lay it out: the pass plans a copy of the function to be sure. Of a kernel
-only those results are computed again that are needed.
+only those results are recomputed that are needed.
 
 The greedy search (`compiler/passes/recomputation/choose.py`) takes the values whose second run costs the
 fewest seconds, by the roofline of `device`, for the bytes that it frees where there are too many.
@@ -57,7 +57,7 @@ class RematerializeOptions:
     budget: int = field(default=0, metadata={"doc": "bytes of arena to stay under; 0: no budget"})
     fraction: float = field(
         default=0.0,
-        metadata={"doc": "the budget as a share of the arena without anything computed again"},
+        metadata={"doc": "the budget as a share of the arena without anything recomputed"},
     )
     device: str = field(default="cpu", metadata={"doc": f"whose times count: {', '.join(DEVICES)}"})
     scratch: str = field(

@@ -20,8 +20,8 @@ Ends = dict[int, int]
 
 @dataclass
 class Replay:
-    """runs: what is computed again, with the op in front of which; in order. live: for each op the
-    most bytes that are live from the one before it on. again: when each value is computed again.
+    """runs: what is recomputed, with the op in front of which; in order. live: for each op the
+    most bytes that are live from the one before it on. again: when each value is recomputed.
     last: the last op that reads a value (its second version, where it has two).
     """
 

@@ -15,7 +15,7 @@ class _Writer:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.current: dict[int, ir.Value] = {}  # value that was computed again → its second version
+        self.current: dict[int, ir.Value] = {}  # value that was recomputed → its second version
         self.views: dict[int, ir.Value] = {}  # view of it → the same view of the second version
 
     def value(self, v: int) -> ir.Value:

@@ -3,7 +3,7 @@ const find = document.getElementById('find'), hits = document.getElementById('hi
 const details = document.getElementById('details'), legend = document.getElementById('legend');
 const colours = document.getElementById('colour');
 const NODES = DATA.nodes, tree = makeTree(NODES, DATA.paths), root = tree.root;
-const KINDS = ['kernel of gflow', 'PyTorch (ATen)', 'other engine', 'collective', 'no data moved', 'input'];
+const KINDS = ['kernel or BLAS', 'PyTorch (ATen)', 'other engine', 'collective', 'no data moved', 'input'];
 const KIND_COLOURS = ['#4e79a7', '#e15759', '#b07aa1', '#f28e2b', '#9aa3ae', '#59a14f'];
 const PHASE_COLOURS = ['#4e79a7', '#f28e2b', '#59a14f'], NONE = 'var(--panel)';
 const SHARDING_COLOURS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#e15759', '#76b7b2', '#9c755f', '#edc948'];

@@ -26,6 +26,8 @@ from .page import byte_text, fact, page
 
 #: on an op: it repeats one of the forward, for a memory budget
 _RECOMPUTED = "gflow.recomputed"
+#: on an op: the kernel that was selected
+_CHOSEN = "gflow.kernel"
 #: what runs an op, as the page numbers it
 _KERNEL, _ATEN, _ENGINE, _COLLECTIVE, _VIEW, _INPUT = range(6)
 #: the most characters of an op's IR
@@ -144,6 +146,10 @@ def _kind(node: Node, moved: int) -> int:
     known = {"aten": _ATEN, "engine": _ENGINE}
     if node.kind in known:
         return known[node.kind]
+    if _CHOSEN in node.op.op.attributes:
+        chosen = ir.DictAttr(node.op.op.attributes[_CHOSEN])
+        if "kind" in chosen and ir.StringAttr(chosen["kind"]).value == "pytorch":
+            return _ATEN
     if node.kind in OPS and OPS[node.kind].category == "distribution":
         return _COLLECTIVE
     return _KERNEL if moved else _VIEW

@@ -1,7 +1,8 @@
 """The arena over time as a page: `gflow-opt --view-memory FILE.html`.
 
 Steps run from left to right, addresses upward; each value in the arena is a rectangle in the colour
-of the module that made it. Lines mark the arena's size and the least that this order of steps needs.
+of the module that made it. Lines mark the arena's size and the least that this order of steps needs, and where forward,
+backward and optimizer begin.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def memory_page(plan: PlanReading) -> str:
         "bound": plan.lower_bound,
         "top": max(plan.arena, plan.peak, plan.lower_bound),
         "steps": [[s.op, s.live] for s in plan.steps],
+        "phases": phases(plan),
         "values": values,
         "groups": [
             {"name": n, "colour": colour(i), "bytes": size_of[i]} for n, i in groups.items()
@@ -50,12 +52,34 @@ def memory_page(plan: PlanReading) -> str:
             fact("steps", f"{len(plan.steps):,}"),
             fact("values", f"{len(plan.values):,}"),
             '<input id="find" type="search" placeholder="op, module, file" aria-label="find">',
-            '<button id="fit">fit</button><button id="modules">modules</button>',
-            '<span class="soft">wheel: zoom, drag: move</span>',
+            '<button id="fit">fit</button><button id="modules">modules</button>'
+            '<button id="help" aria-label="keys">?</button>',
         ]
     )
     body = (
-        f'<svg id="arena" role="img" aria-label="{escape(plan.name)}: arena over time"></svg>'
+        f'<svg id="arena" role="img" tabindex="0" aria-label="{escape(plan.name)}: arena over time"></svg>'
         '<div id="labels"></div><div id="legend"></div>'
     )
     return page(f"{plan.name}: memory", "memory", header, body, data)
+
+
+def phases(plan: PlanReading) -> list[tuple[str, int, int]]:
+    """Runs of steps of one phase, as name, first and last step. Single steps that stand among those of another phase
+    (an update that is made as soon as its gradient is there) count to it."""
+    found: list[tuple[str, int, int]] = []
+    for i, step in enumerate(plan.steps):
+        name = step.source.phase
+        if not name:
+            continue
+        if found and found[-1][0] == name:
+            found[-1] = (name, found[-1][1], i)
+        else:
+            found.append((name, i, i))
+    least = max(2, len(plan.steps) // 50)
+    joined: list[tuple[str, int, int]] = []
+    for name, first, last in found:
+        if joined and (joined[-1][0] == name or last - first + 1 < least):
+            joined[-1] = (joined[-1][0], joined[-1][1], last)
+        elif last - first + 1 >= least:
+            joined.append((name, first, last))
+    return joined

@@ -24,14 +24,42 @@ function help(show) {
   const more = Object.entries(KEYS).filter(([, [text]]) => text).map(([key, [text]]) => `${key}  ${text}`);
   box.textContent = ['arrows  move', '+ −  zoom (wheel)', '0  fit (double click)', '/  find', ...more, '?  this list'].join('\n');
 }
-function view(svg, home, change) {
+// round values between two, about `count` of them: 1, 2 or 5 times a power of ten, or of two for bytes
+function ticks(from, to, count, binary) {
+  const least = (to - from) / count;
+  if (!(least > 0)) return [];
+  const power = binary ? Math.pow(2, Math.ceil(Math.log2(least))) : Math.pow(10, Math.floor(Math.log10(least)));
+  const step = binary ? power : [1, 2, 5, 10].map(f => f * power).find(f => f >= least);
+  const found = [];
+  for (let n = Math.ceil(from / step); n * step <= to && found.length < 60; n++) found.push(n * step);
+  return found;
+}
+// labels over a drawing, placed in shares of it: put(text, left or null, top or null, class)
+function labels(parent) {
+  let now = [];
+  return {
+    clear: () => { now.forEach(s => s.remove()); now = []; },
+    put: (text, left, top, kind) => {
+      const s = document.createElement('span');
+      s.textContent = text;
+      s.className = kind;
+      if (left !== null) s.style.left = `${100 * left}%`;
+      if (top !== null) s.style.top = `${100 * top}%`;
+      parent.append(s);
+      now.push(s);
+    },
+  };
+}
+// flat: the wheel stretches the drawing from left to right alone
+function view(svg, home, change, flat) {
   let box = home.slice();
   const set = b => { box = b; svg.setAttribute('viewBox', b.join(' ')); if (change) change(b); };
   const at = e => {
     const m = svg.getScreenCTM();
     return m ? new DOMPoint(e.clientX, e.clientY).matrixTransform(m.inverse()) : {x: 0, y: 0};
   };
-  const zoom = (f, p) => set([p.x - (p.x - box[0]) * f, p.y - (p.y - box[1]) * f, box[2] * f, box[3] * f]);
+  const zoom = (f, p) => set(flat ? [p.x - (p.x - box[0]) * f, box[1], box[2] * f, box[3]]
+    : [p.x - (p.x - box[0]) * f, p.y - (p.y - box[1]) * f, box[2] * f, box[3] * f]);
   svg.addEventListener('wheel', e => {
     e.preventDefault();
     if (e.shiftKey) set([box[0] + e.deltaY * box[2] / 1500, box[1], box[2], box[3]]);

@@ -1,64 +1,88 @@
 const svg = document.getElementById('line');
 svg.setAttribute('preserveAspectRatio', 'none');
-const W = 1000, ROW = 30, H = Math.max(DATA.rows.length, 1) * ROW;
+const W = 1000, ROW = 34, H = Math.max(DATA.rows.length, 1) * ROW;
 const sx = W / Math.max(DATA.seconds, 1e-12);
-const KINDS = ['work', 'wait', 'move'], WORDS = ['computation', 'waiting for', 'collective'];
-DATA.rows.forEach((r, i) => el('rect', {x: 0, y: i * ROW + 2, width: W, height: ROW - 4, class: 'row'}, svg));
-const ticks = el('g', {}, svg), spans = el('g', {}, svg);
-DATA.spans.forEach(([row, begin, length, , kind], i) => el('rect', {
-  x: begin * sx, y: row * ROW + 4, width: Math.max(length * sx, 0.02), height: ROW - 8,
-  class: 'span ' + KINDS[kind], 'data-i': i}, spans));
 const time = s => s === 0 ? '0' : s >= 1 ? s.toPrecision(4) + ' s' : s >= 1e-3 ? (s * 1e3).toPrecision(4) + ' ms'
   : (s * 1e6).toPrecision(4) + ' µs';
-const names = document.getElementById('names');
-const rows = DATA.rows.map(([name, stream], i) => {
-  const s = document.createElement('span');
-  s.textContent = `${name}: ${stream}`;
-  s.style.left = '6px';
-  names.append(s);
-  return s;
+// without the zeros at the end that a row of ticks does not need
+const short = s => time(s).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
+DATA.rows.forEach((r, i) => el('rect', {x: 0, y: i * ROW + 2, width: W, height: ROW - 4, class: 'row'}, svg));
+const marks = el('g', {}, svg), spans = el('g', {}, svg);
+DATA.spans.forEach(([row, begin, length, , kind], i) => el('rect', {
+  x: begin * sx, y: row * ROW + 5, width: Math.max(length * sx, 0.02), height: ROW - 10,
+  class: i % 2 ? 'span odd' : 'span', fill: DATA.kinds[kind][1], 'data-i': i}, spans));
+const key = document.getElementById('key');
+DATA.kinds.forEach(([name, colour]) => {
+  const i = document.createElement('i');
+  i.style.background = colour;
+  key.append(i, name);
 });
-let times = [];
-// ticks at 1, 2 or 5 times a power of ten, about eight on the screen
+const names = labels(document.getElementById('names'));
+const MOST_INSIDE = 200, LEAST_INSIDE = 60; // labels in spans, and pixels for one
 function moved(box) {
-  rows.forEach((s, i) => {
-    const y = ((i + .5) * ROW - box[1]) / box[3];
-    s.style.top = (y * 100) + '%';
-    s.style.display = y < 0 || y > 1 ? 'none' : '';
+  names.clear();
+  marks.textContent = '';
+  const at = x => (x - box[0]) / box[2], pixels = svg.clientWidth / box[2];
+  let count = 0;
+  DATA.spans.forEach(([row, begin, length, label]) => {
+    const left = Math.max(at(begin * sx), 0), right = Math.min(at((begin + length) * sx), 1);
+    const wide = (right - left) * svg.clientWidth, y = ((row + .5) * ROW - box[1]) / box[3];
+    if (wide < LEAST_INSIDE || y < 0 || y > 1 || ++count > MOST_INSIDE) return;
+    names.put(DATA.labels[label][0], left, y, 'inside');
+    document.getElementById('names').lastChild.style.maxWidth = `${wide}px`;
   });
-  const span = box[2] / sx / 8, power = Math.pow(10, Math.floor(Math.log10(span)));
-  const step = [1, 2, 5, 10].map(f => f * power).find(f => f >= span);
-  times.forEach(t => t.remove());
-  ticks.textContent = '';
-  times = [];
-  for (let t = Math.max(0, Math.ceil(box[0] / sx / step) * step); t <= DATA.seconds && times.length < 40; t += step) {
-    const x = (t * sx - box[0]) / box[2];
-    if (x > 1) break;
-    el('path', {d: `M${t * sx} 0V${H}`, class: 'tick'}, ticks);
-    const s = document.createElement('span');
-    s.className = 'time';
-    s.textContent = time(t);
-    s.style.left = (x * 100) + '%';
-    s.style.bottom = '2px';
-    names.append(s);
-    times.push(s);
+  DATA.rows.forEach((name, i) => {
+    const y = ((i + .5) * ROW - box[1]) / box[3];
+    if (y >= 0 && y <= 1) names.put(name, null, y, 'row');
+  });
+  const from = Math.max(box[0] / sx, 0), to = Math.min((box[0] + box[2]) / sx, DATA.seconds);
+  for (const t of ticks(from, to, Math.max(2, svg.clientWidth / 150))) {
+    el('path', {d: `M${t * sx} 0V${H}`, class: 'tick'}, marks);
+    names.put(short(t), at(t * sx), Math.min(1 - 22 / svg.clientHeight, (H + 4 - box[1]) / box[3]), 'time');
   }
 }
-const seen = view(svg, [-W * .14, -ROW * .3, W * 1.15, H + ROW * 1.2], moved);
-document.getElementById('fit').onclick = () => seen.reset();
+const widest = Math.max(...DATA.rows.map(r => r.length), 1) * 7.2 + 20;
+const margin = Math.min(0.3, widest / Math.max(svg.clientWidth, 1)) * W / 0.7;
+// a row is as high as its text needs; many rows share the window
+const home = () => [-margin, -ROW * .5, W + margin + 12, Math.max(H + ROW * 1.6, svg.clientHeight)];
+const seen = view(svg, home(), moved, true);
+document.getElementById('fit').onclick = () => seen.reset(home());
+document.getElementById('help').onclick = () => help();
+function told(i) {
+  const [row, begin, length, label, kind] = DATA.spans[i], [title, ...details] = DATA.labels[label];
+  return [title, [`${DATA.kinds[kind][0]}, ${DATA.rows[row]}`,
+    `${time(length)} from ${time(begin)} to ${time(begin + length)} (${(100 * length / DATA.seconds).toFixed(1)} %)`, ...details]];
+}
 svg.addEventListener('pointermove', e => {
   const i = e.target.getAttribute && e.target.getAttribute('data-i');
   if (i === null || i === undefined) { tip(e, ''); return; }
-  const [row, begin, length, label, kind] = DATA.spans[i];
-  tip(e, DATA.labels[label], [`${WORDS[kind]}, ${DATA.rows[row][0]}`,
-    `${time(length)} from ${time(begin)} to ${time(begin + length)}`]);
+  tip(e, ...told(i));
 });
 svg.addEventListener('pointerleave', e => tip(e, ''));
-const find = document.getElementById('find');
+const find = document.getElementById('find'), hits = document.getElementById('hits');
+const texts = DATA.labels.map(l => l.join('\n').toLowerCase());
 find.oninput = () => {
   const wanted = find.value.toLowerCase();
+  let count = 0, sum = 0;
   for (const r of spans.children) {
-    const text = DATA.labels[DATA.spans[r.getAttribute('data-i')][3]].toLowerCase();
-    r.classList.toggle('dim', wanted !== '' && !text.includes(wanted));
+    const s = DATA.spans[r.getAttribute('data-i')], hit = wanted === '' || texts[s[3]].includes(wanted);
+    r.classList.toggle('dim', !hit);
+    if (hit) { count++; sum += s[2]; }
   }
+  hits.textContent = wanted === '' ? '' : `${count} found, ${time(sum)}`;
 };
+// keys: from one span to the next, with what it is
+let picked = -1;
+function step(by) {
+  const all = [...spans.children].filter(r => !r.classList.contains('dim'));
+  if (!all.length) return;
+  const now = all.findIndex(r => Number(r.getAttribute('data-i')) === picked);
+  const r = all[now < 0 ? 0 : (now + by + all.length) % all.length];
+  picked = Number(r.getAttribute('data-i'));
+  for (const s of spans.children) s.classList.toggle('picked', s === r);
+  const [, begin, length] = DATA.spans[picked], box = seen.box(), x = (begin + length / 2) * sx;
+  if (x < box[0] || x > box[0] + box[2]) seen.set([x - box[2] / 2, box[1], box[2], box[3]]);
+  const place = r.getBoundingClientRect();
+  tip({clientX: place.left + place.width / 2, clientY: place.bottom}, ...told(picked));
+}
+keys({n: ['the next span', () => step(1)], p: ['the span before', () => step(-1)]});

@@ -1,58 +1,94 @@
-"""What ranks do over time as a page: `gflow-opt --view-timeline FILE.html`.
+"""What happens over time as a page: of a simulated step (`gflow-opt --view-timeline FILE.html`), each class of ranks
+with a row for each of its streams; of a profiled call (`graph.profile(…).html(path)`), the host and the steps.
 
-Time runs from left to right; each class of ranks has a row for each of its streams: computation, waiting, and the
-links that its collectives use.
+Time runs from left to right.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from ...distribution.simulator import COMPUTE, WAIT, Timeline
 from ...ir.tables import ratio, time_text
 from .page import fact, page
 
+#: of kinds, in their order
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9aa3ae")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that takes time: where, from when on and how long in seconds, and what; details: lines to show."""
+
+    row: str
+    begin: float
+    seconds: float
+    label: str
+    kind: str
+    details: tuple[str, ...] = ()
+
 
 def timeline_page(title: str, line: Timeline) -> str:
     """The page for a simulated step."""
-    rows: dict[tuple[str, str], int] = {}
+    words = {COMPUTE: "computation", WAIT: "waiting"}
+    spans = []
     for name in line.classes:
-        streams = dict.fromkeys(s.stream for s in line.spans if s.rank_class == name)
-        for stream in sorted(streams, key=lambda s: ({COMPUTE: 0, WAIT: 0}.get(s, 1), s)):
-            rows.setdefault((name, COMPUTE if stream == WAIT else stream), len(rows))
-    labels: dict[str, int] = {}
-    spans = [
-        [
-            rows[s.rank_class, COMPUTE if s.stream == WAIT else s.stream],
-            s.begin,
-            s.seconds,
-            labels.setdefault(s.label, len(labels)),
-            {COMPUTE: 0, WAIT: 1}.get(s.stream, 2),
-        ]
-        for s in line.spans
-    ]
-    data = {
-        "seconds": line.seconds,
-        "rows": [list(key) for key in rows],
-        "labels": list(labels),
-        "spans": spans,
-    }
+        own = [s for s in line.spans if s.rank_class == name]
+        own.sort(key=lambda s: ({COMPUTE: 0, WAIT: 0}.get(s.stream, 1), s.stream))
+        for s in own:
+            stream = COMPUTE if s.stream == WAIT else s.stream
+            kind = words.get(s.stream, "collective")
+            spans.append(Span(f"{name}: {stream}", s.begin, s.seconds, s.label, kind))
     first = line.classes[0] if line.classes else ""
     waited = max((line.exposed(c) for c in line.classes), default=0.0)
+    facts = {
+        "step, simulated": time_text(line.seconds),
+        "waiting, at most": ratio(waited, line.seconds) or "0 %",
+        "idle, first": f"{100 * line.idle(first):.1f} %" if first else "-",
+    }
+    return spans_page(title, line.seconds, facts, [*words.values(), "collective"], spans)
+
+
+def spans_page(
+    title: str,
+    seconds: float,
+    facts: Mapping[str, str],
+    kinds: Sequence[str],
+    spans: Iterable[Span],
+) -> str:
+    """A page of spans. seconds: of all. kinds: of spans, each with a colour of its own."""
+    rows: dict[str, int] = {}
+    labels: dict[tuple[str, ...], int] = {}
+    drawn = [
+        [
+            rows.setdefault(s.row, len(rows)),
+            s.begin,
+            s.seconds,
+            labels.setdefault((s.label, *s.details), len(labels)),
+            kinds.index(s.kind),
+        ]
+        for s in spans
+    ]
+    data = {
+        "seconds": seconds,
+        "rows": list(rows),
+        "labels": list(labels),
+        "kinds": [[k, _COLOURS[i % len(_COLOURS)]] for i, k in enumerate(kinds)],
+        "spans": drawn,
+    }
     header = "".join(
         [
-            fact("step", time_text(line.seconds)),
-            fact("waiting, at most", ratio(waited, line.seconds) or "0 %"),
-            fact("idle, first", f"{100 * line.idle(first):.1f} %" if first else "-"),
-            '<input id="find" type="search" placeholder="op, collective" aria-label="find">',
-            '<button id="fit">fit</button>',
-            '<span class="key"><i class="work"></i>computation <i class="wait"></i>waiting '
-            '<i class="move"></i>collective</span>',
-            '<span class="soft">wheel: zoom, drag: move</span>',
+            *(fact(name, value) for name, value in facts.items()),
+            '<input id="find" type="search" placeholder="op, module, collective" aria-label="find">',
+            '<span id="hits" class="soft" role="status"></span>',
+            '<button id="fit">fit</button><button id="help" aria-label="keys">?</button>',
+            '<span id="key" class="key"></span>',
         ]
     )
     body = (
-        f'<svg id="line" role="img" aria-label="{escape(title)}: ranks over time"></svg>'
+        f'<svg id="line" role="img" tabindex="0" aria-label="{escape(title)}: over time"></svg>'
         '<div id="names"></div>'
     )
     return page(f"{title}: timeline", "timeline", header, body, data)

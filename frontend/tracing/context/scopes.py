@@ -1,4 +1,4 @@
-"""Calls of modules whose activations are computed again, while a graph is traced.
+"""Calls of modules whose activations are recomputed, while a graph is traced.
 
 Every op records which of them it is part of. `torch.utils.checkpoint` means the same for the
 function that it is given, so inside `build()` it only marks what that function runs: the graph's own

@@ -50,7 +50,7 @@ class SourceLoc:
 class TraceOp:
     """One ATen call; tensors among the arguments are `TraceValue`s. `results` holds the
     flattened tensor results, None for an undefined one. `scope`: the calls of modules to be
-    computed again in the backward that the op is part of, outermost first."""
+    recomputed in the backward that the op is part of, outermost first."""
 
     func: torch._ops.OpOverload
     args: tuple[Any, ...]

@@ -181,7 +181,7 @@ def debug_of(module: torch.nn.Module) -> tuple[DebugSettings | None] | None:
 
 
 def is_checkpointed(module: torch.nn.Module) -> bool:
-    """Whether what a module computes is computed again in the backward."""
+    """Whether what a module computes is recomputed in the backward."""
     found = _settings.get(id(module))
     return found is not None and found[0]() is module and found[1].activation_checkpointing
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gflow.compiler.kernel.description import Kernel
 from gflow.dialects.ops import OPS
 
-#: a value that costs less than this (an add is 1) is computed again
+#: a value that costs less than this (an add is 1) is recomputed
 _WORTH = 8
 
 #: rows of more elements than this would not stay in a core's own caches
