@@ -1,4 +1,5 @@
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-select-kernels{target=cpu threads=2 isa=x86-64-v4}))' | FileCheck %s --check-prefix=V4
+// RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-select-kernels{target=cpu threads=2 isa=x86-64-v4}))' | %gflow-opt - | FileCheck %s --check-prefix=V4
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-select-kernels{target=cpu threads=2 isa=x86-64-v3}))' | FileCheck %s --check-prefix=V3
 // RUN: %gflow-opt %s --pass-pipeline='builtin.module(func.func(gflow-select-kernels{target=cpu threads=2 isa=none}))' | FileCheck %s --check-prefix=NONE
 
