@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gflow.compiler.ir.errors import CannotLower
+from gflow.compiler.kernel.canonical import canonical
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.choice import Choice
@@ -65,6 +66,7 @@ class Builder(Placement):
             return
         if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
             raise CannotLower(f"there are no kernels on complex numbers: {label}")
+        k = canonical(k)
         p = plan(k)
         name = self.kernel(k, p)
         scratch = Place("arena", 0, self.arena)

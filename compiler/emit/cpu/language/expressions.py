@@ -91,10 +91,28 @@ def _index(w: Writer, slot: int, lanes: int) -> str:
     return w(f"arith.addi {w(f'vector.broadcast {base} : i64 to {i64}')}, {steps} : {i64}")
 
 
-def hoist(w: Writer, depth: int, available: set[int], lanes: int = 0) -> None:
+def needed(w: Writer, roots: Iterable[int]) -> set[int]:
+    """The nodes that some nodes are computed from, themselves included. Reductions are there by then."""
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        i = stack.pop()
+        if i not in found:
+            found.add(i)
+            if w.k.nodes[i].op != "reduce":
+                stack += w.k.nodes[i].args
+    return found
+
+
+def hoist(
+    w: Writer, depth: int, available: set[int], lanes: int = 0, only: set[int] | None = None
+) -> None:
     """Compute here what does not vary in the loops to come: nodes over `available` dimensions with at most `depth`
-    reductions below. With `lanes`, the vectors among them (at the current unroll position), else the scalars."""
+    reductions below. With `lanes`, the vectors among them (at the current unroll position), else the scalars. only:
+    those that these loops use, all without it."""
     for i, node in enumerate(w.k.nodes):
+        if only is not None and i not in only:
+            continue
         ready = node.depth <= depth and node.op not in ("const", "reduce")
         if ready and node.dims <= available and (i in w.varying) == bool(lanes):
             value(w, i, lanes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..language.expressions import hoist, write_stores
+from ..language.expressions import hoist, needed, write_stores
 from ..language.parameters import BLOCK
 from ..language.writer import Carried, Writer
 from .reductions import (
@@ -51,12 +51,14 @@ class _Tile:
         n = self.unroll
         self.each(lambda u: finish(self.w, reds, values[u::n], self.w.lanes))
 
-    def hoist(self, depth: int) -> None:
-        """What does not vary along the reduced dimensions."""
+    def hoist(self, depth: int, reds: list[int], stores: list[int]) -> None:
+        """What does not vary along the reduced dimensions, of all that the loops to come need."""
         w = self.w
-        hoist(w, depth, set(w.p.outer))
+        values = [w.k.stores[s].node for s in stores]
+        only = needed(w, [*(a for r in reds for a in w.k.nodes[r].args), *values])
+        hoist(w, depth, set(w.p.outer), only=only)
         available = {*w.p.outer, w.p.vector}
-        self.each(lambda _: hoist(w, depth, available, w.lanes))
+        self.each(lambda _: hoist(w, depth, available, w.lanes, only))
 
     def reduce(
         self, reds: list[int], stores: list[int], bounds: tuple[str, str] | None = None
@@ -142,13 +144,13 @@ def write_column(w: Writer) -> None:
     deepest = levels(w)
 
     def body(tile: _Tile) -> None:
-        tile.hoist(0)
         for level in range(1, deepest + 1):
-            reds = of_level(w, level)
-            tile.finish(reds, tile.reduce(reds, stores_at(w, level)))
-            tile.hoist(level)
+            reds, stores = of_level(w, level), stores_at(w, level)
+            tile.hoist(level - 1, reds, stores)
+            tile.finish(reds, tile.reduce(reds, stores))
         late = stores_at(w, deepest + 1)
         if late:
+            tile.hoist(deepest, [], late)
             tile.sweep(late)
         tile.each(lambda _: write_stores(w, kept(w), w.lanes))
 
@@ -172,7 +174,7 @@ def _write_split(w: Writer) -> None:
         row = w.mul(flat, size)
 
         def body(tile: _Tile) -> None:
-            tile.hoist(0)
+            tile.hoist(0, reds, spanning(w))
             values = tile.reduce(reds, spanning(w), bounds)
 
             def leave(u: int) -> None:
