@@ -5,6 +5,7 @@ attention          how attention of our own is cut on a processor: register tile
 attention_contest  what two ways to make an attention are compared by
 blocks       how a product of matrices of our own is cut on a processor: tiles in registers, blocks in caches, shares of
              threads
+canonical    one order for the stores of a kernel, so that kernels that do the same share their code
 constants    which constants stand in the text of a GPU's kernel, and which a launch passes
 contest      what two ways to make a product are compared by: its sizes, and how its operands lie
 convolution  the geometry of a convolution and of its gradients
