@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from codegen_harness import CONTEXT, Arg, Case, make, run_cases
+from codegen_harness import CONTEXT, Arg, Case, compile_case, make, run_cases
 
 import gflow
 from gflow.compiler.driver.compile import CompileOptions, compile_module
@@ -254,3 +254,23 @@ def test_choices_that_no_code_follows() -> None:
     ):
         with pytest.raises(CannotLower, match="cuts attention"):
             Choice("attention", tile=tile, block=block).attention_blocks()
+
+
+@pytest.mark.parametrize("where", range(4))
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite(where: int, number: float) -> None:
+    """They spread as in the formula, 0 times infinity included, whatever blocks a causal mask leaves out."""
+    s = Sizes(1, 300, 290, 1, 1, 16, 16)
+    torch.manual_seed(0)
+    shapes = [(1, s.rows, 1, 16), (1, s.keys, 1, 16), (1, s.keys, 1, 16), (1, s.rows, 1, 16)]
+    tensors = [torch.randn(shape) for shape in shapes]
+    tensors[where][0, 200, 0, 3] = number
+    y, _, dq, dk, dv = Executable(compile_case(case(s, True)))(tensors)
+    q, k, v = (x.clone().requires_grad_() for x in tensors[:3])
+    scores = (q[:, :, 0] @ k[:, :, 0].mT * 0.4).masked_fill(
+        ~torch.ones(s.rows, s.keys, dtype=torch.bool).tril(), -torch.inf
+    )
+    wanted = scores.softmax(-1) @ v[:, :, 0]
+    grads = torch.autograd.grad(wanted, (q, k, v), tensors[3][:, :, 0])
+    for ours, theirs in zip((y[:, :, 0], dq, dk, dv), (wanted.detach(), *grads), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)

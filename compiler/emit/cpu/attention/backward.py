@@ -8,7 +8,7 @@
                 dv += pᵀ dy    dk += dsᵀ q    dq += ds k     (all read where they lie)
 
 One thread has all that adds to an element, in one order: the same bits on any number of threads. Rows and keys that
-causal masks hide from each other are left out.
+causal masks hide from each other are left out, unless a number of q, k, v or dy is not finite.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache
 
 from gflow.compiler.kernel.blocks import ITEM
 
+from ..product.function import VECTOR
 from .kernel import COMMON, Attention, Form
 
 WORDS = (
@@ -67,10 +68,27 @@ class _Backward(Attention):
             self._zeros(dq, w["et"], w["tq"], w["d"])
 
         self.repeat(0, w["group"], 1, clear)
+        if self.form.causal:
+            self.whole = self._is_infinite()
         self.repeat(0, w["tk"], w["keys"], self._block)
 
     def _head(self, g: str) -> str:
         return self.add(self.mul(self.shared, self.w["group"]), g)
+
+    def _is_infinite(self) -> str:
+        """Whether some number of the task's operands is not finite."""
+        w = self.w
+        some = self.zeros_times(self.k, w["kt"], w["tk"], w["d"], self.m.c(0.0))
+        some = self.zeros_times(self.v, w["vt"], w["tk"], w["dv"], some)
+
+        def head(g: str, found: list[str]) -> list[str]:
+            q = self.line_of("q", self.b, self._head(g), 0)
+            dy = self.line_of("dy", self.b, self._head(g), 0, "f")
+            sums = self.zeros_times(q, w["qt"], w["tq"], w["d"], found[0])
+            return [self.zeros_times(dy, w["ft"], w["tq"], w["dv"], sums)]
+
+        (some,) = self.loop(0, w["group"], 1, [(some, VECTOR)], head, rolled=True)
+        return self.is_nan(some)
 
     def _zeros(self, at: str, stride: str, rows: str, columns: str) -> None:
         def row(i: str) -> None:
@@ -97,7 +115,8 @@ class _Backward(Attention):
         self.pack("pack_keys", "nr", v_block, w["vt"], self.v_panels, self.there, w["dv"])
         first = self.i64(0)
         if self.form.causal:  # the block of rows that sees the first key
-            first = self.mul(self.binary("divui", key, w["rows"]), w["rows"])
+            begin = self.mul(self.binary("divui", key, w["rows"]), w["rows"])
+            first = self.choose(self.whole, 0, begin)
 
         def head(g: str) -> None:
             self.h = self._head(g)
@@ -134,6 +153,11 @@ class _Backward(Attention):
         seen = self.sub(self.add(self.row0, row, 1), self.key)
         return self.at_least(self.at_most(seen, self.there), 0)
 
+    def _width(self, row: str) -> str:
+        """How many keys of the block the rows of a tile are multiplied with, the last of which this is."""
+        seen = self._sees(row)
+        return self.choose(self.whole, self.there, seen) if self.form.causal else seen
+
     def _products(self, a: str, b: str, c: str, channels: str) -> None:
         """Rows times keys, of packed operands."""
         w = self.w
@@ -141,7 +165,7 @@ class _Backward(Attention):
 
         def rows(i: str) -> None:
             count = self.at_most(w["mr"], self.sub(self.count, i))
-            seen = self._sees(self.sub(self.add(i, count), 1))
+            seen = self._width(self.sub(self.add(i, count), 1))
             left = self.at(a, self.mul(self.binary("divui", i, w["mr"]), high))
             target = self.at(c, self.mul(i, w["across"]))
 
@@ -173,7 +197,7 @@ class _Backward(Attention):
         def one(j: str, _: list[str]) -> list[str]:
             offset = self.mul(j, ITEM)
             p_at, ds_at = self.at(p_line, offset), self.at(ds_line, offset)
-            x = self.scored(self.load(p_at), j, bias, seen)
+            x, inside = self.scored(self.load(p_at), j, bias, seen)
             p, dp = self.exp(m.sub(x, shift)), self.load(ds_at)
             if position:
                 kept = self.dropped(self.m.c(1.0), self.add(position, j))
@@ -182,7 +206,6 @@ class _Backward(Attention):
             else:
                 self.store(p, p_at)
             ds = m.mul(m.mul(p, m.sub(dp, inner)), self.scale)
-            inside = self.first(self.sub(seen, j))  # what lies there else was not computed
             self.store(m.select(inside, ds, m.c(0.0)), ds_at)
             return []
 
@@ -199,7 +222,9 @@ class _Backward(Attention):
             return [m.fma(a, b, sums[0])]
 
         (sums,) = self.vectors(w["dv"], [m.c(0.0)], part)
-        return self.wide(self.total(sums))
+        total = self.total(sums)
+        # the weighted sum of dp is NaN where a number of dy is infinite
+        return self.wide(self.one.fma(total, self.one.c(0.0), total))
 
     def _sum_over_rows(
         self, a: str, b: str, stride: str, c: str, c_stride: str, channels: str
@@ -211,7 +236,8 @@ class _Backward(Attention):
             count = self.at_most(w["mr"], self.sub(self.there, i))
             first = self.i64(0)
             if self.form.causal:  # the first row that sees one of them
-                first = self.at_least(self.sub(self.add(self.key, i), self.row0), 0)
+                sees = self.at_least(self.sub(self.add(self.key, i), self.row0), 0)
+                first = self.choose(self.whole, 0, sees)
             left = self.at(a, self.add(self.mul(i, ITEM), self.mul(first, w["across"])))
             right = self.at(b, self.mul(first, w[stride]))
             target = self.at(c, self.mul(i, w[c_stride]))
@@ -234,7 +260,7 @@ class _Backward(Attention):
         """dq += ds k, of a tile's rows."""
         w = self.w
         count = self.at_most(w["mr"], self.sub(self.count, i))
-        seen = self._sees(self.sub(self.add(i, count), 1))
+        seen = self._width(self.sub(self.add(i, count), 1))
         left = self.at(self.ds, self.mul(i, w["across"]))
         target = self.at(self.dq, self.mul(i, w["et"]))
 

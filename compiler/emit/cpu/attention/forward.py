@@ -9,7 +9,7 @@
         y = y / l,  the logarithm of the sum m + log(l)
 
 A row that sees no key is 0, and so is its logarithm; a NaN among a row's scores is one in the row. Keys that no row of
-a strip sees are left out.
+a strip sees are left out, unless a number of v is not finite: 0 times that is NaN.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class _Forward(Attention):
             self.pack("pack_rows", "mr", self.q, w["qt"], self.panels, self.count, w["d"])
         last = w["tk"]
         if self.form.causal:
-            last = self.at_most(last, self.add(self.row0, self.count))
+            some = self.zeros_times(self.v, w["vt"], w["tk"], w["dv"], self.m.c(0.0))
+            self.whole = self.is_nan(some)
+            seen = self.at_most(last, self.add(self.row0, self.count))
+            last = self.choose(self.whole, last, seen)
         self.last = last
         self.repeat(0, last, w["keys"], self._block)
         self.repeat(0, self.count, 1, self._end)
@@ -97,6 +100,8 @@ class _Forward(Attention):
         w = self.w
         rows = self.at_most(w["mr"], self.sub(self.count, i))
         seen = self._sees(self.sub(self.add(i, rows), 1))
+        if self.form.causal:
+            seen = self.choose(self.whole, self.there, seen)
 
         def made() -> None:
             self._scores(i, rows, seen)
@@ -137,7 +142,7 @@ class _Forward(Attention):
 
         def score(j: str, most: list[str]) -> list[str]:
             at = self.at(line, self.mul(j, ITEM))
-            x = self.scored(self.load(at), j, bias, seen)
+            x, _ = self.scored(self.load(at), j, bias, seen)
             self.store(x, at)
             return [m.at_least(most[0], x)]
 

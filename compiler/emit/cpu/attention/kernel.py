@@ -174,6 +174,28 @@ class Attention(Function):
             self.add(self.mul(b, w[f"{letter}b"]), self.mul(h, w[f"{letter}h"]), self.mul(t, w[f"{letter}t"])),
         )  # fmt: skip
 
+    # -- numbers that are not finite
+
+    def zeros_times(self, at: str, stride: str, rows: str, columns: str, start: str) -> str:
+        """A vector plus 0 times all elements of some rows: NaN where one of them is not finite."""
+
+        def row(i: str, sums: list[str]) -> list[str]:
+            line = self.at(at, self.mul(i, stride))
+
+            def part(j: str, found: list[str]) -> list[str]:
+                inside = self.first(self.sub(columns, j))
+                x = self.load(self.at(line, self.mul(j, ITEM)), inside)
+                return [self.m.fma(x, self.m.c(0.0), found[0])]
+
+            return self.vectors(columns, sums, part)
+
+        return self.loop(0, rows, 1, [(start, VECTOR)], row, rolled=True)[0]
+
+    def is_nan(self, x: str) -> str:
+        """Whether some lane is NaN."""
+        total = self.total(x)
+        return self(f"arith.cmpf uno, {total}, {total} : f32")
+
     # -- products
 
     def panel(self, channels: str, side: str) -> str:
@@ -214,23 +236,23 @@ class Attention(Function):
         """A loop over the first lanes of 16 each until `count`, that carries vectors of float32."""
         return self.loop(0, count, LANES, [(x, VECTOR) for x in carried], body, rolled=True)
 
-    def scored(self, raw: str, j: str, bias_row: str, seen: str) -> str:
-        """Scores from products: scaled, with the bias; -inf from key `seen` of the block on.
+    def scored(self, raw: str, j: str, bias_row: str, seen: str) -> tuple[str, str]:
+        """Scores from products, scaled, with the bias, and which keys take part; -inf for the others.
 
-        j: the first key's number in the block. bias_row: where the bias's row begins in this block.
+        j: the first key's number in the block. bias_row: where the bias's row begins in this block. seen: how many
+        keys of the block the row sees.
         """
         inside = self.first(self.sub(seen, j))
         x = self.m.mul(raw, self.scale)
-        none = self.m.c(float("-inf"))
         if self.form.bias:
             at = self.at(bias_row, self.mul(j, self.w["bj"]))
             once = self.compare("eq", self.w["bj"], 0)
             found = self._bias(at, inside, once)
             if self.form.bias == "i1":
-                x = self.m.select(found, x, none)
+                inside = self.m.both(inside, found)
             else:
                 x = self.m.add(x, found)
-        return self.m.select(inside, x, none)
+        return self.m.select(inside, x, self.m.c(float("-inf"))), inside
 
     def _bias(self, at: str, inside: str, once: str) -> str:
         """A vector of the bias, or one element in every lane where its stride is 0."""
