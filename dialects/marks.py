@@ -50,13 +50,13 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "scratch": Attr("i64", "bytes that it needs while it runs"),
     "tile": Attr(
         "i64[]",
-        "of a product: M, N and K of the tile that a program holds, or a processor's registers",
+        "of a product: M, N and K of the tile that a program holds, or a processor's registers; of a processor's "
+        "attention: rows and columns of a tile, and keys of a block",
     ),
     "block": Attr(
         "i64[]",
         "of other kernels: rows and columns that a program holds, or one of them; of a processor's products: rows "
-        "that a thread packs, columns that all threads pack, and columns of a share; of its attention: rows of a task, "
-        "and keys of a block",
+        "that a thread packs, columns that all threads pack, and columns of a share; of its attention: rows of a task",
     ),
     "batch": Attr(
         "str",

@@ -206,7 +206,9 @@ class GraphConfig(OneFlowSwitches):
 
     def enable_attention_recognition(self, mode: bool = True) -> None:
         """Whether attention that a program writes out, softmax(q kᵀ) v, becomes one op, whose scores are never in
-        memory as a whole. Dropout of its weights is taken on GPUs alone."""
+        memory as a whole. Without this call, that of float32 on a CPU does, which a kernel of gflow's own makes as the
+        program says; with True that of other element types and on GPUs, too. Dropout of its weights is taken in
+        float32 and on GPUs."""
         self._set(recognize_attention=flag("enable_attention_recognition", mode))
 
     def enable_compress_memory(self, mode: bool = True) -> None:

@@ -247,10 +247,10 @@ def test_small_attentions_are_not_raced() -> None:
 
 def test_choices_that_no_code_follows() -> None:
     for tile, block in (
-        ((12, 40), (12, 64)),
-        ((12, 32), (13, 64)),
-        ((12, 32), (12, 60)),
-        ((12,), (12, 64)),
+        ((12, 40, 64), (12,)),
+        ((12, 32, 64), (13,)),
+        ((12, 32, 60), (12,)),
+        ((12, 32, 64), (12, 64)),
     ):
         with pytest.raises(CannotLower, match="cuts attention"):
             Choice("attention", tile=tile, block=block).attention_blocks()

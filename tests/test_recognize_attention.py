@@ -341,10 +341,11 @@ def test_masks_from_outside_beside_half_scores() -> None:
     assert "gflow.attention" not in ops_of(graph)
 
 
-def test_dropout_is_taken_for_gpus_alone() -> None:
+def test_dropout_is_taken_where_a_kernel_knows_it() -> None:
     torch.manual_seed(0)
-    graph = Step(Block(lambda q, k, v: F.dropout(torch.softmax(q @ k.mT, -1), 0.1) @ v))
-    graph(torch.randn(2, T, 2 * D))
+    model = Block(lambda q, k, v: F.dropout(torch.softmax(q @ k.mT, -1), 0.1) @ v)
+    graph = Step(model.double())
+    graph(torch.randn(2, T, 2 * D, dtype=torch.float64))
     assert "gflow.attention" not in ops_of(graph)
     for target, taken in (("cpu", False), ("cuda:90", True)):
         text = run(graph.ir("traced", generic=True), target)

@@ -2,7 +2,7 @@
 
 Each different attention that takes long enough runs for some milliseconds both ways; the faster one is written:
 
-{kind = "attention", tile = array<i64: 12, 32>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
+{kind = "attention", tile = array<i64: 12, 32, 256>, …}    →    {kind = "pytorch", tuned = "AMD EPYC"}
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..targets import KINDS, Target, parse_target
+from ..targets.processors import host_level
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class PipelineOptions:
     zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided. zero_restore_level: 0
         gathers a parameter at each use, 1 for the forward and for the backward, 2 once.
     bucket_bytes: the most that ranks send as one collective.
-    recognize_attention: attention that a program writes out becomes one op, without its scores in memory.
+    recognize_attention: attention that a program writes out becomes one op, without its scores in memory. None: where
+        a processor's own kernel computes it as the program does.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     engine: the engine that runs what it has a form for; "" without.
     """
@@ -39,7 +41,7 @@ class PipelineOptions:
     fuse_cast_scale: bool = True
     fuse_model_update_ops: bool = True
     multi_tensor_update: bool = False
-    recognize_attention: bool = False
+    recognize_attention: bool | None = None
     fold_batch_norm: bool = False
     engine: str = ""
     zero: int = 0
@@ -95,15 +97,29 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
     target: whose kernels run attention; None where another engine does, which finds it by itself.
     """
     passes = ["gflow-checkpoint", "gflow-simplify", "cse"]
-    if target is not None and options.recognize_attention:
-        amp = " amp=true" if options.amp else ""
-        passes += [f"gflow-recognize-attention{{target={target}{amp}}}", "gflow-simplify", "cse"]
+    if target is not None:
+        passes += _recognize_attention(options, target)
     passes.append("gflow-normalize-collectives")
     if options.amp:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")
     if options.fold_batch_norm:
         passes.append("gflow-fold-batch-norm")
     return [*passes, *_distribution(options)]
+
+
+def _recognize_attention(options: PipelineOptions, target: Target) -> list[str]:
+    passes = []
+    if options.recognize_attention is not False and _has_own_attention(options, target):
+        passes.append(f"gflow-recognize-attention{{target={target} own=true}}")
+    if options.recognize_attention:
+        amp = " amp=true" if options.amp else ""
+        passes.append(f"gflow-recognize-attention{{target={target}{amp}}}")
+    return [*passes, "gflow-simplify", "cse"] if passes else []
+
+
+def _has_own_attention(options: PipelineOptions, target: Target) -> bool:
+    """Whether attention of float32 runs by a processor's own kernel."""
+    return not target.gpu and not options.amp and bool(host_level())
 
 
 def export_pipeline(options: PipelineOptions) -> str:

@@ -5,10 +5,10 @@
 
 // Rows are shared evenly among tasks, and forward and backward have blocks of their own.
 // V4-LABEL:   func.func @training(
-// V4:         "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: 264, 256>, kind = "attention", scratch = {{[0-9]+}} : i64, tile = array<i64: 12, 32>}
-// V4:         "gflow.attention_grad"{{.*}}gflow.kernel = {block = array<i64: 132, 256>, kind = "attention", scratch = {{[0-9]+}} : i64, tile = array<i64: 12, 32>}
+// V4:         "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: 264>, kind = "attention", scratch = {{[0-9]+}} : i64, tile = array<i64: 12, 32, 256>}
+// V4:         "gflow.attention_grad"{{.*}}gflow.kernel = {block = array<i64: 132>, kind = "attention", scratch = {{[0-9]+}} : i64, tile = array<i64: 12, 32, 256>}
 // V3-LABEL:   func.func @training(
-// V3:         "gflow.attention"{{.*}}kind = "attention"{{.*}}tile = array<i64: 6, 16>
+// V3:         "gflow.attention"{{.*}}kind = "attention"{{.*}}tile = array<i64: 6, 16, 256>
 // NONE-LABEL: func.func @training(
 // NONE:       "gflow.attention"{{.*}}gflow.kernel = {kind = "pytorch"}
 // NONE:       "gflow.attention_grad"{{.*}}gflow.kernel = {kind = "pytorch"}
@@ -20,7 +20,7 @@ func.func @training(%q: tensor<1x1024x2x64xf32>, %k: tensor<1x1024x2x64xf32>, %v
 
 // One position: the heads that share keys are the rows, and nothing is packed.
 // V4-LABEL: func.func @decode(
-// V4:       "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: 4, 256>, kind = "attention_rows", scratch = {{[0-9]+}} : i64, tile = array<i64: 4, 64>}
+// V4:       "gflow.attention"{{.*}}gflow.kernel = {block = array<i64: 4>, kind = "attention_rows", scratch = {{[0-9]+}} : i64, tile = array<i64: 4, 64, 256>}
 func.func @decode(%q: tensor<1x1x8x64xf32>, %k: tensor<1x300x2x64xf32>) -> tensor<1x1x8x64xf32> {
   %0:2 = "gflow.attention"(%q, %k, %k) {causal = false, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>, scale = 1.250000e-01 : f64} : (tensor<1x1x8x64xf32>, tensor<1x300x2x64xf32>, tensor<1x300x2x64xf32>) -> (tensor<1x1x8x64xf32>, tensor<1x8x1xf32>)
   return %0#0 : tensor<1x1x8x64xf32>

@@ -131,8 +131,8 @@ class Choice(_Chosen):
             CannotLower: it cannot be cut so.
         """
         what = "cuts attention in a way that no code follows"
-        self.check(len(self.tile) == 2 and len(self.block) == 2, what)
-        (height, width), (rows, keys) = self.tile, self.block
+        self.check(len(self.tile) == 3 and len(self.block) == 1, what)
+        (height, width, keys), (rows,) = self.tile, self.block
         packed, vectors = self.kind == "attention", width // LANES
         sound = width % LANES == keys % LANES == rows % height == 0 and rows > 0 and keys > 0
         whole = height * vectors <= _MOST_SUMS if packed else height <= 8

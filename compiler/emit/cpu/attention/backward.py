@@ -219,12 +219,11 @@ class _Backward(Attention):
         def part(j: str, sums: list[str]) -> list[str]:
             inside, offset = self.first(self.sub(w["dv"], j)), self.mul(j, ITEM)
             a, b = (self.load(self.at(x, offset), inside) for x in (dy, y))
-            return [m.fma(a, b, sums[0])]
+            # NaN, as the weighted sum of dp is, where a number of dy is infinite
+            return [m.fma(a, m.c(0.0), m.fma(a, b, sums[0]))]
 
         (sums,) = self.vectors(w["dv"], [m.c(0.0)], part)
-        total = self.total(sums)
-        # the weighted sum of dp is NaN where a number of dy is infinite
-        return self.wide(self.one.fma(total, self.one.c(0.0), total))
+        return self.wide(self.total(sums))
 
     def _sum_over_rows(
         self, a: str, b: str, stride: str, c: str, c_stride: str, channels: str

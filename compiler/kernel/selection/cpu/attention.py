@@ -50,7 +50,8 @@ def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int)
     d, values = q.shape[3], v.shape[3]
     each = made.forward(d) if needed == 3 else made.backward(d, values)
     kind = "attention" if made.packed else "attention_rows"
-    return Choice(kind, made.scratch(each, threads), tile=made.tile, block=(made.rows, made.keys))
+    tile = (*made.tile, made.keys)
+    return Choice(kind, made.scratch(each, threads), tile=tile, block=(made.rows,))
 
 
 def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:

@@ -1,0 +1,180 @@
+"""The mask of an attention as `gflow.attention` has it: causal, or an operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gflow.compiler.ir.ssa import Body
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType
+
+from .description import Added, Attention, Select
+from .masks import evaluate, every_row_sees_a_key, is_causal
+
+
+@dataclass
+class Mask:
+    """causal, bias: as of `gflow.attention`. empty: what the weights of a row are that sees no key, "nan" or "equal";
+    None where there is none, or where the op gives what eager does."""
+
+    causal: bool = False
+    bias: ir.Value | None = None
+    empty: str | None = None
+
+
+#: a score that is less than this by its mask has no weight beside one that is not masked
+_LOW = -1e4
+
+#: scores are set to numbers below this by adding them: any score of a usual size is lost in the sum
+_ABSORBING = -1e30
+
+
+def mask_of(body: Body, a: Attention, amp: bool, own: bool) -> Mask | None:
+    """The mask of an attention, as ops before it; None where `gflow.attention` cannot have it.
+
+    amp: whether operands will be halves. own: for a processor's own kernel, as `RecognizeOptions` has it.
+    """
+    if own and any(isinstance(part, Select) for part in a.mask):
+        return _hidden(body, a)
+    added = [part for part in a.mask if isinstance(part, Added)]
+    selects = [part for part in a.mask if isinstance(part, Select)]
+    biases = [evaluate(body, part.value) for part in added]
+    low = np.max if not selects else np.min  # of each row, or of all
+    if not all(x is not None and (low(x, -1) > _LOW).all() for x in biases):
+        exact = (
+            body.types[a.q].dtype in ("f32", "f64") and not amp
+        )  # fills of halves may be infinite
+        if a.gradients is not None or not exact or any(s.fill > _ABSORBING for s in selects):
+            return None
+        return Mask(bias=_bias(body, a), empty="nan")  # where a sum is of -inf alone
+    if len({part.fill for part in selects}) > 1:
+        return None
+    positions, keys = body.types[a.q].shape[-2], body.types[a.v].shape[-2]
+    keep = _seen(body, selects, biases)
+    if keep is not None and is_causal(keep, positions, keys) and not own:
+        return Mask(causal=True)
+    found = Mask(bias=_bias(body, a, -math.inf))
+    if selects and (keep is None or not every_row_sees_a_key(keep)):
+        found.empty = "nan" if math.isinf(selects[0].fill) else "equal"
+    return found
+
+
+def _hidden(body: Body, a: Attention) -> Mask | None:
+    """A mask that sets scores, as an operand of i1: what it hides is hidden whatever the score is, and NaN too.
+
+    What is added besides may stay beside a causal mask, if all of it is added before scores are set, and is finite.
+    """
+    selects = [part for part in a.mask if isinstance(part, Select)]
+    added = [part for part in a.mask if isinstance(part, Added)]
+    if len({part.fill for part in selects}) > 1:
+        return None
+    positions, keys = body.types[a.q].shape[-2], body.types[a.v].shape[-2]
+    keep = _seen(body, selects, [])
+    causal = keep is not None and is_causal(keep, positions, keys)
+    if added:
+        biases = [evaluate(body, part.value) for part in added]
+        known = all(x is not None and (x > _LOW).all() for x in biases)
+        last = any(isinstance(part, Select) for part in a.mask[len(selects) :])
+        if not causal or not known or last:
+            return None
+        only = replace(a, mask=list(added))
+        return Mask(causal=True, bias=_bias(body, only))
+    if causal:
+        return Mask(causal=True)
+    found = Mask(bias=_kept(body, a, selects))
+    if keep is None or not every_row_sees_a_key(keep):
+        found.empty = "nan" if math.isinf(selects[0].fill) else "equal"
+    return found
+
+
+def _kept(body: Body, a: Attention, selects: Sequence[Select]) -> ir.Value:
+    """Which keys take part, as i1."""
+    kept: ir.Value | None = None
+    for part in selects:
+        here = _small(body, part.condition, a.lead)
+        here = builder.build("not", [here]) if part.where else here
+        kept = here if kept is None else builder.build("and", _fit(kept, here))
+    assert kept is not None
+    return kept
+
+
+def _seen(
+    body: Body, selects: Sequence[Select], biases: Sequence[np.ndarray | None]
+) -> np.ndarray | None:
+    """Which keys each position sees, where constants and positions say so, and nothing else is in the mask."""
+    seen: np.ndarray | None = None
+    parts = [(evaluate(body, s.condition), s.where) for s in selects]
+    for bias in biases:
+        if bias is None or not np.isin(bias, (0.0, -np.inf)).all():
+            return None
+        parts.append((bias == 0, False))
+    for known, where in parts:
+        if known is None:
+            return None
+        keep = np.logical_not(known) if where else known
+        seen = keep if seen is None else np.logical_and(seen, keep)
+    return seen
+
+
+def _bias(body: Body, a: Attention, fill: float | None = None) -> ir.Value | None:
+    """The mask as numbers that are added: what is done to scores, done to zeros.
+
+    fill: what scores are set to; None for what the program has.
+    """
+    bias, dtype = None, body.types[a.q].dtype
+    for part in reversed(a.mask):  # from the product on
+        if isinstance(part, Added):
+            value = builder.convert(_small(body, part.value, a.lead), dtype)
+            bias = value if bias is None else builder.build("add", _fit(bias, value))
+        else:
+            condition = _small(body, part.condition, a.lead)
+            number = part.fill if fill is None else fill
+            bias = _masked(condition, part.where, number, bias, dtype)
+    return bias
+
+
+def _masked(
+    condition: ir.Value, where: bool, fill: float, bias: ir.Value | None, dtype: str
+) -> ir.Value:
+    ty = TensorType(builder.type_of(condition).shape, dtype)
+    condition, bias = _fit(condition, builder.splat(0.0, ty) if bias is None else bias)
+    values = [builder.splat(fill, builder.type_of(bias)), bias]
+    return builder.build("select", [condition, *(values if where else values[::-1])])
+
+
+def _fit(a: ir.Value, b: ir.Value) -> list[ir.Value]:
+    """Two values of rank 4, repeated to one shape."""
+    shape = [max(x, y) for x, y in zip(builder.type_of(a).shape, builder.type_of(b).shape)]
+    every = tuple(range(4))
+    return [
+        x if list(builder.type_of(x).shape) == shape else builder.broadcast(x, shape, every)
+        for x in (a, b)
+    ]
+
+
+def _small(body: Body, value: int, lead: tuple[int, ...]) -> ir.Value:
+    """A mask as [batch or 1, head or 1, position or 1, key or 1]: of a broadcast, what it repeats."""
+    rank, source = body.types[value].rank, body.values[value]
+    dims = tuple(range(rank))
+    p = body.producer[value]
+    if p >= 0 and body.ops[p].name == "broadcast":
+        o = body.ops[p]
+        source, dims = body.values[o.operands[0]], read(OPS["broadcast"], o.op.attributes)["dims"]
+    sizes = [1] * rank
+    for size, dim in zip(builder.type_of(source).shape, dims):
+        sizes[dim] = size
+    outer, inner = sizes[:-2], sizes[-2:]
+    if len(lead) < 2:
+        return builder.reshape(source, (*(outer or [1]), 1, *inner))
+    if len(lead) > 2 and any(n > 1 for n in outer[:-1]):
+        whole = (*lead[:-1], *sizes[-3:])  # of several dimensions of batches some repeat
+        source = builder.broadcast(source, whole, dims)
+        outer = [*lead[:-1], outer[-1]]
+    return builder.reshape(source, (math.prod(outer[:-1]), outer[-1], *inner))
