@@ -9,7 +9,10 @@ import contextvars
 import functools
 import itertools
 import os
+import random
+import sys
 import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +59,83 @@ def _cached() -> Made:
         return held["scale"]
 
     return lambda x: x * scale(), [lambda: (held.update(scale=3.0), scale.cache_clear())]
+
+
+def _kept_by_a_cache() -> Made:
+    held = {"scale": 1.0}
+
+    @functools.lru_cache
+    def scale() -> float:
+        return held["scale"]
+
+    return lambda x: x * scale(), [lambda: held.update(scale=3.0), scale.cache_clear]
+
+
+def _inside_a_context() -> Made:
+    held = contextvars.ContextVar[dict[str, float]]("inside", default={"scale": 1.0})  # noqa: B039
+    return lambda x: x * held.get()["scale"], [lambda: held.get().update(scale=4.0)]
+
+
+def _words_of_a_partial() -> Made:
+    held = functools.partial(lambda x, scale: x * scale, scale=1.0)
+    return lambda x: held(x), [lambda: held.keywords.update(scale=4.0)]
+
+
+def _parts_of_a_function() -> Made:
+    def scaled(x: torch.Tensor, scale: float = 1.0, *, shift: float = 0.0) -> torch.Tensor:
+        return x * scale + shift
+
+    return lambda x: scaled(x), [
+        lambda: setattr(scaled, "__defaults__", (3.0,)),
+        lambda: setattr(scaled, "__kwdefaults__", {"shift": 1.0}),
+        lambda: setattr(
+            scaled, "__code__", (lambda x, scale=1.0, *, shift=0.0: x - scale).__code__
+        ),
+    ]
+
+
+def _found_by_getattr() -> Made:
+    store = {"scale": 1.0}
+
+    class Finding:
+        def __getattr__(self, name: str) -> float:
+            return store[name]  # KeyError for what it has not
+
+    held = Finding()
+    return lambda x: x * held.scale, [lambda: store.update(scale=4.0)]
+
+
+def _imported_inside() -> Made:
+    module: Any = types.ModuleType("imported_inside")
+    module.scale = module.shift = 1.0
+    sys.modules["imported_inside"] = module
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        import imported_inside  # type: ignore[import-not-found]
+        from imported_inside import shift
+
+        return x * imported_inside.scale + shift
+
+    return scaled, [lambda: setattr(module, "scale", 2.0), lambda: setattr(module, "shift", 3.0)]
+
+
+def _dropout_of_nothing() -> Made:
+    layers = torch.nn.Sequential(torch.nn.Dropout(0.0))
+    return lambda x: layers(x), [lambda: setattr(layers[0], "p", 1.0)]
+
+
+def _hook_in_the_place_of_another() -> Made:
+    linear = torch.nn.Linear(4, 4)
+    handle = linear.register_forward_hook(lambda module, inputs, result: result * 2)
+    hooks: Any = linear._forward_hooks
+    return lambda x: linear(x), [
+        lambda: hooks.update({handle.id: lambda module, inputs, result: result * 3})
+    ]
+
+
+def _seed() -> Made:
+    torch.manual_seed(1)
+    return lambda x: x * (torch.initial_seed() % 7), [lambda: torch.manual_seed(4)]
 
 
 def _metaclass() -> Made:
@@ -155,6 +235,8 @@ def _sign_of_zero() -> Made:
     [
         _numpy, _array, _context, _thread_local, _cached, _metaclass, _wrappers, _order, _environment,
         _threads, _deterministic, _hook_of_all, _class_of_module, _attribute_of_parameter, _sign_of_zero,
+        _kept_by_a_cache, _inside_a_context, _words_of_a_partial, _parts_of_a_function, _found_by_getattr,
+        _imported_inside, _dropout_of_nothing, _hook_in_the_place_of_another, _seed,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("compiled", [nn.Graph.trace, flow.compile])
@@ -165,6 +247,31 @@ def test_state_that_changes_is_seen(make: Callable[[], Made], compiled: Any) -> 
     for change in [lambda: None, *changes]:
         change()
         torch.testing.assert_close(call(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: random.random(),
+        lambda: float(np.random.rand()),
+        lambda: np.random.default_rng(0).permutation(3)[0] * 0 + random.randint(1, 9),
+    ],
+)
+def test_random_numbers_of_python_are_errors(draw: Callable[[], float]) -> None:
+    with pytest.raises(flow.GraphTraceError, match=r"test_hidden_state.py:\d+: build\(\) calls "):
+        nn.Graph.trace(lambda x: x * draw())(torch.ones(1))
+
+
+def test_random_numbers_of_python_are_drawn_at_each_call_of_a_function() -> None:
+    call = flow.compile(lambda x: x * random.random())
+    random.seed(0)
+    got = [call(torch.ones(1)).item() for _ in range(3)]
+    assert len(set(got)) == 3
+
+
+def test_the_time_is_told_of() -> None:
+    with pytest.warns(UserWarning, match=r"calls time.time\(\)"):
+        nn.Graph.trace(lambda x: x * (time.time() > 0))(torch.ones(1))
 
 
 def test_zeros_of_both_signs_are_two_arguments() -> None:

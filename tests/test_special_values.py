@@ -358,3 +358,11 @@ def test_halves_beside_wider_numbers_that_round_to_them(name: str, dtype: torch.
 
     for got, want in zip(Both()(x, wide), (op(x, 1.0001), op(x, wide))):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_the_gradient_of_logit_at_both_zeros() -> None:
+    grads = []
+    for function in (torch.logit, flow.compile(torch.logit)):
+        x = torch.tensor([0.0, -0.0, 1.0, -1.0], requires_grad=True)
+        grads += torch.autograd.grad(function(x).sum(), x)
+    torch.testing.assert_close(grads[1], grads[0], equal_nan=True)

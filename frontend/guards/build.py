@@ -122,4 +122,4 @@ def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:
             hooks = getattr(tensor, kind)
             yield Read("attribute", tensor, kind, hooks, f"{path}.{kind}")
             if hooks is not None:
-                yield Read("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")
+                yield Read("hooks", hooks, None, tuple(hooks.items()), f"{path}.{kind}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ class FrameRecorder(Watcher):
 
     def module_begins(self, path: str, module: torch.nn.Module, inputs: Infos) -> None:
         self._look()
+        # it may come to no op, as that of a dropout of nothing
+        forward = getattr(type(module), "forward", None)
+        if isinstance(forward, FunctionType):
+            self.codes.setdefault(forward.__code__, forward.__globals__)
 
     def _look(self) -> None:
         frame: FrameType | None = sys._getframe(2)

@@ -24,6 +24,7 @@ from .context.location import Locator, here, user_line
 from .context.ranks import world_size
 from .context.threads import here_only
 from .context.user_warnings import warnings_at_user_lines
+from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.global_tensors import common_mesh
 from .data.guards import Leaf
 from .data.places import NumberSource, OptimizerTrace, Place
@@ -183,6 +184,7 @@ class Tracing:
             if not _is_unusable(slot.tensor):
                 self._stand_in(slot)
         owner = getattr(self.build, "__self__", None)
+        target = getattr(owner, "_target", None)  # the function that a graph of gflow's own runs
         with (
             kept_real(self.table, self.request.reached, owner, self._rebound),
             torch.set_grad_enabled(training or torch.is_grad_enabled()),
@@ -198,6 +200,9 @@ class Tracing:
                     bool(self.recorder.meshes),
                 ),
                 unhooked(self.sharded),
+                watched_calls(
+                    asked_by_build(self.name), globals_of([owner, target, *self.table.modules])
+                ),
                 traceable_library(self.rewrites.lift, self.recorder.seed),
             ):
                 args, kwargs = tree_unflatten(leaves, self.request.call.structure)

@@ -8,7 +8,6 @@ import contextlib
 import random
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -17,12 +16,7 @@ from gflow.errors import GraphTraceError
 from gflow.tracing.reads.settings import is_iterator
 
 from ..context.location import is_user_code
-
-_TIMES = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
-_RANDOM = (
-    "random", "randint", "randrange", "uniform", "gauss", "normalvariate", "choice", "choices", "sample",
-    "shuffle", "getrandbits", "betavariate", "expovariate", "triangular",
-)  # fmt: skip
+from ..context.watched_calls import watched_calls
 
 
 def _error(where: str, name: str) -> GraphTraceError:
@@ -100,40 +94,16 @@ def module_names(kind: type) -> list[dict[str, Any]]:
     ]
 
 
-@contextlib.contextmanager
-def refused_calls(where: str, importers: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
-    """While active, this thread's own code gets an error where it asks for the time or draws a number.
-    importers: the globals of modules that may have imported such functions by name."""
-    thread = threading.get_ident()
-    saved: list[tuple[dict[str, Any], str, Any]] = []
-    modules: list[tuple[Any, tuple[str, ...]]] = [(time, _TIMES), (random, _RANDOM)]
-    if "numpy" in sys.modules:
-        numpy_random: Any = sys.modules["numpy"].random  # type: ignore[attr-defined]
-        names = tuple(n for n in ("rand", "randn", *_RANDOM, "normal") if hasattr(numpy_random, n))
-        modules.append((numpy_random, names))
-    for module, names in modules:
-        for name in names:
-            original = getattr(module, name)
+def refused_calls(
+    where: str, importers: Sequence[dict[str, Any]] = ()
+) -> contextlib.AbstractContextManager[None]:
+    """While active, this thread's own code gets an error where it asks for the time or draws a number, in a step.
+    importers: as for `watched_calls`."""
 
-            def call(
-                *args: Any,
-                original: Any = original,
-                what: str = f"{module.__name__}.{name}",
-                **kwargs: Any,
-            ) -> Any:
-                if threading.get_ident() == thread and is_user_code(sys._getframe(1).f_code):
-                    raise _error(where, f"{what}()")
-                return original(*args, **kwargs)
+    def refuse(name: str, time: bool) -> None:
+        raise _error(where, name)
 
-            for found in (vars(module), *importers):
-                for key in [k for k, v in found.items() if v is original]:
-                    saved.append((found, key, found[key]))
-                    found[key] = call
-    try:
-        yield
-    finally:
-        for found, key, original in saved:
-            found[key] = original
+    return watched_calls(refuse, importers)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ class Names:
 
     read: names that it looks up anywhere, and strings that may be names of attributes.
     globals: of these, names of globals. pairs: global names with the attribute that is taken at once.
+    imports: modules that it imports, with the level of a relative import.
     assigned: attributes and globals that it assigns, with a line where it does.
     before: of these, names that stand in it before that: it may look at what was there.
     computed: whether it may look up names that do not stand in it.
@@ -24,6 +25,7 @@ class Names:
 
     read: frozenset[str]
     globals: frozenset[str]
+    imports: frozenset[tuple[str, int]]
     pairs: frozenset[tuple[str, str]]
     assigned: dict[str, int]
     before: frozenset[str]
@@ -63,6 +65,7 @@ def names_of(code: CodeType) -> Names:
 
 def _read(code: CodeType) -> Names:
     found: set[str] = set()
+    imports: set[tuple[str, int]] = set()
     pairs: set[tuple[str, str]] = set()
     assigned: dict[str, int] = {}
     seen: set[str] = set()
@@ -77,6 +80,9 @@ def _read(code: CodeType) -> Names:
         if name in ("LOAD_GLOBAL", "LOAD_NAME"):
             found.add(value)
             computed |= value in _BY_NAME and not _takes_constant(instructions[n + 1 :])
+        elif name == "IMPORT_NAME":  # behind the level and the names that are taken from it
+            level = instructions[n - 2].argval if n >= 2 else 0
+            imports.add((value, level if isinstance(level, int) else 0))
         elif name in ("LOAD_ATTR", "LOAD_METHOD") and before:
             pairs.add((before, value))
         elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
@@ -90,6 +96,7 @@ def _read(code: CodeType) -> Names:
         if isinstance(constant, CodeType):
             inner = names_of(constant)
             found |= inner.globals
+            imports |= inner.imports
             pairs |= inner.pairs
             assigned = inner.assigned | assigned
             first |= inner.before
@@ -98,6 +105,7 @@ def _read(code: CodeType) -> Names:
     return Names(
         read,
         frozenset(found),
+        frozenset(imports),
         frozenset(pairs),
         assigned,
         frozenset(first),

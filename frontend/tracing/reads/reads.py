@@ -7,9 +7,11 @@ counts as read.
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import functools
 import gc
+import inspect
 import sys
 import weakref
 from collections import OrderedDict, deque
@@ -29,7 +31,7 @@ import torch
 from gflow.tracing.program.unwrapped import unwrapped
 
 from .names import is_installed, is_library, names_of, read_names
-from .settings import is_iterator, settings, value_of
+from .settings import cleared_of, is_iterator, settings, value_of
 
 _PLAIN = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, range,
@@ -157,8 +159,9 @@ class Reads:
             self._visit(value.__self__, path.rpartition(".")[0] or path)
             self._visit(value.__func__, path, root)
         elif isinstance(value, functools.partial):
-            for n, part in enumerate((value.func, *value.args, *value.keywords.values())):
+            for n, part in enumerate((value.func, *value.args)):
                 self._visit(part, f"{path}.{n}")
+            self._visit(value.keywords, f"{path}.keywords")
         elif isinstance(value, (staticmethod, classmethod)):
             self._visit(value.__func__, path)
         elif isinstance(value, property):
@@ -175,13 +178,20 @@ class Reads:
             for part in gc.get_referents(value):  # it gives a copy of what it shows only
                 self._visit(part, path)
         elif (read := value_of(value)) is not None:
-            self._add("call", read, None, read(), path)
+            held = read()
+            self._add("call", read, None, held, path)
+            if isinstance(value, contextvars.ContextVar):
+                self._visit(held, path)
         elif is_iterator(value):
             self.iterators.append(path)
         elif not isinstance(value, BuiltinFunctionType):
-            decorated = getattr(value, "__wrapped__", None)  # as by functools.lru_cache
+            decorated = inspect.getattr_static(
+                value, "__wrapped__", None
+            )  # as by functools.lru_cache
             if isinstance(decorated, FunctionType):
                 self._visit(decorated, path, root)
+                if (cleared := cleared_of(value)) is not None:
+                    self._add("call", cleared, None, cleared(), path)
             self._object(value, path)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
@@ -206,7 +216,7 @@ class Reads:
         for kind in HOOKS:
             hooks = own.get(kind)
             if hooks is not None:
-                self._add("hooks", hooks, None, tuple(hooks), f"{path}.{kind}")
+                self._add("hooks", hooks, None, tuple(hooks.items()), f"{path}.{kind}")
                 for hook in hooks.values():
                     self._visit(hook, f"{path}.{kind}")
         self._add("class", module, None, type(module), path)
@@ -225,7 +235,9 @@ class Reads:
             hooks = own[kind]
             if ("hooks", id(hooks)) not in self._seen:
                 self._seen["hooks", id(hooks)] = hooks
-                self._add("hooks", hooks, None, tuple(hooks), f"torch.nn.modules.module.{kind}")
+                self._add(
+                    "hooks", hooks, None, tuple(hooks.items()), f"torch.nn.modules.module.{kind}"
+                )
                 for hook in hooks.values():
                     self._visit(hook, kind)
 
@@ -244,6 +256,8 @@ class Reads:
         if is_installed(code) and not root and code not in self.codes:
             return
         self.codes.setdefault(code, function.__globals__)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._add("attribute", function, name, getattr(function, name), f"{path}.{name}")
         for name, cell in cells:
             part = _contents(cell)
             if name != "__class__" and part is not _EMPTY:
@@ -265,6 +279,11 @@ class Reads:
             self._add("item", names, name, value, name)
             if not isinstance(value, ModuleType):
                 self._visit(value, name)
+        for name, level in used.imports:
+            module = sys.modules.get(_imported(name, level, names))
+            if module is not None and ("import", id(module)) not in self._seen:
+                self._seen["import", id(module)] = module
+                self._python_module(module, name)
         for name, attribute in used.pairs:
             module = names.get(name)
             if isinstance(module, ModuleType) and not _of_library(module.__name__):
@@ -374,6 +393,13 @@ def _contents(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return _EMPTY
+
+
+def _imported(name: str, level: int, names: dict[str, Any]) -> str:
+    """The full name of a module that a function imports. level: of a relative import."""
+    package = names.get("__package__") or ""
+    parts = package.split(".")[: 1 - level or None] if level else []
+    return ".".join([*filter(None, parts), *filter(None, [name])])
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import array
 import contextvars
 import functools
 import os
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import GeneratorType
@@ -39,6 +40,7 @@ def _backends() -> tuple[Any, ...]:
 #: by a name that stands in the code that asks for it
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "backends": _backends,
+    "initial_seed": torch.initial_seed,
     "get_num_threads": torch.get_num_threads,
     "get_num_interop_threads": torch.get_num_interop_threads,
     "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
@@ -68,6 +70,8 @@ def value_of(held: Any) -> Callable[[], Any] | None:
     others. An array of NumPy, or of `array`, in its bytes."""
     if isinstance(held, contextvars.ContextVar):
         return functools.partial(_context, held)
+    if isinstance(held, random.Random):
+        return held.getstate
     if isinstance(held, (array.array, bytearray)):
         size = len(held) * getattr(held, "itemsize", 1)
         return functools.partial(bytes, held) if size <= MOST_BYTES else None
@@ -75,6 +79,8 @@ def value_of(held: Any) -> Callable[[], Any] | None:
     if numpy is not None and isinstance(held, numpy.ndarray):
         small = held.nbytes <= MOST_BYTES and not held.dtype.hasobject
         return functools.partial(_array, held) if small else None
+    if numpy is not None and isinstance(held, (numpy.random.Generator, numpy.random.RandomState)):
+        return functools.partial(_drawn, held)
     return None
 
 
@@ -82,11 +88,38 @@ def _array(held: Any) -> tuple[Any, ...]:
     return held.shape, held.dtype.str, held.tobytes()
 
 
+def _drawn(held: Any) -> str:
+    """The state of a generator of NumPy."""
+    bits = getattr(held, "bit_generator", None) or held._bit_generator
+    return repr(bits.state)
+
+
+class _Clearings:
+    """How often the results that a function of `functools.lru_cache` keeps were given up."""
+
+    def __init__(self, held: Any) -> None:
+        self._held, self._count, self._misses = held, 0, held.cache_info().misses
+
+    def __call__(self) -> int:
+        misses = self._held.cache_info().misses
+        self._count += misses < self._misses
+        self._misses = misses
+        return self._count
+
+
+def cleared_of(held: Any) -> Callable[[], int] | None:
+    """What gives another number once the results that a function keeps are given up; None for one that keeps none."""
+    return _Clearings(held) if isinstance(held, functools._lru_cache_wrapper) else None
+
+
 _UNSET = "no value"
 
 
 def _context(variable: contextvars.ContextVar[Any]) -> Any:
-    return variable.get(_UNSET)
+    try:
+        return variable.get()  # its own default, where it has one
+    except LookupError:
+        return _UNSET
 
 
 def is_iterator(held: Any) -> bool:

@@ -70,7 +70,7 @@ class StateGuard:
         hooks = by_kind.get("hooks", [])
         self._unhooked = [r.holder for r in hooks if not r.value]
         self._hooked = [r.holder for r in hooks if r.value]
-        self._hooks = [key for r in hooks for key in r.value]
+        self._hooks = [part for r in hooks for part in r.value]
 
     def holds(self) -> bool:
         """Whether a call now runs what was compiled."""
@@ -88,7 +88,10 @@ class StateGuard:
                 and all(map(same, map(type, self._typed), self._types))
                 and [read() for read in self._calls] == self._given
                 and not any(self._unhooked)
-                and (not self._hooked or [*chain.from_iterable(self._hooked)] == self._hooks)
+                and (
+                    not self._hooked
+                    or [*chain.from_iterable(map(dict.items, self._hooked))] == self._hooks
+                )
                 and [*map(_requires_grad, self.tensors)] == self._flags
                 and (self._count() == self._counted)
             )
@@ -129,6 +132,8 @@ class StateGuard:
     def _is_as(self, read: Read, value: Any) -> bool:
         if read.kind == "names":  # new ones, unless the code may read them
             return not any(name in self.names for name in value ^ read.value)
+        if read.kind == "hooks":
+            return bool(value == read.value)
         if read.kind in ("list", "dict"):
             pairs = zip(value, read.value)
             return len(value) == len(read.value) and all(same(a, b) for a, b in pairs)
@@ -163,6 +168,8 @@ def now(read: Read) -> Any:
         return len(holder)
     if kind == "names":
         return frozenset(holder)
+    if kind == "hooks":
+        return tuple(holder.items())
     if kind == "dict":
         return (*dict.keys(holder), *dict.values(holder))
     return tuple(holder)

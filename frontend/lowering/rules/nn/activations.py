@@ -146,9 +146,10 @@ def logit_backward(em: Emitter, dy: Value, x: Value, eps: float | None = None) -
     """dy / (x · (1 − x)); outside [eps, 1 − eps] 0, outside [0, 1] NaN where eps is not given."""
 
     def body(d: Value, v: Value) -> Value:
-        inside = d / (v * (1.0 - v))
-        if eps is None:
+        if eps is None:  # infinity at -0.0, too
+            inside = d / (em("abs", v) * (1.0 - v))
             return em.select(v.lt(0.0) | v.gt(1.0), math.nan, inside)
+        inside = d / (v * (1.0 - v))
         return em.select(v.ge(eps) & v.le(1 - eps), inside, 0.0)  # 0 at NaN
 
     return pointwise(em, [dy, x], body)
