@@ -81,15 +81,15 @@ def test_a_call_that_was_given_up_leaves_no_addresses(monkeypatch: pytest.Monkey
 
 
 def test_threads_share_what_takes_longer_than_starting_them() -> None:
-    assert shared_from(of_product((1, 64, 64, 64))) == (False, 0)
-    assert shared_from(of_product((1, 1024, 1024, 1024))) == (True, 0)
+    assert shared_from(of_product(1, 64, 64, 64)) == (False, 0)
+    assert shared_from(of_product(1, 1024, 1024, 1024)) == (True, 0)
     symbol = Symbol("n", 1, 4096)
     with size_of_program(symbol):
-        shared, least = shared_from(of_product((1, symbol.stand_in, 64, 64)))
+        shared, least = shared_from(of_product(1, symbol.stand_in, 64, 64))
         assert shared
         assert 64 < least < 4096
-        assert shared_from(of_product((1, 8, 64, 64))) == (False, 0)
-        cost = of_product((1, 3 * symbol.stand_in, 64, 64))
+        assert shared_from(of_product(1, 8, 64, 64)) == (False, 0)
+        cost = of_product(1, 3 * symbol.stand_in, 64, 64)
         assert shared_from(cost)[1] == -(-least // 3)
 
 

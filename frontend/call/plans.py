@@ -54,11 +54,24 @@ class PlanCache:
         self._trim()
 
     def _count_variant(self, key: Any, plan: Plan, variants: list[Plan]) -> None:
-        """Warn, once, where one signature gets program after program for what an optimizer has in Python."""
+        """Warn, once, where one signature gets program after program, and say what for: sizes, or what an optimizer
+        has in Python."""
         self._made[key] = made = self._made.get(key, 0) + 1
         if made != MANY_VARIANTS or not variants:
             return
         reason = variants[0].python.why()
+        ranges = dict.fromkeys(
+            str(p.dynamic.sizes) for p in (plan, *variants) if p.dynamic is not None
+        )
+        if reason is None and len(ranges) > 1:
+            warnings.warn(
+                f"{plan.trace.name} was compiled {made} times for the same inputs, since what it computes depends on "
+                f"a size, and each program is for a part of the sizes ({'; '.join([*ranges][:3])}, ...). Branches on "
+                "sizes, and numbers made of them by rounding, each end a part; graph.explain_recompiles() tells them. "
+                "config.set_cache_size() keeps more programs.",
+                stacklevel=6,
+            )
+            return
         warnings.warn(
             f"{plan.trace.name} was compiled {made} times for the same inputs, since the optimizer's step depends "
             "on a Python value that keeps changing"

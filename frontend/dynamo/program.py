@@ -17,6 +17,8 @@ from gflow.tracing.data.sizes import at_size
 
 from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
 
+_stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
+
 #: sizes whose numbers are kept
 _SIZES = 256
 
@@ -26,12 +28,13 @@ class _Call:
     """What calls of one size have in common.
 
     places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
-    strides. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all outputs are results as they
-    are, which.
+    strides. strides: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all
+    outputs are results as they are, which.
     """
 
     arguments: list[Any]
     places: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]
+    strides: list[tuple[int, ...]]
     outputs: list[Any]
     plain: list[int] | None
 
@@ -70,7 +73,8 @@ class FxProgram:
             del self.calls[next(iter(self.calls))]
         whole = all(isinstance(o, Given) and o.order is None for o in outputs)
         plain = [o.index for o in outputs] if whole else None
-        self.calls[k] = made = _Call(arguments, places, outputs, plain)
+        strides = [s for _, _, _, s in places]
+        self.calls[k] = made = _Call(arguments, places, strides, outputs, plain)
         return made
 
     def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
@@ -80,7 +84,12 @@ class FxProgram:
         args.clear()
         arguments = call.arguments.copy()
         copied = []
-        for at, index, shape, strides in call.places:
+        tensors = [given[at] for at, _, _, _ in call.places]
+        usual = [*map(_stride, tensors)] == call.strides and not any(map(_is_neg, tensors))
+        if usual:
+            for (_, index, _, _), tensor in zip(call.places, tensors):
+                arguments[index] = tensor
+        for at, index, shape, strides in () if usual else call.places:
             tensor = given[at]
             if tensor.stride() != strides and not _same(shape, tensor.stride(), strides):
                 if index in self.mutated and share_memory(shape, tensor.stride()):

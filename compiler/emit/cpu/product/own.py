@@ -94,7 +94,7 @@ def product(
     if _NAME not in b.kernels:
         b.kernels[_NAME] = blocked.function(_NAME)
         b.externals |= set(blocked.EXTERNALS)
-    parallel, from_size = shared_from(of_product((batch, m, n, k)))
+    parallel, from_size = shared_from(of_product(batch, m, n, k))
     b.steps.append(
         KernelStep(_NAME, tuple(words), parallel, label, True, from_size=from_size)  # type: ignore[arg-type]
     )
