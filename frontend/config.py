@@ -27,14 +27,13 @@ _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelaySh
 
 
 class GraphConfig(OneFlowSwitches):
-    """Settings of one graph. One that is set after the graph's first call takes effect at the next:
-    the graph compiles again.
+    """Settings of one graph. A setting changed after the first call takes effect at the next call, which compiles
+    again.
 
-    A value that a switch does not take raises a `GraphError` that names the line and what would be
-    right.
+    A value that a switch does not accept raises a `GraphError`, which names the line and the accepted values.
 
-    compile_options: options of the compiler itself (`gflow.compiler.CompileOptions`): target,
-        threads, a pipeline as text. The switches below add to them.
+    compile_options: options of the compiler itself (`gflow.compiler.CompileOptions`): target, threads, a pipeline
+        as text. The switches below are applied on top of them.
     """
 
     def __init__(
@@ -107,14 +106,15 @@ class GraphConfig(OneFlowSwitches):
         return replace(options, passes=replace(options.passes, **switches)) if switches else options
 
     def check_against_eager(self, every: int | None = 1, *, on_difference: str = "raise") -> None:
-        """Run every `every`-th step beside eager, the first included: results and all that the step
-        updates are compared, and where they differ by more than rounding, the first op that parts is named,
-        with its module and line. None: no step.
+        """Compare every `every`-th step with eager PyTorch, including the first: results and everything that the step
+        updates. A difference beyond rounding is reported with the first op that differs, its module and its line.
 
-        on_difference: "raise" a `gflow.EagerMismatch`, after the step was made; or "warn".
+        Args:
+            every: the distance between checked steps; None checks none.
+            on_difference: "raise" raises `gflow.EagerMismatch` after the step, "warn" warns.
 
-        A checked step takes a few times as long and twice the memory; the Python of `build()` and of
-        optimizers runs once more, and its effects on them are taken back. Other steps cost nothing.
+        A checked step takes several times as long and twice the memory. It runs the Python code of `build()` and of the
+        optimizers once more, and reverts its side effects on them. Other steps cost nothing.
 
         Raises:
             GraphError: `every` is no whole number from 1 on, or `on_difference` is neither of these words.
@@ -129,11 +129,12 @@ class GraphConfig(OneFlowSwitches):
         self._check = EagerCheck(count("check_against_eager(every=…)", every), on_difference)
 
     def set_cache_size(self, size: int, *, strict: bool = False) -> None:
-        """How many programs the graph keeps, one for each signature of its inputs (16 without it).
+        """Set how many programs the graph keeps, one for each signature of its inputs. The default is 16.
 
-        A call that needs one more drops the one that was not used for longest. strict: it is an error
-        instead, which names the input that differs; `set_cache_size(1, strict=True)` fixes the graph
-        to the inputs of its first call.
+        Args:
+            size: the number of programs, from 1 on. A call that needs one more drops the least recently used one.
+            strict: raise an error instead, which names the input that differs. `set_cache_size(1, strict=True)` fixes
+                the graph to the inputs of its first call.
 
         Raises:
             GraphError: `size` is no whole number from 1 on, or `strict` is no bool.
@@ -143,10 +144,10 @@ class GraphConfig(OneFlowSwitches):
         self._resize(size, flag("set_cache_size", strict))
 
     def enable_dynamic_shapes(self, mode: bool = True) -> None:
-        """Whether a dimension of the inputs becomes dynamic by itself when a second size of it comes, as is the
-        default: one program then serves a range of sizes. Python floats among the arguments become inputs likewise.
-        `False`: one program for each size and each float. Dimensions marked with `gflow.dynamic_dim` vary in either
-        case.
+        """Whether the second size of an input's dimension makes it dynamic, which is the default: one program then
+        serves a range of sizes. A second value of a Python float among the arguments makes it an input.
+        `False`: one program for each size and each float. Dimensions marked with `gflow.dynamic_dim` are dynamic in
+        either case.
 
         Raises:
             GraphError: `mode` is no bool.
@@ -160,8 +161,8 @@ class GraphConfig(OneFlowSwitches):
 
     @property
     def sizes_may_vary(self) -> bool:
-        """Whether dimensions become dynamic by themselves, and no setting wants programs of fixed sizes: an engine, a
-        budget of memory (what is planned is the memory of the greatest size), a check beside eager, a GPU."""
+        """Whether dimensions become dynamic automatically, and no setting needs static shapes: an engine, a memory
+        budget (the arena is planned for the largest size), a comparison with eager, a GPU."""
         if not self.dynamic_shapes or self._check is not None:
             return False
         fixed = ("engine", "memory_budget", "memory_fraction")
@@ -189,30 +190,29 @@ class GraphConfig(OneFlowSwitches):
         self._set(amp=names[dtype] if flag("enable_amp", mode) else "")
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
-        """Whether an addition may become part of the contraction that makes its operand."""
+        """Whether an addition may be fused into the contraction that computes its operand, as an epilogue."""
         self._set(fuse_add_to_output=flag("allow_fuse_add_to_output", mode))
 
     def allow_fuse_cast_scale(self, mode: bool = True) -> None:
-        """Whether casts and scaling by constants may become part of other kernels."""
+        """Whether casts and scaling by constants may be fused into other kernels."""
         self._set(fuse_cast_scale=flag("allow_fuse_cast_scale", mode))
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
-        """Whether the ops of one parameter's update may become one kernel."""
+        """Whether the ops of one parameter's update may be fused into one kernel."""
         self._set(fuse_model_update_ops=flag("allow_fuse_model_update_ops", mode))
 
     def enable_multi_tensor_update(self, mode: bool = True) -> None:
-        """Whether the updates of all parameters become few kernels."""
+        """Whether the updates of all parameters are grouped into few kernels."""
         self._set(multi_tensor_update=flag("enable_multi_tensor_update", mode))
 
     def enable_attention_recognition(self, mode: bool = True) -> None:
-        """Whether attention that a program writes out, softmax(q kᵀ) v, becomes one op, whose scores are never in
-        memory as a whole. Without this call, that of float32 on a CPU does, which a kernel of gflow's own makes as the
-        program says; with True that of other element types and on GPUs, too. Dropout of its weights is taken in
-        float32 and on GPUs."""
+        """Whether attention written as softmax(q kᵀ) v becomes one op, which never stores the whole score matrix. By
+        default, float32 attention on a CPU does, and runs in a kernel of gflow's own. True adds other element types
+        and GPUs. Attention with dropout of its weights becomes one op in float32 and on GPUs."""
         self._set(recognize_attention=flag("enable_attention_recognition", mode))
 
     def enable_compress_memory(self, mode: bool = True) -> None:
-        """Whether values share memory that others no longer need."""
+        """Whether values reuse the memory of values whose live ranges have ended."""
         self._set(compress_memory=flag("enable_compress_memory", mode))
 
     def enable_choose_best_memory_allocation(self, mode: bool = True) -> None:
@@ -221,9 +221,11 @@ class GraphConfig(OneFlowSwitches):
         self._set(choose_best_allocation=flag(name, mode))
 
     def set_memory_budget(self, budget: int | float | str) -> None:
-        """The most memory that the values of a step may take, parameters and optimizer state not
-        counted: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of what the step needs
-        otherwise. What does not fit is recomputed where it is needed.
+        """Limit the memory of the intermediate values of a step; parameters and optimizer state are not counted. Values
+        that do not fit are recomputed where they are needed.
+
+        Args:
+            budget: "2GB", "512MiB", a number of bytes, or a fraction in (0, 1] of the memory without a budget.
 
         Raises:
             GraphError: the budget is none of these.
@@ -248,17 +250,18 @@ class GraphConfig(OneFlowSwitches):
     def set_gradient_accumulation_steps(
         self, value: int = 1, *, stack_scalars: bool = False
     ) -> None:
-        """In how many micro-batches a training graph runs each call: the memory of one, and the loss
-        and gradients of the whole batch, for losses that are means over samples.
+        """Run each call of a training graph in `value` micro-batches, with the memory of one. For losses that are
+        means over samples, loss and gradients are those of the whole batch.
 
-        Tensors among the arguments are split along their first dimension; 0-d tensors go to every
-        micro-batch. What `build()` returns is joined: tensors along their first dimension, single
-        numbers as their mean, single integers as their sum. Batch norm updates its statistics for
-        each micro-batch, and each has its own dropout masks. A graph without an optimizer runs
-        whole batches.
+        Tensors among the arguments are split along their first dimension; 0-d tensors go to every micro-batch. The
+        results of `build()` are joined: tensors are concatenated along their first dimension, floating-point scalars
+        are averaged, integer scalars are summed. Batch norm updates its statistics for each micro-batch, and each
+        micro-batch has its own dropout masks. A graph without an optimizer runs whole batches.
 
-        stack_scalars: single numbers come as tensors with one element for each micro-batch, as in
-            OneFlow: a loss has the shape [value].
+        Args:
+            value: the number of micro-batches, from 1 on.
+            stack_scalars: return scalars as tensors of shape [value], one element for each micro-batch, as OneFlow
+                does.
 
         Raises:
             GraphError: `value` is no whole number from 1 on, or `stack_scalars` is no bool.
@@ -303,8 +306,8 @@ class GraphConfig(OneFlowSwitches):
         return self._own.get("kept_gradients", False)
 
     def set_outputs_buffer_size(self, value: int = 2) -> None:
-        """How many buffers of each result are used again once the caller has dropped it (4 without
-        this). Each costs the result's memory; 0 makes every result anew.
+        """Set how many buffers of each result are reused after the caller has dropped the result. The default is 4.
+        Each takes the memory of the result; 0 allocates every result.
 
         Raises:
             GraphError: `value` is no whole number from 0 on.
@@ -313,8 +316,8 @@ class GraphConfig(OneFlowSwitches):
         self._update(self._own, {"outputs_buffer_size": size})
 
     def set_pipeline_schedule(self, name: str) -> None:
-        """The order in which ranks run forwards and backwards of micro-batches, where modules are in pipeline stages
-        (`set_stage`): "gpipe", "1f1b" (without this, with one stage a rank) or "interleaved" (with several).
+        """Set the order in which ranks run the forwards and backwards of micro-batches, for modules in pipeline stages
+        (`set_stage`): "gpipe", "1f1b" (the default with one stage a rank) or "interleaved" (the default with several).
 
         Raises:
             GraphError: `name` is none of these.
@@ -340,11 +343,14 @@ class GraphConfig(OneFlowSwitches):
         shard_min_size: int = 1024,
         shard_restore_level: int = 1,
     ) -> None:
-        """Split optimizer state (stage 1), gradients (2) and parameters (3) among the processes of a
-        data-parallel group. In one process there is nothing to split, and a graph runs as without.
+        """Shard optimizer state (stage 1), also gradients (stage 2), also parameters (stage 3) over the processes of a
+        data-parallel group (ZeRO). It has no effect in one process.
 
-        shard_min_size: the fewest elements that are worth splitting. shard_restore_level: of stage 3; 0 puts
-        a parameter together at each use, 1 once in the forward and once in the backward, 2 once for both.
+        Args:
+            stage: 1, 2 or 3.
+            shard_min_size: tensors with fewer elements are not sharded.
+            shard_restore_level: for stage 3. 0 gathers a parameter at each use, 1 once in the forward and once in the
+                backward, 2 once for both.
 
         Raises:
             GraphError: an argument is none of the values above.
@@ -367,19 +373,24 @@ class GraphConfig(OneFlowSwitches):
             _log.info("%s() acts in graphs of more than one process; this is one", name)
 
     def enable_autotune(self, mode: bool = True, *, libraries: bool = True) -> None:
-        """On the cuda target, whether kernels' configurations (and, for products, convolutions and attention,
-        a library's call) are chosen by measuring them on the GPU when the graph is compiled. Without it, or
-        where there is no GPU, the cost model's first choice runs. Answers are kept on disk. On the cpu target
-        products of float32 are measured, our own kernel beside the BLAS, unless this is called with False.
+        """Whether kernel configurations are chosen by measurements when the graph is compiled. Results are cached on
+        disk.
 
-        libraries: PyTorch's libraries take part; without, generated kernels alone do."""
+        On the cuda target, the candidates of each kernel are timed on the GPU. Without this switch, or without a GPU,
+        the cost model's first choice runs. On the cpu target, float32 matrix products are timed by default, gflow's
+        kernel against the BLAS; `False` switches that off.
+
+        Args:
+            libraries: whether calls of PyTorch's libraries are candidates for products, convolutions and attention.
+        """
         chosen = {"autotune": flag("enable_autotune", mode)}
         chosen["autotune_libraries"] = flag("enable_autotune(libraries=…)", libraries)
         self._update(self._own, chosen)
 
     def enable_xla_jit(self, value: bool = True) -> None:
-        """Whether XLA compiles and runs what it has a form for, forward, backward and updates (docs/engines.md); the
-        rest keeps gflow's kernels, and `graph.explain()` says what and why. Needs the extra `gflow-compiler[xla]`."""
+        """Whether XLA compiles and runs the ops that it supports, in forward, backward and updates (docs/engines.md).
+        Other ops keep gflow's kernels; `graph.explain()` lists them with the reason. Needs the extra
+        `gflow-compiler[xla]`."""
         self._engine("enable_xla_jit", value, "xla")
 
     def _engine(self, name: str, value: bool, engine: str) -> None:
@@ -394,18 +405,18 @@ class GraphConfig(OneFlowSwitches):
         self._set(engine=engine)
 
     def enable_onnxruntime(self, value: bool = True) -> None:
-        """Whether ONNX Runtime runs what ONNX has a form for (docs/engines.md); meant for inference. Needs
+        """Whether ONNX Runtime runs the ops that ONNX can express (docs/engines.md). For inference. Needs
         `pip install 'gflow-compiler[onnx]'`."""
         self._engine("enable_onnxruntime", value, "onnxruntime")
 
     def enable_openvino(self, value: bool = True) -> None:
-        """Whether OpenVINO runs what ONNX has a form for, in float32 (docs/engines.md); meant for inference. Needs
+        """Whether OpenVINO runs the ops that ONNX can express, in float32 (docs/engines.md). For inference. Needs
         `pip install 'gflow-compiler[openvino]'`."""
         self._engine("enable_openvino", value, "openvino")
 
     def enable_tensorrt(self, value: bool = True) -> None:
-        """Not there: a GraphError with the install command where TensorRT is missing, else NotImplementedError.
-        `gflow.save(graph, path, format="onnx")` writes what it reads."""
+        """Not supported: raises GraphError with the install command if TensorRT is missing, else NotImplementedError.
+        `gflow.save(graph, path, format="onnx")` writes a file that TensorRT reads."""
         if not flag("enable_tensorrt", value):
             return
         try:

@@ -107,16 +107,15 @@ class _State:
 
 
 class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
-    """Subclass it, call `super().__init__()`, keep modules as attributes, and write
-    `build()`. Calling the graph runs `build()` as one compiled program: forward, and with
-    `loss.backward()` inside and an optimizer added, the whole training step. Parameters,
-    buffers and optimizer state stay the author's own tensors and are updated in place.
+    """Base class of static graphs. Subclass it, call `super().__init__()`, assign modules to attributes, and write
+    `build()`. A call of the graph runs `build()` as one compiled program: the forward, and with
+    `loss.backward()` and an optimizer the whole training step. Parameters, buffers and optimizer state stay your own
+    tensors and are updated in place.
 
-    `build()` runs once per signature: shapes, dtypes, strides and devices of the input
-    tensors, values of other inputs, train or eval mode of the modules, and the Python values that
-    it reads elsewhere (attributes, globals, variables of closures), of which docs/graph.md tells more.
-    Tensors that it reads elsewhere are live. Graphs are not thread-safe: call one from one thread
-    at a time; what else other threads do with its modules is up to them.
+    `build()` is traced once per signature: shapes, dtypes, strides and devices of the input tensors, values of other
+    inputs, train or eval mode of the modules, and the Python values that it reads elsewhere (attributes, globals,
+    closure variables; see docs/graph.md). Tensors that it reads elsewhere are read at each call. Calls of one graph
+    from several threads take turns; otherwise graphs are not thread-safe.
     """
 
     config: GraphConfig
@@ -161,17 +160,17 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the graph has a program: it was called, and nothing has changed since that
-        makes it start over (an optimizer was added, a switch of its config was set)."""
+        """Whether the graph has a program: it was called, and nothing that invalidates its programs (a new
+        optimizer, a changed switch of its config) has happened since."""
         state = self._checked()
         return bool(state.plans) or state.loaded is not None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The program to compile; subclasses define it.
 
-        Its arguments and what it returns are tensors of any shape and dtype, `None`, numbers, strings,
-        and lists, tuples, dicts and dataclasses of them. Tensors have no values here: what depends on
-        one (an `if`, `.item()`) is an error that names the line.
+        Arguments and results are tensors of any shape and dtype, `None`, numbers, strings, and lists, tuples, dicts
+        and dataclasses of them. While it is traced, tensors have no values: code that depends on a value (an `if`,
+        `.item()`) is an error that names the line.
 
         Raises:
             NotImplementedError: the subclass defines no `build()`.
@@ -181,18 +180,19 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
     def add_optimizer(
         self, optim: torch.optim.Optimizer, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
-        """Make the graph a training graph: each call runs `optim`'s update on the
-        gradients of `backward()`, then steps `lr_sch`.
+        """Make the graph a training graph: each call updates the parameters of `optim` with the gradients of
+        `backward()`, then steps `lr_sch`. Several optimizers may be added.
 
-        Gradients of a parameter group with the key `clip_grad_max_norm` are first clipped to that
-        norm (of the kind `clip_grad_norm_type`, 2 by default). `lr_sch` is any scheduler that steps
-        without a metric; one that needs it, `ReduceLROnPlateau`, is stepped by hand between calls.
-        With `is_sparse`, weights of embeddings (and their state) change only in the rows that the
-        step looked up; `torch.optim.SparseAdam` is always so.
+        Args:
+            optim: any PyTorch optimizer. The gradients of a parameter group with the key `clip_grad_max_norm` are first
+                clipped to that norm; `clip_grad_norm_type` is the p of the norm, 2 by default.
+            lr_sch: a scheduler of `optim` that steps without a metric. Step `ReduceLROnPlateau` yourself between calls.
+            is_sparse: update only the rows of embedding weights, and of their state, that the step looked up.
+                `torch.optim.SparseAdam` always does.
 
         Raises:
-            GraphError: `optim` is no optimizer, `lr_sch` is no scheduler of it or needs a metric, or
-                a group's clipping is no number, or a group asks for what `optim` does not do.
+            GraphError: `optim` is not an optimizer, `lr_sch` is not a scheduler of it or needs a metric, the clipping
+                of a group is not a number, or a group has options that `optim` does not support.
         """
         state = self._checked()
         if isinstance(optim, str):
@@ -223,20 +223,21 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         state.plans.clear()
 
     def learning_rates(self) -> list[list[float]]:
-        """The learning rates that the next step takes: for each optimizer, in the order in which
-        they were added, one for each of its parameter groups."""
+        """The learning rates of the next step: for each optimizer, in the order of `add_optimizer`, one for each of its
+        parameter groups."""
         return learning_rates(self._checked().optimizers)
 
     def grad(self, parameter: str | torch.Tensor) -> torch.Tensor | None:
-        """A parameter's gradient in the latest step, as a copy: as the optimizer took it, divided by
-        the loss scale and clipped. None if the step made none. Gradients are kept for parameters
-        that `config.keep_gradients()` names before the step.
+        """A copy of a parameter's gradient in the latest step, as the optimizer used it: divided by the loss scale, and
+        clipped. None if the step computed none. Only gradients named by `config.keep_gradients()` before the step are
+        kept.
 
-        parameter: its name in the graph (`"model.head.weight"`), or the parameter itself.
+        Args:
+            parameter: its name in the graph (`"model.head.weight"`), or the parameter itself.
 
         Raises:
-            GraphError: there is no such parameter, no optimizer trains it, its gradient is not kept, or
-                there was no step yet.
+            GraphError: there is no such parameter, no optimizer trains it, its gradient is not kept, or there was no
+                step yet.
         """
         state = self._checked()
         plans = [p for variants in state.plans.values() for p in variants]
@@ -244,8 +245,11 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         return read_gradient(parameter, self._roots(), plans, state.optimizers, wanted, where)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
-        """Scale the loss, so that small gradients survive in float16: a `gflow.amp.GradScaler`, a
-        `torch.amp.GradScaler` or a `gflow.amp.StaticGradScaler`. None: no scaling.
+        """Scale the loss, so that small gradients do not underflow in float16.
+
+        Args:
+            grad_scaler: a `gflow.amp.GradScaler`, a `torch.amp.GradScaler`, a `gflow.amp.StaticGradScaler`, or None for
+                no scaling.
 
         Raises:
             GraphError: it is none of these.
@@ -319,10 +323,12 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             raise
 
     def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
-        """All that a run goes on from: modules by their names, optimizers, schedulers, scaler, random
-        state and step count. docs/checkpoints.md has the keys.
+        """Everything needed to resume a run: modules by their names, optimizers, schedulers, scaler, random state and
+        step count. docs/checkpoints.md lists the keys.
 
-        destination: a dict that takes the entries and is given back; a new one without it."""
+        Args:
+            destination: a dict that receives the entries and is returned; a new one by default.
+        """
         found = state_dict(self._checked(), self._roots())
         if destination is None:
             return found
@@ -330,13 +336,14 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         return destination
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Take the state that `state_dict()` gave, before the first call.
+        """Load a state from `state_dict()`, before the first call.
 
-        strict: its keys must be those that the graph's own has.
+        Args:
+            strict: whether the keys must be exactly those of the graph.
 
         Raises:
-            GraphError: the graph was called already, keys are missing or unexpected (if `strict`), or
-                shapes or parameter groups differ. Nothing is changed then.
+            GraphError: the graph was called already, keys are missing or unexpected (if `strict`), or shapes or
+                parameter groups differ. The graph is then unchanged.
         """
         state = self._checked()
         if state.call.called and not state.call.broken:
@@ -357,10 +364,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
 
     @staticmethod
     def trace(func: Callable[..., Any]) -> Graph:
-        """A decorator: the function as a graph. For more than that (training, saving), write a class.
+        """Decorator that makes a graph of a function. Write a class for training or saving.
 
         Raises:
-            GraphError: `func` is a class, a module, or nothing that can be called.
+            GraphError: `func` is a class, a module, or not callable.
         """
 
         class Traced(Graph):

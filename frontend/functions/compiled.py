@@ -27,38 +27,38 @@ from .split import UNTRACED, Split
 
 
 def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -> Any:
-    """A module or function that runs compiled, and is used as before.
+    """Compile a module or a function for use inside of an eager program.
 
-    A call that needs no gradients (under `torch.no_grad()`, or where nothing requires grad) is one
-    compiled program. A call that does gives results with a `grad_fn`, whose backward is a compiled
-    program as well: `loss.backward()` and optimizers work as in eager mode. For a whole training step
-    as one program, with the optimizer's update, write an `nn.Graph`.
+    A call without gradients (under `torch.no_grad()`, or if nothing requires grad) runs one compiled program. A call
+    with gradients returns results with a `grad_fn` whose backward is compiled too: `loss.backward()` and optimizers
+    work as in eager mode. For a whole training step as one program, including the update, write an `nn.Graph`.
 
-    A module comes back as a module of the same class over the same parameters, buffers, mode and
-    attributes: `state_dict()`, `.train()`, `.to()` on one are those of the other.
+    For a module, the result is a module of the same class that shares its parameters, buffers, mode and attributes:
+    `state_dict()`, `.train()` and `.to()` of one act on both.
 
-    Objects that hold tensors go in and out, and are updated as in eager mode: transformers' caches, classes that are
-    registered with `torch.utils._pytree`. Calls with one go through TorchDynamo, with sizes that vary from the start.
+    Objects that hold tensors may be arguments and results, and are updated as in eager mode: transformers' caches, and
+    classes registered with `torch.utils._pytree`. Calls with such objects go through TorchDynamo, with dynamic shapes
+    from the start.
 
-    Programs are made for the shapes, dtypes and strides of the inputs and the values of all other
-    arguments; from a second size or float on, for a range of sizes and any float. Where no program can hold a
-    call (a choice by the value of a tensor, `.item()`, a boolean mask as an index), a warning of the logger
-    "gflow" names the line once, and from then on TorchDynamo splits the target there: the pieces are
-    compiled, Python runs between them. So it is where a call changes Python state, such as a module's
-    counter, which goes on changing at every call.
+    A program serves the shapes, dtypes and strides of its inputs and the values of all other arguments. From the
+    second size or float on, it serves a range of sizes and any float. If a program cannot express a call (a branch on
+    the value of a tensor, `.item()`, a boolean mask as an index), the logger "gflow" names the line in one warning,
+    and TorchDynamo splits the target there from then on: the pieces are compiled, and Python runs between them. Calls
+    that change Python state, such as a counter of a module, are split in the same way, so that the state changes at
+    every call.
 
     Args:
-        target: a module or function; without it, a decorator.
-        fullgraph: whether what no program can hold is an error that names the line, and not a split.
-        options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, how many
-            programs to keep (16); and `dynamic`: with False there is a program for each size and each Python float;
-            without it, these become inputs when a second one comes, as in graphs
-            (`config.enable_dynamic_shapes()`).
+        target: a module or function. Without it, `compile` is a decorator.
+        fullgraph: raise an error that names the line instead of splitting the target.
+        options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, the number of programs to
+            keep (default 16); and `dynamic`: False compiles a program for each size and each Python float. The
+            default is as in graphs (`config.enable_dynamic_shapes()`).
 
-    `explain_recompiles()` of what comes back tells each compilation's reason, as `nn.Graph.explain_recompiles` does.
+    The result has `explain_recompiles()`, which lists the reason of each compilation, as
+    `nn.Graph.explain_recompiles` does.
 
     Raises:
-        GraphError: `target` cannot be called, or an option is unknown.
+        GraphError: `target` is not callable, or an option is unknown.
     """
     if target is None:
         return functools.partial(compile, fullgraph=fullgraph, **options)

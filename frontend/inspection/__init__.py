@@ -69,8 +69,7 @@ class Inspection:
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
     ) -> None:
-        """Print on standard output what happens while the graph is built: at the first call, and
-        whenever it compiles again.
+        """Print the build of the graph on standard output: at the first call, and whenever it compiles again.
 
         Args:
             v_level: 0 the phases with their times; 1 also modules with their tensors, as they are
@@ -143,17 +142,18 @@ class Inspection:
         return kernels(self._latest("kernels"), target)
 
     def memory(self) -> MemorySummary:
-        """What memory the latest compilation takes: `print` it, or write `.html(path)`."""
+        """The memory of the latest compilation: arena, arguments, constants and results in bytes, and the largest
+        values. `print` it, or write `.html(path)`."""
         # start-up: what a report needs of the compiler is loaded by who asks for it
         from .memory import memory
 
         return memory(self._latest("memory"))
 
     def profile(self, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
-        """Call the graph `rounds` times with these inputs, kernel by kernel, and say where the time
-        went. The calls are real ones, and so is one before them to warm up: a training graph makes
-        `rounds + 1` steps. With gradient accumulation the kernels are those of the last
-        micro-batch.
+        """Call the graph `rounds` times with these inputs, and measure each part and each step of a call, in seconds.
+        `print` the result, or write `.html(path)`, `.graph_html(path)` or `.chrome_trace(path)`. The calls are real,
+        and one more call warms up: a training graph makes `rounds + 1` steps. With gradient accumulation, the kernels
+        are those of the last micro-batch.
 
         Raises:
             GraphError: `rounds` is no number from 1 on.
@@ -167,7 +167,8 @@ class Inspection:
         return profile(self, args, kwargs, rounds)  # type: ignore[arg-type]
 
     def explain(self) -> Explanation:
-        """What the compiler did, and why: `print` it."""
+        """What the compiler did and why: fusions, ops that run through PyTorch, recomputation, costs. `print` it, or
+        write `.html(path)`."""
         # start-up: what a report needs of the compiler is loaded by who asks for it
         from .explain import explain
 

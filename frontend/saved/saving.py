@@ -32,30 +32,27 @@ def save(
     key: bytes | Place | None = None,
     format: str | None = None,
 ) -> None:
-    """Save a state dict, or a graph with its programs and weights. docs/checkpoints.md,
-    docs/deployment.md.
+    """Save a state dict, or a graph with its programs and weights (docs/checkpoints.md, docs/deployment.md).
 
-    A process that is killed at any moment leaves the old file or the new one, whole.
+    Files are replaced atomically: a process that is killed leaves the old file or the new one.
 
     Args:
-        obj: nested dicts, lists and tuples of tensors and plain data, like what `state_dict()` gives;
-            or a graph that has been called, which becomes a directory that `gflow.load` and
-            `gflow-run` can run without the model's code.
-        path: the file or directory. A state dict becomes a file where the path has a suffix (`"model.pt"`) or a
-            file is there, and otherwise a directory with one file in it, as in OneFlow.
-        target: for a graph, the device to save for; what it was compiled for without it.
-        key: for a graph, signs it: at least 16 bytes, or the path of a file that holds them and that
-            nobody else may read. `gflow.load(..., key=...)` refuses what isn't signed with it.
-        format: for a graph, "stablehlo" or "onnx": its step as a file for other engines, docs/engines.md.
+        obj: nested dicts, lists and tuples of tensors and plain data, such as a `state_dict()`; or a graph that was
+            called, which is saved as a directory that `gflow.load` and `gflow-run` run without the model's code.
+        path: the file or directory. A state dict is written to a file if the path has a suffix (`"model.pt"`) or a file
+            exists there, and otherwise to a directory with one file in it, as in OneFlow.
+        target: for a graph, the device to save for; by default the one that it was compiled for.
+        key: for a graph, the key that signs it: at least 16 bytes, or the path of a file with them that nobody else may
+            read. `gflow.load(..., key=...)` refuses graphs that are not signed with it.
+        format: for a graph, "stablehlo" or "onnx": save its step as a file for other engines (docs/engines.md).
 
     Raises:
-        TypeError: `obj` holds other objects; only pickle could save them (`torch.save`).
-        GraphError: the graph was not called yet, so there is no program to save.
-        ArtifactError: there is something else than a saved graph at `path`.
+        TypeError: `obj` holds other objects, which only pickle could save (`torch.save`).
+        GraphError: the graph was not called yet, so it has no program to save.
+        ArtifactError: `path` exists and is not a saved graph.
         NotImplementedError: there is no code generator for `target`.
-        ValueError: `target` is unknown, or the key too short.
-        OSError: it cannot be written (`SaveError`, which says what is there now), or the key cannot be
-            read.
+        ValueError: `target` is unknown, or the key is too short.
+        OSError: the file cannot be written (`SaveError`, which says what `path` holds now), or the key cannot be read.
     """
     if hasattr(path, "write"):
         raise TypeError("gflow.save() takes a path: a file is replaced as a whole, or not at all")
@@ -100,27 +97,26 @@ def load(
     native: bool = True,
     key: bytes | Place | None = None,
 ) -> Any:
-    """What `save` saved: a state dict, or a graph ready to be called.
+    """Load what `save` wrote: a state dict, or a graph that can be called.
 
-    Files that `torch.save` wrote are read as `torch.load(..., weights_only=True)` does, other
-    safetensors files as a dict of tensors. No file that is loaded can run code of its own.
+    Files of `torch.save` are read as by `torch.load(..., weights_only=True)`, other safetensors files as a dict of
+    tensors. State files cannot run code.
 
-    A directory with a graph holds machine code, which runs in this process when the graph is loaded
-    and called: load those of people whose programs you would run. `key` refuses what they have
-    not signed; `native=False` runs nothing that is stored, and compiles the graph's IR here, which
-    can compute and nothing else.
+    A saved graph contains machine code, which runs in this process when the graph is loaded and called. Load graphs
+    only from sources whose programs you would run. `key` refuses graphs that are not signed with it. `native=False`
+    runs none of the stored code and compiles the graph's IR instead, which can only compute.
 
     Args:
         path: the file or directory.
-        map_location: the device to put tensors on; a function or dict only for `torch.save`'s files.
-        native: run the machine code and kernels in a graph's directory; else compile its IR. That
-            takes gflow's compiler, and longer.
-        key: what a graph must be signed with, as `save` takes it.
+        map_location: the device for the tensors; a function or dict is accepted for files of `torch.save` only.
+        native: whether to run the machine code and kernels of a saved graph. Otherwise its IR is compiled, which needs
+            gflow's compiler and takes longer.
+        key: the key that a graph must be signed with, in the forms that `save` accepts.
 
     Raises:
-        CheckpointError: it is damaged, or nothing of these.
-        ArtifactError: a saved graph that is damaged, reaches out of its directory, is of a later
-            version, or not signed with the key.
+        CheckpointError: the file is damaged, or of another kind.
+        ArtifactError: the saved graph is damaged, refers to files outside of its directory, has a later version, or is
+            not signed with the key.
         FileNotFoundError: there is nothing at `path`.
     """
     if not weights_only:
