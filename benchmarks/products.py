@@ -93,9 +93,7 @@ def peak(threads: int) -> Program:
     def turn(_: str, sums: list[str]) -> list[str]:
         return [e(f"math.fma {x}, {x}, {s} : {VECTOR}") for s in sums]
 
-    for n, s in enumerate(
-        e.loop(0, e.i64(_TURNS), 1, [(s, VECTOR) for s in start], turn, rolled=True)
-    ):
+    for n, s in enumerate(e.loop(0, e.i64(_TURNS), 1, [(s, VECTOR) for s in start], turn)):
         e.store(s, e.at(mine, 64 * n))
     words = (Place("arg", 0, 0),)
     step = KernelStep("peak", words, threads > 1, "peak", reach=(4096 * threads,))

@@ -196,7 +196,7 @@ def _engine(
             ]
         )
         module = ir.Module.parse(text)
-        module.operation.walk(partial(_mark, isa=isa))
+        module.operation.walk(partial(_mark, isa=isa), ir.WalkOrder.PRE_ORDER)
         manager = PassManager.parse(KERNEL_LOWERING)
         manager.enable_verifier(False)
         manager.run(module.operation)

@@ -87,7 +87,7 @@ class _Backward(Attention):
             sums = self.zeros_times(q, w["qt"], w["tq"], w["d"], found[0])
             return [self.zeros_times(dy, w["ft"], w["tq"], w["dv"], sums)]
 
-        (some,) = self.loop(0, w["group"], 1, [(some, VECTOR)], head, rolled=True)
+        (some,) = self.loop(0, w["group"], 1, [(some, VECTOR)], head)
         return self.is_nan(some)
 
     def _zeros(self, at: str, stride: str, rows: str, columns: str) -> None:

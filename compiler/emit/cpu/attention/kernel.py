@@ -189,7 +189,7 @@ class Attention(Function):
 
             return self.vectors(columns, sums, part)
 
-        return self.loop(0, rows, 1, [(start, VECTOR)], row, rolled=True)[0]
+        return self.loop(0, rows, 1, [(start, VECTOR)], row)[0]
 
     def is_nan(self, x: str) -> str:
         """Whether some lane is NaN."""
@@ -234,7 +234,7 @@ class Attention(Function):
         self, count: str, carried: Sequence[str], body: Callable[[str, list[str]], list[str]]
     ) -> list[str]:
         """A loop over the first lanes of 16 each until `count`, that carries vectors of float32."""
-        return self.loop(0, count, LANES, [(x, VECTOR) for x in carried], body, rolled=True)
+        return self.loop(0, count, LANES, [(x, VECTOR) for x in carried], body)
 
     def scored(self, raw: str, j: str, bias_row: str, seen: str) -> tuple[str, str]:
         """Scores from products, scaled, with the bias, and which keys take part; -inf for the others.

@@ -85,10 +85,8 @@ class Code(Emitter):
         step: str | int,
         inits: Carried,
         body: Body,
-        *,
-        rolled: bool = False,
     ) -> list[str]:
-        """A loop that carries values. rolled: LLVM makes no copies of its body."""
+        """A loop that carries values. LLVM makes no copies of its body."""
         low, step = (self.i64(x) if isinstance(x, int) else x for x in (low, step))
         iv, names = self.fresh("i"), [self.fresh("a") for _ in inits]
         types = ", ".join(ty for _, ty in inits)
@@ -102,7 +100,7 @@ class Code(Emitter):
             values = body(iv, names)
             if inits:
                 self.line(f"scf.yield {', '.join(values)} : {types}")
-        self.line(f"}}{_KEEP_ROLLED if rolled else ''}")
+        self.line("}" + _KEEP_ROLLED)
         return [f"{result}#{n}" for n in range(len(inits))]
 
     # -- threads

@@ -87,7 +87,7 @@ class Writer(Code):
         def inner(iv: str, carried: list[str]) -> list[str]:
             return self.scoped(lambda: body(iv, carried))
 
-        return self.loop(low, high, step, inits, inner, rolled=True)
+        return self.loop(low, high, step, inits, inner)
 
     def repeat(self, low: str, high: str, body: Callable[[str], None], step: str = "") -> None:
         """A loop that carries nothing."""

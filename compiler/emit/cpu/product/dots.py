@@ -66,11 +66,9 @@ class _Dots(Tile):
             return made
 
         zeros = [(self.zero, VECTOR)] * LANES
-        sums = self.loop(0, self.whole, LANES, zeros, lambda k, s: step(None, k, s), rolled=True)
+        sums = self.loop(0, self.whole, LANES, zeros, lambda k, s: step(None, k, s))
         given = [(s, VECTOR) for s in sums]
-        sums = self.loop(
-            self.whole, "%k_size", LANES, given, lambda k, s: step(self.rest, k, s), rolled=True
-        )
+        sums = self.loop(self.whole, "%k_size", LANES, given, lambda k, s: step(self.rest, k, s))
         self._spread(self._added(sums), j)
 
     def _added(self, sums: list[str]) -> str:

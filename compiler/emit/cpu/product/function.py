@@ -72,7 +72,7 @@ class Function(Code):
             body(position)
             return []
 
-        self.loop(low, high, step, [], run, rolled=True)
+        self.loop(low, high, step, [], run)
 
     def call(self, function: str, arguments: str, types: str) -> None:
         """Call a function by its address."""

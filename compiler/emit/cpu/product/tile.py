@@ -153,7 +153,7 @@ class _Tile(Tile):
             return made
 
         zeros = [(self.zero, VECTOR)] * (self.rows * self.vectors)
-        return self.loop(low, high, 1, zeros, add, rolled=True)
+        return self.loop(low, high, 1, zeros, add)
 
     def _one_part(self) -> None:
         """Sum all of K, and store the tile."""
