@@ -180,3 +180,46 @@ def test_a_history_that_a_step_leaves_is_said() -> None:
     compiled = flow.compile(_Memory())
     compiled(torch.randn(2, 3)).backward()
     assert compiled.last.requires_grad
+
+
+def _transposed(x: Tensor) -> Tensor:
+    x.transpose_(0, 1).add_(1)
+    return x[0] * 2
+
+
+def _strided(x: Tensor) -> Tensor:
+    x.as_strided_((4, 4), (1, 4))
+    return x[0] * 2
+
+
+def _other_data(x: Tensor) -> Tensor:
+    x.data = torch.ones(4, 4)
+    return x * 2
+
+
+def _other_storage(x: Tensor) -> Tensor:
+    x.set_(torch.ones(4, 4))  # type: ignore[call-overload]
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [_transposed, _strided, _other_data, _other_storage])
+def test_strides_and_memory_of_an_argument_stay(function: Callable[[Tensor], Tensor]) -> None:
+    """Eager changes the tensor alone; a program would move elements, which other views of the memory show."""
+    memory = torch.arange(16.0)
+    with pytest.raises(flow.GraphTraceError, match=r"changes the strides of input|other memory"):
+        flow.nn.Graph.trace(function)(memory.view(4, 4))
+    other = memory.clone()
+    torch.testing.assert_close(
+        flow.compile(function)(memory.view(4, 4)), function(other.view(4, 4))
+    )
+    torch.testing.assert_close(memory, other)
+
+
+def test_strides_that_come_back() -> None:
+    def there_and_back(x: Tensor) -> Tensor:
+        return x.t_().add_(torch.arange(4.0)).t_() * 2
+
+    memory, other = torch.arange(16.0), torch.arange(16.0)
+    got = flow.nn.Graph.trace(there_and_back)(memory.view(4, 4))
+    torch.testing.assert_close(got, there_and_back(other.view(4, 4)))
+    torch.testing.assert_close(memory, other)

@@ -899,6 +899,7 @@ class Tracing:
             if stand_in.index in self.views:
                 continue
             wrapper = self.rebound.get(stand_in.index, stand_in.wrapper)
+            self._check_strides(stand_in)
             entry = self.recorder.inputs[stand_in.index]
             value = self.recorder.value_of(self._current(wrapper))
             if value is not (stand_in.begin or entry.value):
@@ -909,6 +910,36 @@ class Tracing:
             if number.final is not None:
                 updates.append(TraceOutput(number.final, by_value[number.value], number.name))
         return updates
+
+    def _check_strides(self, stand_in: StandIn) -> None:
+        """
+        Raises:
+            GraphTraceError: `build()` has changed the strides of a tensor from outside in place, or given an argument
+                other memory.
+        """
+        entry = self.recorder.inputs[stand_in.index]
+        if entry.role == "input" and torch._functionalize_was_storage_changed(stand_in.wrapper):  # type: ignore[attr-defined]
+            raise GraphTraceError(
+                f"{self.name}: build() gives {entry.role} {entry.name!r} other memory (.set_()), so that other views "
+                "of its old memory keep their values; a program can only write into it. Write x.copy_(y), or return "
+                "the new tensor."
+            )
+        known = self.rewrites.restrided.get(id(stand_in.wrapper))
+        if known is None:
+            return
+        with torch._C.DisableTorchFunction():
+            real, now = stand_in.real, stand_in.wrapper
+            old, new = [
+                [s for n, s in zip(t.shape, t.stride()) if self.rewrites.concrete(n) != 1]
+                for t in (real, now)
+            ]
+        if tuple(map(self.rewrites.concrete, new)) == tuple(old) or now.shape != real.shape:
+            return  # of another shape: `check_update` says so
+        raise GraphTraceError(
+            f"{known[1]}: build() changes the strides of {entry.role} {entry.name!r} in place; a program can only "
+            "change the values of a tensor from outside, so other views of its memory would differ. Use a view: "
+            "x = x.transpose(0, 1)."
+        )
 
     def _finish(self, trace: Trace, outputs: list[TraceOutput]) -> None:
         trace.inputs = list(self.recorder.inputs)

@@ -68,6 +68,9 @@ class Rewrites(TorchFunctionMode):
             int, tuple[Tensor, Tensor]
         ] = {}  # stand-ins by their ids, with real tensors
         self.given: list[StandIn] = []  # of arguments
+        self.restrided: dict[
+            int, tuple[Tensor, str]
+        ] = {}  # what changed strides in place, with where
         self.stepped: dict[
             int, Tensor
         ] = {}  # parameters by the ids of what stands for them in a step
@@ -601,6 +604,32 @@ def _strided(place: int) -> Callable[..., Any]:
     return handler
 
 
+def _restrided(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Methods that change strides in place: where, is kept for the check at the end of `build()`."""
+    result = func(*args, **kwargs)
+    mode.restrided.setdefault(id(args[0]), (args[0], describe(mode.recorder.locator.here())))
+    return result
+
+
+def _as_strided_(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return _restrided(mode, func, args, kwargs)
+
+    run.__name__ = func.__name__
+    return _strided(3)(mode, run, args, kwargs)
+
+
+def _other_memory(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.data = y`: a program can write into an argument's memory, and not give it another one."""
+    if any(s.wrapper is args[0] for s in mode.given):
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: build() gives an argument other memory (.data = ...), so that "
+            "other views of its old memory keep their values; a program can only write into it. Write x.copy_(y), or "
+            "return the new tensor."
+        )
+    return func(*args, **kwargs)
+
+
 def _repr(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
     return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
@@ -672,8 +701,9 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
     Tensor.__repr__: _repr,
     Tensor.__format__: _format,
+    Tensor.as_strided_: _as_strided_,
     **dict.fromkeys(
-        (torch.as_strided, Tensor.as_strided, Tensor.as_strided_, torch.as_strided_copy),
+        (torch.as_strided, Tensor.as_strided, torch.as_strided_copy),
         _strided(3),
     ),
     **dict.fromkeys((torch.as_strided_scatter, Tensor.as_strided_scatter), _strided(4)),
@@ -682,6 +712,18 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.storage: _of_arguments("the memory of a tensor (.storage())"),
     Tensor._typed_storage: _of_arguments("the memory of a tensor (.storage())"),
     Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
+    **dict.fromkeys(
+        (
+            Tensor.transpose_,
+            Tensor.t_,
+            Tensor.swapaxes_,
+            Tensor.swapdims_,
+            Tensor.squeeze_,
+            Tensor.unsqueeze_,
+        ),
+        _restrided,
+    ),
+    Tensor.data.__set__: _other_memory,  # type: ignore[attr-defined]
     Tensor.clamp_: _clamp_,
     torch.clamp_: _clamp_,
     Tensor.polygamma_: _polygamma_,
