@@ -145,6 +145,27 @@ def test_matrices_of_any_strides(name: str) -> None:
             torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("bias", [False, True])
+def test_transposed_convolutions_of_which_padding_leaves_nothing(groups: int, bias: bool) -> None:
+    """PyTorch's kernels give an empty tensor (or refuse it, by which kernel it is); its shape rule refuses it."""
+    x, weight = torch.ones(2, 2, 3), torch.ones(2, 1, 1)
+    b = torch.ones(groups) if bias else None
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        row = x[:, :, :1]
+        y = torch.conv_transpose1d(row, weight, b, 3, padding=1, output_padding=1, groups=groups)
+        return y, *torch.autograd.grad(y.sum() + x.sum(), (x, weight))
+
+    given = [t.clone().requires_grad_() for t in (x, weight)]
+    y, dx, dw = flow.nn.Graph.trace(function)(*given)
+    assert y.shape == (2, groups, 0)
+    assert torch.equal(dx, torch.ones_like(x))
+    assert torch.equal(dw, torch.zeros_like(weight))
+    with pytest.raises(RuntimeError, match="too small"):
+        flow.nn.Graph.trace(lambda x: torch.conv_transpose1d(x, weight, padding=3))(x)
+
+
 def test_a_double_that_gives_the_sign_of_a_half() -> None:
     """LLVM turns this into a conversion of a double to a half, which x86 leaves to a library."""
 

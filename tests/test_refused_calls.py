@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import gflow as flow
+from gflow.tracing.dispatch.checks import CHECKS
 
 Tensor = torch.Tensor
 
@@ -68,6 +71,11 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "scattered": lambda: U8.scatter(0, AT, 1000),
     "alpha": lambda: torch.add(U8, U8, alpha=1000),
     "power": lambda: torch.pow(U8, 256),
+    "a bool as the factor of a difference": lambda: torch.sub(X, X, alpha=True),
+    "a bool as the factor of a number": lambda: torch.add(AT, 2, alpha=True),
+    "a float as the factor of bools": lambda: torch.add(B, B, alpha=1.5),
+    "a view across a dimension of 1": lambda: X.as_strided((2, 1, 2), (1, 5, 3)).view(-1),
+    "a view of a transposed matrix": lambda: X[:2].t().view(6),
 }
 
 
@@ -104,6 +112,50 @@ def test_what_eager_takes() -> None:
 
     for name, ours in zip(TAKEN, flow.nn.Graph.trace(build)(X), strict=True):
         assert torch.equal(ours, TAKEN[name]() + 0), name
+
+
+def test_views_go_by_the_strides_as_in_eager() -> None:
+    """Random strides and shapes, by the rule alone: nothing is traced."""
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(2000):
+        shape = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 4))]
+        strides, step = [0] * len(shape), 1
+        for d in rng.sample(range(len(shape)), len(shape)):
+            every = rng.choice((1, 1, 1, 2))
+            strides[d], step = step * every, step * every * shape[d]
+        if rng.random() < 0.1:
+            strides[rng.randrange(len(shape))] = rng.choice((0, 1, 7))
+        left, wanted = math.prod(shape), []
+        while left > 1:
+            wanted.append(rng.choice([n for n in range(1, left + 1) if left % n == 0]))
+            left //= wanted[-1]
+        rng.shuffle(wanted)
+        if wanted and rng.random() < 0.3:
+            wanted[rng.randrange(len(wanted))] = -1
+        tensor = torch.empty_strided(shape, strides)
+        try:
+            tensor.view(wanted)
+            allowed = True
+        except RuntimeError:
+            allowed = False
+        refused += not allowed
+        problem = CHECKS[torch.ops.aten.view.default]((tensor, wanted))
+        assert (problem is None) == allowed, (shape, strides, wanted)
+    assert 500 < refused < 1500
+
+
+def test_updates_that_would_resize_are_refused() -> None:
+    def grows(x: Tensor) -> Tensor:
+        return x.addbmm_(X[None], X[None])
+
+    def beside_a_view(x: Tensor) -> Tensor:
+        return torch.eq(x.expand_as(x), NONE[None], out=x)
+
+    for function, x in ((grows, torch.zeros(())), (beside_a_view, torch.zeros(0))):
+        assert function(x.clone()).shape != x.shape
+        with pytest.raises(flow.GraphTraceError, match="new tensor"):
+            flow.nn.Graph.trace(function)(x)
 
 
 _DTYPES = (

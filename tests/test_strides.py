@@ -159,6 +159,31 @@ def test_readers_of_what_was_updated(layout: str) -> None:
         compare("graph", one, lambda m: [m.as_strided((6, 8), strides, offset)], f"reader {n}")
 
 
+@pytest.mark.parametrize("strides", [(24, 6, 1), (160, 48, 3), (1, 4, 16)])
+def test_an_updated_view_has_the_strides_of_its_base(strides: tuple[int, int, int]) -> None:
+    """Right after the update: `reshape` and `linear` go by them."""
+    weight = torch.ones(3, 6)
+
+    def function(x: Tensor) -> list[Tensor]:
+        results = []
+        for view in (
+            x.transpose(0, 0),
+            x.permute(0, 1, 2),
+            x[:, ::2],
+            x.transpose(0, 1),
+            x.detach(),
+        ):
+            view.mul_(0.5)
+            results += [view.reshape(-1, 6), F.linear(view, weight), view.flatten(1)]
+        return results
+
+    shape = (4, 4, 6)
+    mine, want = (torch.arange(1000.0).as_strided(shape, strides) for _ in range(2))
+    for got, right in zip(nn.Graph.trace(function)(mine), function(want), strict=True):
+        torch.testing.assert_close(got, right)
+    assert torch.equal(mine, want)
+
+
 def test_channels_last() -> None:
     def function(x: Tensor, w: Tensor) -> list[Tensor]:
         x.relu_()

@@ -247,6 +247,11 @@ class _Converter:
             return
         if target._schema.is_mutable:
             raise Untraceable(f"{target}, which writes into its argument")
+        if target is aten.pow.Tensor_Scalar and type(node.args[1]) is bool:
+            raise Untraceable(
+                f"{target} by a bool, which is a bool where the base is one, and an int64 by the rule that PyTorch "
+                "traces by; write the exponent as an integer"
+            )
         if target in _FROM_START and self._counts_in_argument(node):
             raise Untraceable(
                 f"{target} with a storage_offset, which counts from where the memory begins that an argument lies in"

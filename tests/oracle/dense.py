@@ -7,6 +7,7 @@ NaN in different ways (the gradient of `elu`), or a result is written as if it w
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -89,6 +90,19 @@ class LargestFirst(TorchDispatchMode):
             return out
         ordered = x.gather(dim, x.abs().argsort(dim, descending=True))
         return functools.reduce(torch.mul, ordered.unbind(dim)).reshape(out.shape)
+
+
+class Subnormals(TorchDispatchMode):
+    """Computes the sigmoid of doubles as far as doubles go: eager's is 0 where it is subnormal, and what follows may
+    divide by it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten.sigmoid.default or args[0].dtype != torch.float64:
+            return out
+        small = [math.exp(v) if -746 < v < -707 else 0.0 for v in args[0].reshape(-1).tolist()]
+        exact = torch.tensor(small, dtype=torch.float64).reshape(out.shape)
+        return torch.where(exact > 0, exact, out)
 
 
 class WithoutPadding(TorchDispatchMode):

@@ -18,7 +18,7 @@ from gflow.errors import GraphError
 from gflow.inspection.noise import Noise
 from gflow.lowering.dtypes import LoweringError
 
-from .dense import ChannelsLast, Dense, LargestFirst, RoundedProducts, WithoutPadding
+from .dense import ChannelsLast, Dense, LargestFirst, RoundedProducts, Subnormals, WithoutPadding
 from .overflows import Overflows
 from .program import Program, dtype_of, source
 from .run import Seen, run
@@ -52,6 +52,9 @@ LIMITS_OF_EAGER = (
     "tensor does not have a device",
 )
 REFUSALS = (GraphError, LoweringError, NotImplementedError)
+#: what else is no answer, and names the line: memory, and what PyTorch's dispatcher says of values with a gradient that
+#: integers take (eager computes it where there are none of these)
+OTHER_REFUSALS = ("memory budget", "Autograd not support dtype")
 
 
 def judge(program: Program) -> Verdict:
@@ -64,7 +67,8 @@ def judge(program: Program) -> Verdict:
         dense = run(program, "eager", context=Dense)
         if dense.error is None:
             return _more(f"only on these strides: {_brief(eager.error)}", ours, dense, program)
-        if any(text in str(eager.error) for text in LIMITS_OF_EAGER) or _by_derivative(eager.error):
+        known = any(text in str(eager.error) for text in LIMITS_OF_EAGER)
+        if known or _by_derivative(eager.error) or _by_kernel(eager.error, program):
             return Verdict("more", _brief(eager.error))
         if program.settings.amp:
             plain = run(_without_amp(program), "eager")
@@ -131,6 +135,12 @@ def _more(why: str, ours: Seen, other: Seen, program: Program) -> Verdict:
     return Verdict("more", why)
 
 
+def _by_kernel(error: BaseException, program: Program) -> bool:
+    """Whether one of eager's kernels refuses what another of the same op computes: a transposed convolution of which
+    padding leaves nothing."""
+    return "Output size is too small" in str(error) and "conv_transpose" in source(program)
+
+
 def _by_derivative(error: BaseException) -> bool:
     """Whether a formula of eager's for a gradient fails on what the op itself takes: that of `clamp` on tensors that
     broadcast, that of `logaddexp` on booleans."""
@@ -144,7 +154,7 @@ def _failure(error: BaseException, at: int) -> Verdict:
     met: set[int] = set()  # chains of causes may be circles
     while inner is not None and id(inner) not in met:
         met.add(id(inner))
-        if isinstance(inner, REFUSALS) or "memory budget" in str(inner):
+        if isinstance(inner, REFUSALS) or any(text in str(inner) for text in OTHER_REFUSALS):
             return Verdict("refused", _brief(inner), f"call {at}")
         inner = inner.__cause__ or getattr(inner, "inner_exception", None)
     return Verdict("crash", _brief(error), f"call {at}")
@@ -286,8 +296,8 @@ class _References:
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
         """Eager on row-major copies; with convolutions on channels-last ones, or without padding; with products that
-        are rounded before a bias is added; with products of the largest elements first."""
-        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts, LargestFirst)
+        are rounded before a bias is added; with products of the largest elements first; with subnormal sigmoids."""
+        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts, LargestFirst, Subnormals)
         made = [run(self.program, "eager", context=c) for c in contexts]
         return [seen for seen in made if seen.error is None]
 

@@ -129,6 +129,10 @@ class _Instance:
             if spec.storage not in fresh:
                 made = memory(program.storages[spec.storage], call)
                 fresh[spec.storage] = widened(made) if self.wider else made
+            alone = sum(s.storage == spec.storage for s in program.tensors) == 1
+            if spec.requires_grad and alone:  # a leaf, which an update through a view leaves one
+                given[spec.name] = _placed(spec, fresh[spec.storage]).requires_grad_()
+                continue
             t = view(spec, fresh[spec.storage])
             given[spec.name] = t.requires_grad_() if spec.requires_grad else t
         return fresh, list(given.values())
@@ -148,10 +152,14 @@ def _instance(program: Program, wider: bool) -> _Instance:
 
 
 def _kept(spec: TensorSpec, storages: list[Tensor]) -> Tensor:
-    elements = storages[spec.storage]
-    t = torch.empty(0, dtype=elements.dtype)  # no view: `_end_histories` could not detach one
-    t.set_(elements.untyped_storage(), spec.offset, spec.shape, spec.strides)
+    t = _placed(spec, storages[spec.storage])  # `_end_histories` could not detach a view
     return t.requires_grad_() if spec.requires_grad and spec.role == "closure" else t
+
+
+def _placed(spec: TensorSpec, elements: Tensor) -> Tensor:
+    """The tensor in a storage's memory, and no view of it."""
+    t = torch.empty(0, dtype=elements.dtype)
+    return t.set_(elements.untyped_storage(), spec.offset, spec.shape, spec.strides)
 
 
 def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -3,6 +3,7 @@ would compute what eager refuses, or leave out a call that eager refuses because
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -200,6 +201,33 @@ def _viewed(args: tuple[Any, ...]) -> str | None:
     )
 
 
+def _grouped(args: tuple[Any, ...]) -> str | None:
+    """What a view in another shape asks of the strides, by the rule of ATen's `computeStride`: PyTorch's shape rule
+    follows another one where sizes of 1 lie between."""
+    tensor, wanted = args
+    shape, strides = [*tensor.shape], tensor.stride()
+    if not _known(*shape, *strides, *wanted) or not tensor.numel() or tensor.is_contiguous():
+        return None
+    left = -tensor.numel() // math.prod(wanted) if -1 in wanted else 1
+    new = [left if n == -1 else n for n in wanted]
+    at, many, seen, step = len(new) - 1, 1, 1, strides[-1]
+    for d in reversed(range(len(shape))):
+        many *= shape[d]
+        if d and (shape[d - 1] == 1 or strides[d - 1] == many * step):
+            continue  # one stretch of memory with the dimension before
+        while at >= 0 and (seen < many or new[at] == 1):
+            seen *= new[at]
+            at -= 1
+        if seen != many:
+            return (
+                f"gives no view of shape {new} of a tensor of shape {shape} and strides {[*strides]}; use .reshape(), "
+                "which copies where it has to"
+            )
+        if d:
+            many, seen, step = 1, 1, strides[d - 1]
+    return None
+
+
 _ORDERLESS = (torch.complex32, torch.complex64, torch.complex128)
 _NO_ORDER = _refused(*_ORDERLESS, instead=".abs() or .real, complex numbers have no order")
 _WIDE = (torch.int32, torch.int64)
@@ -261,6 +289,7 @@ CHECKS: dict[Any, _Check] = {
     aten.max.default: _some,
     aten.min.default: _some,
     aten.view.dtype: _viewed,
+    aten.view.default: _grouped,
     **{getattr(aten.linalg_pinv, o): _lapack for o in aten.linalg_pinv.overloads()},
     aten._softmax.default: _floating,
     aten._log_softmax.default: _floating,

@@ -93,6 +93,21 @@ NUMBERS: dict[Any, tuple[_Dtype, tuple[int, ...], tuple[str, ...]]] = {
 }
 
 
+def _alpha_problem(args: tuple[Any, ...], alpha: Any) -> str | None:
+    """What `alpha` of a sum or difference may be goes by what its operands are promoted to."""
+    if type(alpha) not in (bool, float):
+        return None
+    dtype = _common(args[:2], {})
+    if dtype is None or type(alpha) is bool:
+        fits = dtype is None or dtype == torch.bool
+    else:
+        fits = dtype.is_floating_point or dtype.is_complex
+    if fits:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return f"takes no alpha={alpha!r} where the result is {name}; pass a number of its kind"
+
+
 def number_problem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """What a number beside the tensors of a call has against it; None where nothing."""
     entry = NUMBERS.get(func)
@@ -101,6 +116,8 @@ def number_problem(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     dtype_of, places, names = entry
     numbers = [args[p] for p in places if p < len(args)]
     numbers += [kwargs[n] for n in names if n in kwargs]
+    if "alpha" in kwargs and (problem := _alpha_problem(args, kwargs["alpha"])) is not None:
+        return problem
     if not any(type(n) in (int, float) for n in numbers):
         return None
     dtype = dtype_of(args, kwargs)

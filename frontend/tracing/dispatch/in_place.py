@@ -87,7 +87,8 @@ def write_problem(
     if func in _APART_IN_PLACE and args and isinstance(args[0], Tensor):
         if func is Tensor.index_put_ and _fills(args[1:]):
             return None
-        return _shared_problem(func, args[0], (args[1:], kwargs), concrete)
+        problem = _shared_problem(func, args[0], (args[1:], kwargs), concrete)
+        return problem or (_resized_problem(args, concrete) if func is Tensor.addbmm_ else None)
     if written and args and isinstance(args[0], Tensor):
         others: Any = (args[1:], kwargs)
         if func is Tensor.masked_fill_:  # the value is a number by then
@@ -204,6 +205,21 @@ def _shared_problem(
     return None
 
 
+def _resized_problem(args: Sequence[Any], concrete: Callable[[Any], Any]) -> str | None:
+    """PyTorch's `addbmm_` gives a tensor that is smaller than the sum the sum's shape, and says nothing of it."""
+    batches = [a for a in args[1:3] if isinstance(a, Tensor) and a.dim() == 3]
+    if len(batches) < 2:
+        return None
+    shape = [concrete(batches[0].shape[1]), concrete(batches[1].shape[2])]
+    found = [concrete(n) for n in args[0].shape]
+    if found == shape:
+        return None
+    return (
+        f"addbmm_() gives a tensor of shape {shape} here, and the tensor that it writes to has shape {found}, which "
+        "PyTorch would change, and views of it would stay as they are. Write the result to a new tensor: addbmm()."
+    )
+
+
 def _extent(tensor: Tensor, concrete: Callable[[Any], Any]) -> tuple[Any, ...] | None:
     """Where in its memory a tensor begins and ends, with its strides; None where there are gaps."""
     if not tensor.numel() or not is_non_overlapping_and_dense_or_false(tensor):
@@ -265,10 +281,11 @@ def _out_problem(
         return None
     name = getattr(func, "__name__", "the op")
     shape = [concrete(s) for s in target.shape]
-    if list(result.shape) != shape and any(a is target for a in args):
+    read = [a for a in args if isinstance(a, Tensor)]
+    if list(result.shape) != shape and any(torch._C._is_alias_of(a, target) for a in read):  # type: ignore[attr-defined]
         return (
             f"{name}(out=…) gives a tensor of shape {list(result.shape)} here, and the tensor that takes it, which "
-            f"is an operand too, has shape {shape}. Write the result to a new tensor."
+            f"is an operand too or lies in its memory, has shape {shape}. Write the result to a new tensor."
         )
     if target.requires_grad and torch.is_grad_enabled():
         return (

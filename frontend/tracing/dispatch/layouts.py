@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .recorder import Recorder, set_value, untraced
 
 Tensor = torch.Tensor
-#: a tensor with its shape and strides before a call
-Layout = tuple[Tensor, tuple[Any, ...], tuple[Any, ...]]
+#: an operand, and the tensor that its strides come from (itself, or what it is a view of) with its shape and strides
+#: before a call
+Layout = tuple[Tensor, Tensor, tuple[Any, ...], tuple[Any, ...]]
 
 #: functions that are there to change a tensor's shape or strides
 RESHAPING = frozenset({
@@ -45,9 +46,9 @@ def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
         base = tensor._base
         if tensor.layout != torch.strided or (base is not None and base.is_contiguous()):
             continue
-        tensor = tensor if base is None else base
-        if tensor.dim():
-            found.append((tensor, tuple(tensor.shape), tuple(tensor.stride())))
+        holder = tensor if base is None else base
+        if holder.dim():
+            found.append((tensor, holder, tuple(holder.shape), tuple(holder.stride())))
     return found
 
 
@@ -62,13 +63,17 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 def restore(mode: Mode, before: Sequence[Layout]) -> None:
     """Give the tensors that a call has updated the strides that they had."""
     concrete = mode.concrete
-    for tensor, shape, strides in before:
+    for operand, tensor, shape, strides in before:
         torch._sync(tensor)  # what was written through a view of it
         now = tuple(tensor.stride())
         if list(map(concrete, now)) == list(map(concrete, strides)):
             continue
         if len(now) == len(shape) and tuple(tensor.shape) == shape:
             _put(mode, tensor, strides)
+            if operand is not tensor:
+                torch._sync(
+                    operand
+                )  # a view has the result's strides until it is taken from its base again
 
 
 def _put(mode: Mode, tensor: Tensor, strides: tuple[Any, ...]) -> None:

@@ -130,6 +130,31 @@ def _vector_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata
     return [(shape, row_major_strides(shape), dtype, x.device)]
 
 
+def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """Of a transposed convolution whose padding takes away all: PyTorch's CPU kernels give nothing, and its shape rule
+    refuses it."""
+    if len(args) != 9 or kwargs or not args[6]:
+        return None
+    x, weight, bias, stride, padding, dilation, _, more, groups = args
+    spatial = x.ndim - 2
+    fits = weight.ndim == x.ndim and x.shape[1] == weight.shape[0] and x.dtype == weight.dtype
+    outward = weight.shape[1] * groups if fits else 0
+    known = all(isinstance(n, int) for n in (*x.shape, *weight.shape))
+    if not known or not fits or (bias is not None and bias.shape != (outward,)):
+        return None
+    s, p, d, m = (
+        [*part] * (spatial if len(part) == 1 else 1) for part in (stride, padding, dilation, more)
+    )
+    sizes = [
+        (n - 1) * s[i] - 2 * p[i] + d[i] * (k - 1) + m[i] + 1
+        for i, (n, k) in enumerate(zip(x.shape[2:], weight.shape[2:]))
+    ]
+    if x.numel() == 0 or min(sizes) != 0 or any(a >= max(b, c) for a, b, c in zip(m, s, d)):
+        return None
+    shape = torch.Size((x.shape[0], outward, *sizes))
+    return [(shape, row_major_strides(shape), x.dtype, x.device)]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -148,6 +173,7 @@ _LOSSES = (
 RULES: dict[Any, tuple[type | None, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE, (None, _elementwise)),
     aten.pow.Tensor_Scalar: (None, _power),
+    aten.convolution.default: (None, _transposed),
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),

@@ -33,6 +33,8 @@ def convolution(
     attrs = _attrs(x, stride, padding, dilation, groups)
     if transposed:
         shape = tuple(em.current_results[0].shape)
+        if 0 in shape:  # padding may take away all that a transposed one gives
+            return em.full(0.0, shape, x.dtype)
         y = em("convolution_input_grad", x, weight, **attrs, shape=shape)
     else:
         y = em("convolution", x, weight, **attrs)
@@ -47,15 +49,13 @@ def convolution_backward(
     em: Emitter, dy: Value, x: Value, weight: Value, bias_sizes: Any, stride: Any, padding: Any,
     dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> tuple[Value | None, Value | None, Value | None]:  # fmt: skip
-    """Gradients of input, weight and bias, as far as output_mask wants them.
-
-    Raises:
-        Unsupported: `dy` is empty.
-    """
+    """Gradients of input, weight and bias, as far as output_mask wants them."""
     attrs = _attrs(x, stride, padding, dilation, groups)
-    if dy.numel == 0:
-        raise Unsupported("an empty convolution")
     dx = dw = db = None
+    if dy.numel == 0:
+        shapes = (x.shape, weight.shape, (dy.shape[1],))
+        zeros = [em.full(0.0, s, x.dtype) if m else None for s, m in zip(shapes, output_mask)]
+        return zeros[0], zeros[1], zeros[2]
     if output_mask[0]:
         if transposed:
             dx = em("convolution", dy, weight, **attrs)
