@@ -221,10 +221,8 @@ def _of_fields(attribute: ir.Attribute, names: tuple[str, ...]) -> Iterator[str]
         if sized and any(n < 1 or (powers and n & (n - 1)) for n in numbers):
             what = "powers of two" if powers else "positive"
             yield f"{name} must be {what}, found {attribute[name]}"
-    of_attention = values.get("kind") in ("attention", "attention_rows")
-    if "tile" in values and len(values["tile"]) != (2 if of_attention else 3):
-        wanted = "rows and columns" if of_attention else "M, N and K"
-        yield f"tile must be {wanted}, found {attribute['tile']}"
+    if len(values.get("tile", (0, 0, 0))) != 3:
+        yield f"tile must be M, N and K, found {attribute['tile']}"
     if not 1 <= values.get("warps", 1) <= 32:
         yield f"warps must be 1 to 32, found {attribute['warps']}"
 

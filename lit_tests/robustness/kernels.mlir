@@ -42,8 +42,8 @@ func.func @negative(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
 
 // -----
 
-// CHECK: 'gflow.kernel' tile must be rows and columns, found array<i64: 12, 32, 8>
+// CHECK: 'gflow.kernel' tile must be M, N and K, found array<i64: 12, 32>
 func.func @attention_tile(%q: tensor<1x1x8x64xf32>, %k: tensor<1x300x2x64xf32>) -> tensor<1x1x8x64xf32> {
-  %0:2 = "gflow.attention"(%q, %k, %k) {causal = false, gflow.kernel = {block = array<i64: 12, 256>, kind = "attention", tile = array<i64: 12, 32, 8>}, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>, scale = 1.250000e-01 : f64} : (tensor<1x1x8x64xf32>, tensor<1x300x2x64xf32>, tensor<1x300x2x64xf32>) -> (tensor<1x1x8x64xf32>, tensor<1x8x1xf32>)
+  %0:2 = "gflow.attention"(%q, %k, %k) {causal = false, gflow.kernel = {block = array<i64: 12>, kind = "attention", tile = array<i64: 12, 32>}, operandSegmentSizes = array<i32: 1, 2, 0, 0, 0, 0, 0, 0>, scale = 1.250000e-01 : f64} : (tensor<1x1x8x64xf32>, tensor<1x300x2x64xf32>, tensor<1x300x2x64xf32>) -> (tensor<1x1x8x64xf32>, tensor<1x8x1xf32>)
   return %0#0 : tensor<1x1x8x64xf32>
 }
