@@ -62,17 +62,18 @@ def _check_region(op: ir.Operation) -> None:
     block = blocks[0]
     if [a.type for a in block.arguments] != [o.type for o in op.operands]:
         raise VerifyError("the block's arguments must have the operands' types, in their order")
-    body = list(block.operations)
+    body = block.operations
     end = f"gflow.{ENGINE_YIELD if op.name == f'gflow.{ENGINE}' else 'yield'}"
-    if not body or body[-1].operation.name != end:
+    last = body[-1].operation if len(body) else None
+    if last is None or last.name != end:
         raise VerifyError(f"the block must end in {end}")
-    if [v.type for v in body[-1].operands] != [r.type for r in op.results]:
+    if [v.type for v in last.operands] != [r.type for r in op.results]:
         raise VerifyError(f"{end} must give values of the result types, in their order")
 
 
 def _check_fused(op: ir.Operation) -> None:
-    body = list(op.regions[0].blocks[0].operations)
-    if all(_is_contraction(v) for v in body[-1].operands):
+    last = op.regions[0].blocks[0].operations[-1]
+    if all(_is_contraction(v) for v in last.operands):
         raise VerifyError(
             "the region yields nothing but its contraction's result: a contraction without an epilogue "
             "stands alone, outside of gflow.fused"

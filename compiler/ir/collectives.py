@@ -97,7 +97,7 @@ def _with_token(op: ir.Operation, token: ir.Value | None) -> ir.Operation:
 
 def _keep(function: func.FuncOp, block: ir.Block, token: ir.Value) -> None:
     """Return the last token."""
-    terminator = list(block.operations)[-1].operation
+    terminator = block.operations[-1].operation
     at = order_result(function)
     if at is not None:
         terminator.operands[at] = token
@@ -122,7 +122,7 @@ def _keep(function: func.FuncOp, block: ir.Block, token: ir.Value) -> None:
 def set_types(function: func.FuncOp) -> None:
     """Write the function's type anew from its arguments and what it returns."""
     block = function.regions[0].blocks[0]
-    returned = list(block.operations)[-1].operation.operands
+    returned = block.operations[-1].operation.operands
     kind = ir.FunctionType.get([a.type for a in block.arguments], [v.type for v in returned])
     function.attributes["function_type"] = ir.TypeAttr.get(kind)
 
@@ -143,7 +143,7 @@ def unthread(function: func.FuncOp) -> None:
     block = function.regions[0].blocks[0]
     at = order_result(function)
     if at is not None:
-        terminator = list(block.operations)[-1].operation
+        terminator = block.operations[-1].operation
         first = block.operations[0]
         with ir.Location.unknown(), ir.InsertionPoint(first):
             terminator.operands[at] = builder.splat(0, TOKEN)

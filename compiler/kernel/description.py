@@ -285,7 +285,7 @@ def _index_space(block: ir.Block) -> tuple[tuple[int, ...], frozenset[int]]:
 
 
 def _yielded(block: ir.Block) -> list[ir.Value]:
-    return list(list(block.operations)[-1].operation.operands)
+    return list(block.operations[-1].operation.operands)
 
 
 def describe(

@@ -71,7 +71,7 @@ def _retype(function: func.FuncOp) -> None:
     """Make a function's type say what its block's arguments and its return are."""
     block = _block(function)
     inputs = [a.type for a in block.arguments]
-    results = [v.type for v in list(block.operations)[-1].operation.operands]
+    results = [v.type for v in block.operations[-1].operation.operands]
     attributes = function.operation.attributes
     attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
     for name, count in (("arg_attrs", len(inputs)), ("res_attrs", len(results))):
@@ -113,7 +113,7 @@ def _results(module: ir.Operation) -> list[tuple[func.FuncOp, int]]:
     return [
         (f, i)
         for f in _functions(module)
-        for i in range(len(list(_block(f).operations)[-1].operation.operands))
+        for i in range(len(_block(f).operations[-1].operation.operands))
     ]
 
 
@@ -129,7 +129,7 @@ def _by_function(
 
 def _drop_results(module: ir.Operation, numbers: Sequence[int]) -> None:
     for function, which in _by_function(_results(module), numbers):
-        last = list(_block(function).operations)[-1].operation
+        last = _block(function).operations[-1].operation
         kept = [i for i in range(len(last.operands)) if i not in which]
         _keep_entries(function, "res_attrs", kept)
         with ir.InsertionPoint(last), last.location:
@@ -230,7 +230,7 @@ def _narrow_fused(module: ir.Operation, numbers: Sequence[int]) -> None:
     for n in reversed(numbers):
         op = kernels[n]
         block = op.regions[0].blocks[0]
-        last = list(block.operations)[-1].operation
+        last = block.operations[-1].operation
         unread = [i for i, a in enumerate(block.arguments) if next(iter(a.uses), None) is None]
         kept = [i for i, r in enumerate(op.results) if next(iter(r.uses), None) is not None]
         operands = [v for i, v in enumerate(op.operands) if i not in unread]

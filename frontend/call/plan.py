@@ -72,6 +72,7 @@ class Plan:
             for t, i in zip(self.arguments, self.trace.inputs)
             if t is not None and i.role != "scalar"
         ]
+        self.placed = [_NO_INPUT if t is None else t for t in self.arguments]
         self.places: list[int] = []
         self.layouts = LayoutGuard(self.fixed)
         self.memory: MemoryCheck | None = None
@@ -95,7 +96,7 @@ class Plan:
 
     def _look(self) -> None:
         """See where the real tensors are."""
-        places = addresses_of([_NO_INPUT if t is None else t for t in self.arguments])
+        places = addresses_of(self.placed)
         if places != self.places:
             self.places, self.memory = places, None
         self.looked = True

@@ -215,7 +215,7 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
     if em.order is not None:
         order = ir.StringAttr.get("order")
         results.append(ir.DictAttr.get({"gflow.name": order, "gflow.role": order}))
-    terminator = list(block.operations)[-1]
+    terminator = block.operations[-1]
     function.attributes["function_type"] = ir.TypeAttr.get(
         ir.FunctionType.get(
             [a.type for a in block.arguments], [v.type for v in terminator.operands]

@@ -46,7 +46,7 @@ def write_function(
     """
     with expanded(function.operation, FORM, checks) as (block, dropped):
         names = _names(function, "arg_attrs", len(block.arguments))
-        end = list(block.operations)[-1].operation
+        end = block.operations[-1].operation
         results = _names(function, "res_attrs", len(end.operands))
         return Written(_written(block, names, results, values or {}), dropped)
 

@@ -236,7 +236,7 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
     roles: of arguments that may become pieces.
     """
     block = function.regions[0].blocks[0]
-    terminator = list(block.operations)[-1].operation
+    terminator = block.operations[-1].operation
     targets = aliases(function, read_body(function))
     given = (
         list(ir.ArrayAttr(function.attributes["arg_attrs"]))

@@ -126,7 +126,7 @@ def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> 
     """Make pieces of parameters of one group."""
     pieces = Pieces(function, parameters[0].group)
     block = function.regions[0].blocks[0]
-    terminator = list(block.operations)[-1].operation
+    terminator = block.operations[-1].operation
     for p in parameters:
         argument = block.arguments[p.argument]
         pieces.names[argument] = p.name

@@ -108,7 +108,7 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     op = Op(o.index, root, root.name.removeprefix("gflow."), operands, [value])
 
     stored, returned = [], None
-    yielded = list(root.block.operations)[-1].operation.operands
+    yielded = root.block.operations[-1].operation.operands
     for r, v in zip(o.results, yielded):
         if v == root.results[0]:
             returned = r

@@ -147,7 +147,7 @@ class Chooser:
     def _rows(self, o: Op, root: ir.Operation, ty: TensorType) -> tuple[Rows, Kernel, bool]:
         """The rows of a contraction's result, the kernel of what follows, and whether that may run by tiles."""
         lives, k = self.lives, self._describe(o)
-        yielded = list(root.block.operations)[-1].operation.operands
+        yielded = root.block.operations[-1].operation.operands
         returned = None
         for r, v in zip(o.results, yielded):
             if v == root.results[0]:

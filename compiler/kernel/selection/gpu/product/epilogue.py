@@ -110,7 +110,7 @@ def kernels_after(
     """What a fused op does with its contraction's result, of type `ty`. inputs, outputs: strides of its tensors."""
     k = describe(fused, inputs, outputs)
     kernels = [k] if k.stores else []
-    yielded = list(root.block.operations)[-1].operation.operands
+    yielded = root.block.operations[-1].operation.operands
     for n, v in enumerate(yielded):
         if v == root.results[0]:
             kernels.append(stored(ty, outputs[n], len(inputs), n))
