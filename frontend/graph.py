@@ -676,6 +676,8 @@ def _modes(state: _State) -> tuple[Any, ...]:
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.cuda.is_initialized() and tf32_kinds(),
         torch.get_default_dtype(),
+        # a default device is a mode for functions
+        torch._C._len_torch_function_stack() and torch.get_default_device(),  # type: ignore[attr-defined]
     )
 
 

@@ -528,3 +528,26 @@ def test_keys_of_groups_that_come_later_act(key: str) -> None:
 
     assert trained(1).abs().max() == 0
     assert trained(2).abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "compiled", [flow.compile, functools.partial(torch.compile, backend="gflow")]
+)
+def test_the_default_device_is_seen(compiled: Any) -> None:
+    call = compiled(lambda x: torch.ones(3))
+    assert call(torch.ones(1)).device.type == "cpu"
+    with torch.device("meta"):
+        assert call(torch.ones(1, device="cpu")).device.type == "meta"
+    assert call(torch.ones(1)).device.type == "cpu"
+
+
+def test_tensors_without_memory_are_errors() -> None:
+    call = nn.Graph.trace(lambda x: torch.ones(3))
+    call(torch.ones(1))
+    with (
+        torch.device("meta"),
+        pytest.raises(
+            flow.GraphTraceError, match=r"test_hidden_state.py:\d+: a tensor on the device meta"
+        ),
+    ):
+        call(torch.ones(1, device="cpu"))

@@ -182,6 +182,8 @@ class _Converter:
             raise Untraceable(f"a tensor of type {type(like).__name__}")
         if like.layout != torch.strided:
             raise Untraceable(f"a {like.layout} tensor")
+        if like.device.type == "meta":
+            raise Untraceable("a tensor on the device meta")
         shape = self._sizes(like.shape)
         self.count += 1
         strides = self._sizes(like.stride() if strides is None else strides)

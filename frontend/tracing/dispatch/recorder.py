@@ -126,7 +126,16 @@ class Recorder(TorchDispatchMode):
 
     def new_value(self, tensor: torch.Tensor, is_number: bool = False) -> TraceValue:
         """A value of the trace with the shape, strides, dtype and device of `tensor`. is_number: whether it
-        stands for a Python number."""
+        stands for a Python number.
+
+        Raises:
+            GraphTraceError: the tensor is on a device that has no memory.
+        """
+        if tensor.device.type == "meta":
+            raise GraphTraceError(
+                f"{describe(self.locator.here())}: a tensor on the device meta, which has no values; a graph "
+                "computes on a CPU or a GPU. Leave torch.device('meta') out, or make the tensor outside of the graph."
+            )
         shape = tuple(tensor.shape)
         strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
         if self.sizes is not None:
