@@ -52,6 +52,8 @@ _FRAMES = 256
 #: sizes whose result buffers are kept; more of them as long as these are small
 _SIZES = 8
 _SMALL = 1 << 26
+#: bytes of arguments and results that calls of PyTorch may hold on to while another size is run
+_HELD = 1 << 20
 
 
 #: a part of a call: its name, and when it began and ended, in seconds of `time.perf_counter`
@@ -153,7 +155,7 @@ class Executable:
         while len(self._pooled) > _SIZES:
             if sum(f.result_bytes for f in self._pooled.values()) <= _SMALL:
                 break
-            self._pooled.popitem(last=False)[1].pools = []
+            self._pooled.popitem(last=False)[1].drop_buffers()
 
     def _fixed_address(self, place: Place) -> int | None:
         """The address of a place that never moves."""
@@ -317,6 +319,8 @@ class Executable:
         self._bound = False
         size = self.program.size
         if size is not None and (n := int(args[size.argument])) != self._frame.n:
+            if self._frame.held > _HELD:
+                self._frame.release()
             known = self._frames.get(n)
             if known is None:
                 known = self._new_frame(n)

@@ -7,6 +7,7 @@ that was there before evaluates nothing anew: it sets the addresses that differ 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 
@@ -26,7 +27,8 @@ class Frame:
     """The steps of a program for a size of `n`, bound to memory.
 
     parts: what is run, in order. moving, staying: the calls among them on tensors that may move between runs, and on
-    those in the arena and constants alone. memory: the arena's block that addresses point into.
+    those in the arena and constants alone. held: bytes of arguments and results that they hold on to. memory: the
+    arena's block that addresses point into.
     """
 
     def __init__(
@@ -39,12 +41,20 @@ class Frame:
     ) -> None:
         self.n, self._program, self._code, self._constants = n, program, code, constants
         self.moving: list[HostStep] = []
+        self._uses: list[
+            frozenset[tuple[str, int]]
+        ] = []  # what of those that move each of `moving` takes
         self.staying: list[HostStep] = []
+        self.held = 0
 
         def bound(step: Step) -> HostStep:
             call = host_step(step)
-            moves = any(r.place.space in ("arg", "result") for r in call.refs())
-            (self.moving if moves else self.staying).append(call)
+            refs = [r for r in call.refs() if r.place.space in ("arg", "result")]
+            uses = frozenset((r.place.space, r.place.index) for r in refs)
+            self.held += sum(prod(fixed(r.type.shape, n)) * r.type.itemsize for r in refs)
+            (self.moving if uses else self.staying).append(call)
+            if uses:
+                self._uses.append(uses)
             return call
 
         self.parts: list[Part] = list(code.parts(bound))
@@ -55,9 +65,7 @@ class Frame:
             for i, r in enumerate(program.results)
             if r.alias is None
         ]
-        self.result_bytes = sum(
-            dtype.itemsize * torch.Size(shape).numel() for _, shape, dtype in self._fresh
-        )
+        self.result_bytes = sum(dtype.itemsize * prod(shape) for _, shape, dtype in self._fresh)
         self._numbers: dict[int, _Numbers] = {}  # of places of the program's, which stay
         self._args: Sequence[torch.Tensor] = ()
         self._results: Sequence[torch.Tensor] = ()
@@ -96,6 +104,19 @@ class Frame:
         for call in (*self.staying, *self.moving):
             call.unbind()
 
+    def release(self) -> None:
+        """Let go of arguments and results of the latest call."""
+        for call in self.moving:
+            call.unbind()
+        self._addresses = [-1] * len(self._addresses)
+        self._result_addresses = [-1] * len(self._fresh)
+        self._placed = False
+
+    def drop_buffers(self) -> None:
+        """Have no buffers for results until the next call."""
+        self.pools = []
+        self.release()
+
     def settle(self, memory: torch.Tensor) -> None:
         """The arena's block is `memory`."""
         self.unplace()
@@ -110,17 +131,21 @@ class Frame:
         fresh = [results[i].data_ptr() for i, _, _ in self._fresh]
         if self._placed and at == self._addresses and fresh == self._result_addresses:
             return
-        patch = self._code.patch
+        patch, moved = self._code.patch, set()
         for i, (new, old) in enumerate(zip(at, self._addresses)):
             if new != old:
                 patch("arg", i, new)
+                moved.add(("arg", i))
         for (i, _, _), new, old in zip(self._fresh, fresh, self._result_addresses):
             if new != old:
                 patch("result", i, new)
+                moved.add(("result", i))
         self._addresses, self._result_addresses = at, fresh
         self._args, self._results = args, results
-        for call in self.moving:
-            call.bind(self._locate, self.n)
+        for call, uses in zip(self.moving, self._uses):
+            # a call holds the memory that it is bound to, so that no other tensor can come to lie there
+            if not uses.isdisjoint(moved):
+                call.bind(self._locate, self.n)
         self._args, self._results = (), ()
         self._placed = True
 

@@ -39,6 +39,7 @@ def test_sizes_in_turn(
     monkeypatch.setattr(executable, "_FRAMES", frames)
     monkeypatch.setattr(executable, "_SIZES", sizes)
     monkeypatch.setattr(executable, "_SMALL", small)
+    monkeypatch.setattr(executable, "_HELD", small)
     graph, w = Attend(), torch.randn(8, 8)
     graph(largest(), w)
     (plan,) = [p for plans in graph._state.plans.values() for p in plans]
