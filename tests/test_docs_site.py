@@ -63,19 +63,35 @@ def test_notebooks_are_kept_without_outputs() -> None:
             assert cell.get("execution_count") is None, path
 
 
+def test_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    versioned = importlib.import_module("versioned_docs")
+    assert versioned.releases(["v0.9.0", "v0.10.1", "nightly", "v1", "0.3"]) == [
+        "v1",
+        "v0.10.1",
+        "v0.9.0",
+    ]
+    versioned.write_index(["v1", "latest"], tmp_path)
+    assert "url=v1/index.html" in (tmp_path / "index.html").read_text()
+    assert json.loads((tmp_path / "versions.json").read_text()) == ["v1", "latest"]
+
+
 def test_site(tmp_path: Path) -> None:
     """Strictly: a page that no navigation lists, a link or a name that leads nowhere, a docstring
     that is no reStructuredText are errors."""
     site = tmp_path / "site"
+    shown = {"GFLOW_DOCS_VERSION": "latest", "GFLOW_DOCS_VERSIONS": "v0.2.0,latest"}
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(site)],
-        env={**os.environ, "NO_COLOR": "1"},
+        env={**os.environ, "NO_COLOR": "1", **shown},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "v0.2.0").mkdir()  # the other version, which each page links to
+    (tmp_path / "v0.2.0" / "index.html").write_text("<html></html>")
     broken = list(broken_in_site(site))
     assert not broken, "\n".join(broken)
     built = {path.stem for path in site.glob("*.html")}
@@ -83,6 +99,8 @@ def test_site(tmp_path: Path) -> None:
     tutorial = (site / "tutorial.html").read_text("utf-8")  # what the build made of the notebook
     for shown in ("step 59: loss 0.", "(MODULE:model.0.up", "a call</b>", "steps so far: "):
         assert shown in tutorial, shown
+    assert '<b aria-current="true">latest</b>' in tutorial
+    assert '<a href="./../v0.2.0/index.html">v0.2.0</a>' in tutorial
     reference = (site / "api.html").read_text("utf-8")
     for name in ("gflow.nn.Graph.add_optimizer", "gflow.save", "gflow.compile"):
         assert f'id="{name}"' in reference
