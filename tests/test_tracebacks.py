@@ -11,6 +11,7 @@ import torch
 
 import gflow as flow
 from gflow import nn
+from gflow.tracing.context import location
 from gflow.tracing.context.location import is_user_code
 from gflow.tracing.reads.names import is_installed
 
@@ -127,3 +128,14 @@ def test_a_copy_of_a_librarys_file_is_the_authors_code(tmp_path: Path) -> None:
     assert not is_user_code(library)
     assert is_user_code(mine)
     assert is_installed(library) != is_installed(mine)
+
+
+def test_packages_whose_files_are_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code belongs to a package by where its files lie, as an installation may be a folder of links."""
+    real, linked = tmp_path / "store" / "some_package", tmp_path / "view" / "some_package"
+    real.mkdir(parents=True)
+    linked.mkdir(parents=True)
+    (real / "__init__.py").write_text("")
+    (linked / "__init__.py").symlink_to(real / "__init__.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "view"))
+    assert location._folder("some_package") == real

@@ -22,16 +22,16 @@ from .wrappers import check_module
 
 
 def _folder(package: str) -> Path:
-    """Where a package lies; it is not imported."""
+    """Where a package lies, links followed file by file (installers may link each file); it is not imported."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
-    return Path(spec.origin).parent
+    return Path(spec.origin).resolve().parent
 
 
 #: in a checkout, gflow's folders lie beside each other
 _OWN = ("gflow", "gflow.compiler", "gflow.dialects", "gflow.runtime")
-_LIBRARY_DIRS = tuple(str(_folder(package).resolve()) + os.sep for package in ("torch", *_OWN))
+_LIBRARY_DIRS = tuple(str(_folder(package)) + os.sep for package in ("torch", *_OWN))
 _STANDARD_LIBRARY = str(Path(contextlib.__file__).resolve().parent) + os.sep
 #: by file: code objects of two files are equal where they read alike and begin at one line, as in a copied library
 _is_user_code: dict[str, bool] = {}
