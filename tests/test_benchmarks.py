@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import linalg, models, products, report
+from benchmarks import attention, linalg, models, products, report
 from benchmarks.measure import add_ratios
 from benchmarks.scaling import exponent, exponents
 from gflow.compiler.targets.processors import host_level
@@ -156,6 +156,23 @@ def test_products(tmp_path: Path) -> None:
     (row,) = json.loads(path.read_text())["rows"].values()
     assert row["rates"].keys() == {"own", "MKL", "oneDNN", "peak"}
     assert row["error"] < 1e-6
+
+
+def test_attention(tmp_path: Path) -> None:
+    """Our own attention beside ATen's, at a small size."""
+    if not host_level():
+        pytest.skip("this processor has no vectors that attention is made for")
+    path = tmp_path / "out.json"
+    threads = torch.get_num_threads()
+    try:
+        assert attention.main(["--quick", "--json", str(path)]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    found = json.loads(path.read_text())
+    assert len(found["rows"]) == 2
+    for row in found["rows"].values():
+        assert max(row["errors"].values()) < 2e-6
+    assert found["written out"]["arena"].keys() == {"one op", "written out"}
 
 
 def test_linalg_takes_kernels_of_rows_only() -> None:

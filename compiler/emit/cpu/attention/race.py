@@ -25,7 +25,7 @@ from ..declarations import declarations
 from . import steps
 
 #: as every usual attention has it; times do not depend on it
-_SCALE = 0.125
+SCALE = 0.125
 
 
 class _Steps:
@@ -88,7 +88,7 @@ def _own(
     given: dict[str, steps.Tensor],
     made: list[steps.Tensor],
 ) -> None:
-    settings = steps.Settings(_SCALE, contest.causal)
+    settings = steps.Settings(SCALE, contest.causal)
     bias, scratch = given.get("bias"), Place("arena", 0, 0)
     names = ("dy", "q", "k", "v", "y", "sums") if contest.grad else ("q", "k", "v")
     tensors = [*(given[name] for name in names), *made]
@@ -105,7 +105,7 @@ def _call(
     refs = [_ref(given[name]) for name in names]
     refs = [swapped(ref) if len(ref.type.shape) == 4 else ref for ref in refs]
     outputs = [swapped(_ref(t)) if len(t.type.shape) == 4 else _ref(t) for t in made]
-    keywords: dict[str, object] = {"scale": _SCALE}
+    keywords: dict[str, object] = {"scale": SCALE}
     if contest.bias:
         keywords["attn_mask"] = {"t": len(refs)}
         refs.append(_ref(given["bias"]))

@@ -24,6 +24,8 @@ from .kernel import EXTERNALS, Form
 
 #: products of an attention below which starting the other threads costs more than it saves
 _SERIAL = 1 << 18
+#: rows whose products are added up in one chain in gradients by k and v: sums of long ones are less exact than eager's
+_ROWS = 24
 
 _Words = dict[str, int | Place | KernelAddress]
 
@@ -153,7 +155,7 @@ def add_backward(
         words |= _strided(name, tensor, letter)
     words |= {
         "by_keys": _tile(b, blocks, (ITEM, blocks.across)),
-        "by_rows": _tile(b, blocks, (blocks.across, ITEM)), "wide": _wide(blocks),
+        "by_rows": _tile(b, blocks, (blocks.across, ITEM), _ROWS), "wide": _wide(blocks),
         "q_panels": blocks.row_panels(d), "k_panels": blocks.key_panels(d),
         "dy_panels": blocks.row_panels(values), "v_panels": blocks.key_panels(values),
         "block": blocks.rows * blocks.across, "each": blocks.backward(d, values),
@@ -246,14 +248,17 @@ def _wide(blocks: AttentionBlocks) -> int:
 _FLAT: Mapping[int, int] = {1: 8, 2: 8, 4: 6, 8: 3}
 
 
-def _tile(b: Steps, blocks: AttentionBlocks, steps: tuple[int, int] | None) -> KernelAddress:
-    """A register tile. steps: of A, if that is a block of scores, whose B is read where it lies."""
+def _tile(
+    b: Steps, blocks: AttentionBlocks, steps: tuple[int, int] | None, chain: int = tile.CHAIN
+) -> KernelAddress:
+    """A register tile. steps: of A, if that is a block of scores, whose B is read where it lies. chain: products that
+    are added up in one."""
     height, width = blocks.tile[0], _wide(blocks)
     name = f"tile_{height}x{width}"
     if steps is not None:
         name = f"tile_lies_{height}x{width}_{steps[0]}_{steps[1]}"
     if name not in b.kernels:
-        b.kernels[name] = tile.tile(name, height, width // LANES, steps is None, steps)
+        b.kernels[name] = tile.tile(name, height, width // LANES, steps is None, steps, chain)
     return KernelAddress(name)
 
 

@@ -29,15 +29,23 @@ FINISH_TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64"
 
 @cache
 def tile(
-    name: str, rows: int, vectors: int, packed: bool, steps: tuple[int, int] | None = None
+    name: str,
+    rows: int,
+    vectors: int,
+    packed: bool,
+    steps: tuple[int, int] | None = None,
+    chain: int = CHAIN,
 ) -> str:
     """The function `name` of a tile of so many rows and vectors of columns.
 
     Args:
         packed: B is; else it is read where it lies, with neighbouring columns side by side.
         steps: bytes in A from one k to the next, and from one row to the next; None: it is packed.
+        chain: products that are added up in one chain.
     """
-    return _Tile(rows, vectors, packed, steps or (rows * ITEM, ITEM)).function(name, ARGUMENTS)
+    return _Tile(rows, vectors, packed, steps or (rows * ITEM, ITEM), chain).function(
+        name, ARGUMENTS
+    )
 
 
 class Tile(Function):
@@ -99,9 +107,11 @@ class _Tile(Tile):
     """Large parts of the text are there once for each vector of the tile, and compile time goes with the text. So only
     a whole tile of few products is stored from registers, and the rest goes over the stack."""
 
-    def __init__(self, rows: int, vectors: int, packed: bool, steps: tuple[int, int]) -> None:
+    def __init__(
+        self, rows: int, vectors: int, packed: bool, steps: tuple[int, int], chain: int
+    ) -> None:
         super().__init__(rows, vectors)
-        self.packed, self.steps_of_a = packed, steps
+        self.packed, self.steps_of_a, self.chain = packed, steps, chain
 
         def prefetch(i: str) -> None:
             row = self.at("%c", self.mul("%row", i))
@@ -114,7 +124,7 @@ class _Tile(Tile):
             self.compare("sge", "%rows", self.rows),
             self.compare("sge", "%columns", self.vectors * LANES),
             self.compare("eq", "%more", 0),
-            self.compare("sle", "%k_size", CHAIN),
+            self.compare("sle", "%k_size", self.chain),
             self(f"arith.xori {self.follows}, {self.const(True, 'i1')} : i1"),
         )
         self.branch(straight, self._one_part, self._parts)
@@ -167,7 +177,7 @@ class _Tile(Tile):
         """Sum K in parts, which are added up on the stack, and go on from there."""
 
         def part(low: str) -> None:
-            found = self._products(low, self.at_most(self.add(low, CHAIN), "%k_size"))
+            found = self._products(low, self.at_most(self.add(low, self.chain), "%k_size"))
             before = self.compare("sgt", low, 0)
             every = self(f"vector.broadcast {before} : i1 to vector<{LANES}xi1>")
             for n, x in enumerate(found):
@@ -175,5 +185,5 @@ class _Tile(Tile):
                 self.store(self.plus(x, self.load(at, every)), at)
 
         # without any product the tile is zeros
-        self.repeat(0, self.at_least("%k_size", 1), CHAIN, part)
+        self.repeat(0, self.at_least("%k_size", 1), self.chain, part)
         self.finish_held()
