@@ -106,11 +106,25 @@ def measure(model: Model, seeds: int) -> dict[str, Any]:
     return row
 
 
+def uncertainty(rows: Sequence[dict[str, Any]], what: str) -> float:
+    """The relative standard error of the geometric mean over networks of the ratios of outputs or losses, from how
+    these scatter over the seeds of each: what is nearer to 1 than twice this, no number of these seeds tells from 1."""
+    total = 0.0
+    for row in rows:
+        errors = row["errors"][what]
+        logs = [math.log(a / b) for a, b in zip(errors["gflow"], errors["eager"])]
+        mean = sum(logs) / len(logs)
+        total += sum((v - mean) ** 2 for v in logs) / max(len(logs) - 1, 1) / len(logs)
+    return math.sqrt(total) / len(rows)
+
+
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means and largest ratios by kind of network and over all."""
+    """Means and largest ratios by kind of network and over all; of outputs and losses, the standard error of the mean,
+    as a share of it."""
     found: dict[str, Any] = {}
     for kind in ("convolution", "transformer", "all"):
-        chosen = [r["ratio"] for r in rows if kind in ("all", r["kind"])]
+        of_kind = [r for r in rows if kind in ("all", r["kind"])]
+        chosen = [r["ratio"] for r in of_kind]
         if chosen:
             found[kind] = {
                 what: {
@@ -119,6 +133,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 }
                 for what in WHAT
             }
+            for what in ("outputs", "losses"):
+                found[kind][what]["standard error"] = uncertainty(of_kind, what)
     return found
 
 
