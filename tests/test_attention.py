@@ -180,6 +180,24 @@ def test_heads_that_are_too_wide_run_through_pytorch() -> None:
     ]
 
 
+def test_keys_of_one_number_in_halves() -> None:
+    """Whose scores leave the range of halves: autocast makes them dense, and PyTorch's kernel adds up in float32."""
+    torch.manual_seed(0)
+    q, v = 3000 * torch.randn(1, 2, 3, 8), torch.randn(1, 2, 9, 8)
+    k = torch.tensor([40.0, -30.0]).as_strided((1, 2, 9, 8), (0, 1, 0, 0))
+
+    class Attends(gflow.nn.Graph):
+        def build(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, key=k, value=v)
+
+    graph = Attends()
+    graph.config.enable_amp(True, dtype=torch.float16)
+    with torch.autocast("cpu", torch.float16):
+        wanted = F.scaled_dot_product_attention(q, k, v)
+    assert wanted.isfinite().all()
+    torch.testing.assert_close(graph(q, k, v).float(), wanted.float(), rtol=2e-3, atol=2e-3)
+
+
 def test_rows_that_overlap() -> None:
     """PyTorch's kernel hands queries, keys and values to BLAS as matrices, which ends with an error that it ignores
     where rows overlap: what it gives is memory that nothing wrote."""

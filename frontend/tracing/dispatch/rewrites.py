@@ -652,6 +652,21 @@ def _row_major_matrix(
     return func(**{**kwargs, name: kwargs[name].contiguous()})
 
 
+def _attention(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """PyTorch takes attention apart where the last dimension of an operand has gaps or stands for one element; under
+    autocast it converts such a one to a dense tensor of halves before it looks. A graph is traced in the program's own
+    types, and its scores as halves would leave their range: one whose elements share memory is copied."""
+
+    def dense(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dim() or value.stride(-1) == 1:
+            return value
+        return value.contiguous() if overlaps.shares(value, mode.concrete) else value
+
+    names = ("query", "key", "value")
+    given = {k: dense(v) if k in names else v for k, v in kwargs.items()}
+    return func(*map(dense, args[:3]), *args[3:], **given)
+
+
 #: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
 _FACTORING = (
     torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
@@ -667,6 +682,7 @@ _UNSAFE = (
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_FACTORING, _row_major_matrix),
+    F.scaled_dot_product_attention: _attention,
     torch.batch_norm: _call(_batch_norm),
     F.batch_norm: _call(_f_batch_norm),
     torch.native_batch_norm: _native_batch_norm,
