@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -177,3 +179,9 @@ class Dense(TorchDispatchMode):
                 t.copy_(copy)
                 originals[id(copy)] = t
         return pytree.tree_map_only(Tensor, lambda t: originals.get(id(t), t), out)
+
+
+def attention_by_formula() -> AbstractContextManager[Any]:
+    """Attention as its formula says: the kernel for CPUs gives 0 for a row of NaN scores where there are fewer keys
+    than a vector has elements, and NaN for causal masks beside negative scales."""
+    return sdpa_kernel(SDPBackend.MATH)

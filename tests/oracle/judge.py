@@ -18,7 +18,15 @@ from gflow.errors import GraphError
 from gflow.inspection.noise import Noise
 from gflow.lowering.dtypes import LoweringError
 
-from .dense import ChannelsLast, Dense, LargestFirst, RoundedProducts, Subnormals, WithoutPadding
+from .dense import (
+    ChannelsLast,
+    Dense,
+    LargestFirst,
+    RoundedProducts,
+    Subnormals,
+    WithoutPadding,
+    attention_by_formula,
+)
 from .overflows import Overflows
 from .program import Program, dtype_of, source
 from .run import Seen, run
@@ -296,8 +304,17 @@ class _References:
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
         """Eager on row-major copies; with convolutions on channels-last ones, or without padding; with products that
-        are rounded before a bias is added; with products of the largest elements first; with subnormal sigmoids."""
-        contexts = (Dense, ChannelsLast, WithoutPadding, RoundedProducts, LargestFirst, Subnormals)
+        are rounded before a bias is added; with products of the largest elements first; with subnormal sigmoids;
+        with attention as products and a softmax."""
+        contexts = (
+            Dense,
+            ChannelsLast,
+            WithoutPadding,
+            RoundedProducts,
+            LargestFirst,
+            Subnormals,
+            attention_by_formula,
+        )
         made = [run(self.program, "eager", context=c) for c in contexts]
         return [seen for seen in made if seen.error is None]
 
