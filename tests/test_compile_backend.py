@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import gflow
 from gflow.errors import GraphTraceError
 
 torch.manual_seed(0)
@@ -283,3 +284,23 @@ def test_an_update_of_overlapping_elements_is_refused_for_every_size() -> None:
     with pytest.raises(GraphTraceError, match="one in memory"):
         compiled(overlapping)
     assert not overlapping.any()
+
+
+@pytest.mark.parametrize("way", ["gflow.compile", "torch.compile"])
+def test_the_backward_has_what_arguments_were_before_an_update(way: str) -> None:
+    """AOTAutograd keeps such an argument itself, and computes from it again: 1 / x of the new x."""
+
+    def function(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        made = x.__rdiv__(s) + s * x[1:].reciprocal().sum()  # type: ignore[operator]
+        x.abs_()
+        return made
+
+    seen = []
+    compiled = gflow.compile(function) if way == "gflow.compile" else None
+    compiled = compiled or torch.compile(function, backend="gflow")
+    for call in (function, compiled):
+        x, s = torch.tensor([-1.0, 2.0, -4.0]), torch.tensor(3.0, requires_grad=True)
+        result = call(x, s)
+        (gradient,) = torch.autograd.grad(result.sum(), s)
+        seen.append((result.detach(), x, gradient))
+    torch.testing.assert_close(seen[0], seen[1])

@@ -72,7 +72,7 @@ _QUICK = ("f32", "i32")
 
 @pytest.mark.parametrize(
     "dtypes",
-    [_QUICK, pytest.param({*FLOATS, *INTEGERS, "i1"} - {*_QUICK}, marks=pytest.mark.slow)],
+    [_QUICK, pytest.param({*FLOATS, *INTEGERS, "i1"} - {*_QUICK}, marks=pytest.mark.sweep)],
     ids=["quick", "others"],
 )
 def test_every_elementwise_op(dtypes: Sequence[str]) -> None:

@@ -54,7 +54,7 @@ def cases() -> list[Case]:
     ]
 
 
-@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("arch", [pytest.param(80, marks=pytest.mark.sweep), 90])
 def test_machine_code(arch: int) -> None:
     kernels: dict[str, TritonKernel] = {}
     for case in cases():

@@ -1,6 +1,6 @@
 """Models of every kind train in a graph as they train eagerly: outputs, parameters, buffers and
 optimizer state of five steps on fresh inputs. The quick tests run in float32; the slow ones add the
-rest of the models, float64 and inference, the sweep inference in float64."""
+rest of the models, float64 and inference; the sweep adds float64 for the rest and for inference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _params() -> list[Any]:
                 quick = train and not case.slow and i == 0
                 name = f"{case.name}-{str(dtype)[6:]}-{'train' if train else 'infer'}"
                 marks = [] if quick else [slow]
-                if not train and i > 0:
+                if i > 0 and (case.slow or not train):
                     marks = [pytest.mark.sweep]
                 found.append(pytest.param(case, dtype, train, id=name, marks=marks))
     return found

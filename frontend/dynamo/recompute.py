@@ -18,12 +18,49 @@ def partition(
     A checkpointed module computes its forward again in the backward, with the same random numbers.
     AOTAutograd would save and restore the generator's state round each draw, which no program can
     hold; the mask of a dropout is small, so the forward keeps what it drew instead.
+
+    An argument that the forward updates in place may be kept for the backward, which would read the new values: a copy
+    is kept instead.
     """
     for node in joint.graph.nodes:
         if must_recompute(node) and _draws(node):
             node.meta.pop("recompute")
             _keep(node)
-    return min_cut_rematerialization_partition(joint, inputs, **more)
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **more)
+    _copy_updated(forward, more["num_fwd_outputs"])
+    return forward, backward
+
+
+def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
+    """Have a forward keep copies of what it updates. results: how many of its outputs are no kept tensors."""
+    graph = forward.graph
+    (output,) = graph.find_nodes(op="output")
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    updates = {node.args[0]: node for node in copies}
+    given = list(output.args[0])
+    for at, kept in enumerate(given[results:], results):
+        update = updates.get(_base(kept)) if isinstance(kept, torch.fx.Node) else None
+        if update is None:
+            continue
+        with graph.inserting_before(update):
+            given[at] = graph.call_function(torch.ops.aten.clone.default, (kept,))
+        given[at].meta.update(kept.meta)
+    if given != list(output.args[0]):
+        output.args = (tuple(given),)
+        forward.recompile()
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node is a view of; itself where it is none."""
+    while node.op == "call_function":
+        parts = node.target is operator.getitem
+        if not parts and not getattr(node.target, "is_view", False):
+            break
+        base = node.args[0]
+        if not isinstance(base, torch.fx.Node):
+            break
+        node = base
+    return node
 
 
 def _draws(node: torch.fx.Node) -> bool:

@@ -94,11 +94,21 @@ class LargestFirst(TorchDispatchMode):
         return functools.reduce(torch.mul, ordered.unbind(dim)).reshape(out.shape)
 
 
+_BY_SIGMOID = (
+    torch.ops.aten.sigmoid.default,
+    torch.ops.aten.silu.default,
+    torch.ops.aten.silu_backward.default,
+)
+
+
 class Subnormals(TorchDispatchMode):
-    """Computes the sigmoid of doubles as far as doubles go: eager's is 0 where it is subnormal, and what follows may
-    divide by it."""
+    """Computes sigmoids, and what is made of them, as far as their type goes: eager's are 0 where they are subnormal,
+    and what follows may divide by them. Those of narrower types go through doubles."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _BY_SIGMOID and args[0].dtype != torch.float64 and args[0].is_floating_point():
+            wide = func(*(a.double() for a in args))
+            return wide.to(args[0].dtype)
         out = func(*args, **(kwargs or {}))
         if func is not torch.ops.aten.sigmoid.default or args[0].dtype != torch.float64:
             return out

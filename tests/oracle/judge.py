@@ -257,10 +257,10 @@ def _eps(t: Tensor) -> float:
 
 
 def _least(t: Tensor) -> float:
-    """What is no difference to zero: a few of the smallest numbers. Of doubles all subnormal ones, as no wider type
-    tells which answer is nearer (eager's `sigmoid(-717)` is 0)."""
+    """What is no difference to zero: subnormal numbers, which eager's vector code takes for 0 in places (`silu(-97)`,
+    and `sigmoid(-717)` of doubles). Halves have so few others that it is a few of the smallest."""
     info = torch.finfo(t.dtype)
-    return info.smallest_normal * (1 if t.dtype == torch.float64 else 4 * info.eps)
+    return info.smallest_normal * (4 * info.eps if t.dtype == torch.float16 else 1)
 
 
 def _same_special(a: Tensor, b: Tensor) -> Tensor:
