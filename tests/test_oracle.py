@@ -210,8 +210,8 @@ def _waits_or_computes(seed: int, shrink: float) -> tuple[Result, str | None]:
 
 def test_a_hang_is_told_by_processor_time() -> None:
     """Waiting for the processor is none; waiting for ever has a limit of its own."""
-    found = {r.seed: r.status for r, _ in campaign(range(8), 2, 0, 1, judge=_waits_or_computes)}
-    assert found == {i: ("ok", "ok", "hang", "died")[i % 4] for i in range(8)}
+    found = {r.seed: r.status for r, _ in campaign(range(4), 2, 0, 1, judge=_waits_or_computes)}
+    assert found == dict(enumerate(("ok", "ok", "hang", "died")))
     found = {r.seed: r.status for r, _ in campaign([0, 1], 1, 0, judge=_waits_or_computes, wall=1)}
     assert found == {0: "ok", 1: "hang"}
 

@@ -198,7 +198,7 @@ def test_the_time_limit_holds() -> None:
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS, ids=lambda r: r.name)
-@pytest.mark.parametrize("pipeline", ["cse", "gflow-fuse"])
+@pytest.mark.parametrize("pipeline", [pytest.param("cse", marks=pytest.mark.sweep), "gflow-fuse"])
 def test_reductions_keep_modules_valid(reduction, pipeline: str) -> None:  # type: ignore[no-untyped-def]
     """Where a reduction takes something out, the module has fewer or simpler parts and is valid."""
     changed = 0
