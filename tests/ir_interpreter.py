@@ -408,8 +408,12 @@ def attention(name: str, xs: list[Tensor], a: Attrs) -> list[Tensor]:
             seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
             scores = scores.masked_fill(~seen, -torch.inf)
         none = (scores == -torch.inf).all(-1, keepdim=True)
-        weights = torch.softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0)
-        sums = torch.logsumexp(scores.masked_fill(none, 0.0), -1).masked_fill(none[..., 0], 0.0)
+        nothing = torch.nan if a.get("formula") else 0.0
+        if grad:  # of rows that the logarithms say nothing of
+            nothing = torch.where(xs[5].isnan().unsqueeze(-1), torch.nan, 0.0)
+        plain = scores.masked_fill(none, 0.0)
+        weights = torch.where(none, nothing, torch.softmax(plain, -1))
+        sums = plain.logsumexp(-1).masked_fill(none[..., 0], torch.nan if a.get("formula") else 0.0)
         if a["dropout"]:
             seed, offset = rest[-1].tolist()
             numbers = random_numbers("uniform", seed, offset, a["stream"], scores.shape, "f32")

@@ -12,6 +12,7 @@ from test_recognize_attention import CAUSAL, SPELLINGS, Block, D, T, hiding, wit
 from torch import Tensor
 
 import gflow as flow
+from gflow.compiler.driver import attention_races
 from gflow.compiler.targets.processors import host_level
 
 INF = float("inf")
@@ -86,6 +87,35 @@ def test_numbers_that_are_not_finite(name: str, number: float) -> None:
         with torch.no_grad():
             args[where][1, 1, position, 2] = number
         check(MASKED[name], args)
+
+
+@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("number", [float("nan"), INF])
+def test_rows_whose_scores_are_all_infinite(name: str, number: float) -> None:
+    """By data, not by a mask: eager's weights are NaN there, and so are ours."""
+    args = tensors()
+    with torch.no_grad():
+        args[1][1, 1, :, 2] = number
+    check(MASKED[name], args)
+
+
+def test_no_race_chooses_a_kernel_of_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's kernel gives 0 for few keys whose scores are NaN; an op that was written out is never raced."""
+    monkeypatch.setattr(attention_races, "_race", lambda *_: {"own": 2.0, "aten": 1.0})
+    q, k, v = (torch.randn(2, 4, n, 64) for n in (1024, 8, 8))
+    k[0, 0, :, 0] = float("nan")
+    spelled = flow.compile(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v)
+    assert spelled(q, k, v)[0, 0].isnan().all()
+    called = Called()
+    called(q, k, v)
+    assert 'kind = "pytorch"' in called.ir("planned")
+
+
+class Called(flow.nn.Graph):
+    """PyTorch's own function."""
+
+    def build(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
 
 
 def test_rows_that_see_no_key() -> None:

@@ -120,6 +120,12 @@ _ATTRS = {
     "stream": Attr(
         "i64", "of the dropout's numbers, as in `random`: element [b, h, i, j]", optional=True
     ),
+    "formula": Attr(
+        "bool",
+        "whether numbers that are not finite spread as two products and a softmax spread them, so that a row whose "
+        "scores are all -inf is NaN rather than 0; PyTorch's kernels don't do that",
+        optional=True,
+    ),
 }
 
 OPS: tuple[OpDef, ...] = (

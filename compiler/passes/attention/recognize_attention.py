@@ -27,7 +27,8 @@ eager would give it weight.
 
 With `own`, it takes what a processor's own kernel makes as the program says, numbers that are not finite included:
 float32; a mask that sets scores is an operand of i1 (it hides NaN), one that adds to them stays an addition (NaN plus
--inf is NaN); weights of 0 times infinite values are NaN.
+-inf is NaN); weights of 0 times infinite values are NaN. The ops have `formula = true`, so that no other kernel is
+chosen for them.
 """
 
 from __future__ import annotations
@@ -111,13 +112,15 @@ def _rewrite(body: Body, a: Attention, options: RecognizeOptions) -> bool:
         form = _Form(body, batch, heads)
         q, k, v = form.rows(a.q), form.columns(a.k_t), form.rows(a.v)
         attrs = {"scale": a.scale, "causal": mask.causal}
+        if options.own:
+            attrs["formula"] = True
         extras = [] if mask.bias is None else [mask.bias]
         if a.dropout is not None:
             extras.append(body.values[a.dropout.rng])
             attrs |= {"dropout": a.dropout.p, "stream": a.dropout.stream}
         y, sums = builder.build_op("attention", [q, k, v, *extras], attrs).results
         shown, rows = y, None
-        if mask.empty is not None:
+        if mask.empty == "equal" or (mask.empty is not None and not options.own):
             assert mask.bias is not None
             rows = Rows(mask.bias, sums, mask.empty)
             shown, sums = rows.result(y, v), rows.finite(sums)

@@ -14,6 +14,7 @@ a strip sees are left out, unless a number of v is not finite: 0 times that is N
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from gflow.compiler.kernel.blocks import ITEM
@@ -204,9 +205,12 @@ class _Forward(Attention):
         one = self.one
         most = self.number(self.at(self.greatest, self.mul(row, ITEM)))
         total = self.number(self.at(self.totals, self.mul(row, ITEM)))
-        empty = one.cmp("oeq", total, one.c(0.0))
-        self._times(row, self.where(empty, one.c(0.0), one.div(one.c(1.0), total)))
+        empty, nothing = (
+            one.cmp("oeq", total, one.c(0.0)),
+            one.c(math.nan if self.form.formula else 0.0),
+        )
+        self._times(row, self.where(empty, nothing, one.div(one.c(1.0), total)))
         hidden = one.cmp("oeq", most, one.c(float("-inf")))
         low = self.where(hidden, one.c(0.0), most)
-        found = self.where(empty, one.c(0.0), one.add(low, self.logarithm(total)))
+        found = self.where(empty, nothing, one.add(low, self.logarithm(total)))
         self.put(found, self.at(self.out, self.mul(row, self.w["st"])))

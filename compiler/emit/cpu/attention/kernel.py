@@ -54,6 +54,7 @@ class Form:
     Attributes:
         bias: "": none; else its element type, "f32" or "i1".
         causal, dropout: whether there is such.
+        formula: whether a row whose scores are all -inf is NaN, rather than 0.
         packed: whether q and k are; else both are read where they lie.
     """
 
@@ -61,6 +62,7 @@ class Form:
     causal: bool = False
     dropout: bool = False
     packed: bool = True
+    formula: bool = False
 
     @property
     def name(self) -> str:
@@ -70,6 +72,7 @@ class Form:
             "causal" if self.causal else "",
             "dropout" if self.dropout else "",
             "" if self.packed else "rows",
+            "formula" if self.formula else "",
         )
         return "".join(f"_{part}" for part in parts if part)
 

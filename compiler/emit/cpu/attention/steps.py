@@ -47,6 +47,7 @@ class Settings:
     causal: bool
     dropout: float = 0.0
     stream: int = 0
+    formula: bool = False
 
 
 def attention(b: Builder, o: Op) -> None:
@@ -105,7 +106,9 @@ def _heads_as_rows(
 
 def _settings(o: Op) -> Settings:
     a = read(OPS[o.name], o.op.attributes)
-    return Settings(a["scale"], a["causal"], a["dropout"] or 0.0, a["stream"] or 0)
+    return Settings(
+        a["scale"], a["causal"], a["dropout"] or 0.0, a["stream"] or 0, bool(a["formula"])
+    )
 
 
 def add_forward(
@@ -169,7 +172,8 @@ def add_backward(
 
 def _form(bias: Tensor | None, settings: Settings, blocks: AttentionBlocks) -> Form:
     dtype = "" if bias is None else bias.type.dtype
-    return Form(dtype, settings.causal, bool(settings.dropout), blocks.packed)
+    dropout = bool(settings.dropout)
+    return Form(dtype, settings.causal, dropout, blocks.packed, settings.formula)
 
 
 def _common(

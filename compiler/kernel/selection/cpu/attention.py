@@ -55,7 +55,8 @@ def attention_of(p: Processor, o: Op, types: Sequence[TensorType], threads: int)
 
 
 def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
-    """What decides between our own kernel and PyTorch's; None where only one of them can make the attention.
+    """What decides between our own kernel and PyTorch's; None where one of them alone can make the attention, or makes
+    it as the program says.
 
     types: of the function's values.
     """
@@ -64,7 +65,8 @@ def contest_of(o: Op, types: Sequence[TensorType]) -> AttentionContest | None:
     first = 0 if needed == 3 else 1
     q, k, v = given[first : first + 3]
     bias = extras(given, needed).bias
-    if not _covered(o, given, attrs) or attrs["dropout"] or q.shape[3] != v.shape[3]:
+    alone = attrs["dropout"] or attrs["formula"] or q.shape[3] != v.shape[3]
+    if alone or not _covered(o, given, attrs):
         return None
     if bias is not None and given[bias].dtype != q.dtype:
         return None

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from gflow.compiler.targets.processors import Processor
 from gflow.dialects.amp import amp_of
+from gflow.dialects.attributes import read
 from gflow.dialects.extents import Count, at_most, longest, varies
 from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import SHARD, START
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_strides, type_of
@@ -80,6 +82,11 @@ class Chooser:
             own = attention_of(self.processor, o, self.lives.body.types, self.threads)
             if own is not None:
                 return own
+        if o.name in NEEDED and read(OPS[o.name], o.op.attributes)["formula"]:
+            raise CannotLower(
+                f"gflow.{o.name} {o.op.location} is computed as two products and a softmax (formula = true), for which "
+                "there is no kernel here; switch recognition off: config.enable_attention_recognition(False)"
+            )
         if o.name in _CALLS:
             return Choice("pytorch", self._widened_call(o))
         return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH
