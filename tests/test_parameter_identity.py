@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from mean_square import MeanSquare
+from mean_square import MeanSquare, beside_eager
 
 Tensor = torch.Tensor
 
@@ -60,14 +60,7 @@ def test_parameters_are_known(kept: str, late: bool) -> None:
     mine = torch.nn.Linear(3, 2).double()
     want = copy.deepcopy(mine)
     optimizer = _Picky(mine.parameters(), kept, late)
-    graph, other = MeanSquare(mine, optimizer), _Picky(want.parameters(), kept, late)
-    for _ in range(3):
-        x = torch.randn(4, 3, dtype=torch.float64)
-        other.zero_grad()
-        want(x).square().mean().backward()
-        other.step()
-        graph(x)
-    torch.testing.assert_close(list(mine.parameters()), list(want.parameters()))
+    beside_eager(mine, optimizer, want, _Picky(want.parameters(), kept, late), 3)
     assert optimizer.members == {mine.bias}
 
 
@@ -146,14 +139,7 @@ def test_parameters_that_a_step_finds_elsewhere(how: Any) -> None:
     want = copy.deepcopy(mine)
     averages = [{p: p.detach().clone() for p in m.parameters()} for m in (mine, want)]
     optimizer = _Choosing(mine, how(mine), averages[0])
-    graph, other = MeanSquare(mine, optimizer), _Choosing(want, how(want), averages[1])
-    for _ in range(3):
-        x = torch.randn(4, 3, dtype=torch.float64)
-        other.zero_grad()
-        want(x).square().mean().backward()
-        other.step()
-        graph(x)
-    torch.testing.assert_close(list(mine.parameters()), list(want.parameters()))
+    beside_eager(mine, optimizer, want, _Choosing(want, how(want), averages[1]), 3)
     torch.testing.assert_close(list(averages[0].values()), list(averages[1].values()))
     assert set(optimizer.state) == {mine.bias}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from mean_square import MeanSquare
+from mean_square import beside_eager
 
 import gflow as flow
 from gflow import nn
@@ -40,15 +40,8 @@ def _trained(update: Update, start: Callable[[Tensor], State] = lambda p: {}) ->
     torch.manual_seed(0)
     mine = torch.nn.Linear(3, 2).double()
     want = copy.deepcopy(mine)
-    graph, optimizer = MeanSquare(mine, _By(mine.parameters(), update, start)), None
-    optimizer = _By(want.parameters(), update, start)
-    for _ in range(4):
-        x = torch.randn(4, 3, dtype=torch.float64)
-        optimizer.zero_grad()
-        want(x).square().mean().backward()
-        optimizer.step()
-        graph(x)
-    torch.testing.assert_close(list(mine.parameters()), list(want.parameters()))
+    ours, theirs = (_By(m.parameters(), update, start) for m in (mine, want))
+    beside_eager(mine, ours, want, theirs, 4)
 
 
 def _zeros(*names: str) -> Callable[[Tensor], State]:

@@ -20,10 +20,10 @@ def views_of(
     return [view_at(view, size_of(dynamic, leaves)) for view in views]
 
 
-class _Lying(torch.autograd.Function):
-    """A result where its view lies, with the result's own gradient: what is between the two in eager may be a function
-    of the author's (a gradient that is turned round) or a hook, and rows of the base may overlap. An update of it in
-    place is an error of PyTorch's."""
+class ViewOfArgument(torch.autograd.Function):
+    """A result in the memory of the tensor that it is a view of, with the compiled function's gradient. The gradient of
+    the plain view may be another one: a `Function` or a hook of the author's may stand between the two, and elements of
+    the base may share memory. PyTorch refuses to update it in place, and names this class."""
 
     @staticmethod
     def forward(
@@ -57,5 +57,7 @@ def with_views(
         plain = base.detach() if base.requires_grad else base
         seen = view.of(plain)
         if seen is not None:
-            found[view.output] = _Lying.apply(result, base, view) if result.requires_grad else seen
+            found[view.output] = (
+                ViewOfArgument.apply(result, base, view) if result.requires_grad else seen
+            )
     return found

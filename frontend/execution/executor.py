@@ -56,7 +56,6 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
-    from gflow.lowering import lower
     from gflow.lowering.global_view import result_shardings
 
     from .races import racing
@@ -71,7 +70,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     watcher.traced(trace)
     watcher.phase("lower")
     start = time.perf_counter()
-    module = lower(trace, target=options.target, halves=bool(options.passes.amp))
+    module = _lowered(trace, options, STAND_INS[0])
     shardings = [] if trace.mesh is None else result_shardings(module)
     if trace.mesh is not None:
         use_groups(trace.mesh)
@@ -133,12 +132,15 @@ def use_groups(mesh: Any) -> None:
 
 def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
+    return _compile(_lowered(trace, options, STAND_INS[0]), options, trace)
+
+
+def _lowered(trace: Trace, options: Any, stand_in: int) -> Any:
+    """The module of a trace. stand_in: of its size, if it has one."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
-    return _compile(
-        lower(trace, target=options.target, halves=bool(options.passes.amp)), options, trace
-    )
+    return lower(trace, stand_in, options.target, halves=bool(options.passes.amp))
 
 
 def programs_for(
@@ -165,16 +167,11 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
     """The program of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import compile_module, resolve
-    from gflow.lowering import lower
 
     allow_tf32(module, options)
 
     def compiled() -> Any:
-        twin = (
-            None
-            if trace.size is None
-            else lower(trace, STAND_INS[1], options.target, halves=bool(options.passes.amp))
-        )
+        twin = None if trace.size is None else _lowered(trace, options, STAND_INS[1])
         if twin is not None:
             allow_tf32(twin, options)
         return compile_module(module, options, twin)

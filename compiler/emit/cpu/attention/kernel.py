@@ -25,24 +25,8 @@ EXTERNALS = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
 COMMON = (
     *("q", "k", "v", "sums", "bias", "rng", "scratch"),
     *("batch", "heads", "group", "tq", "tk", "d", "dv", "scale", "drop", "stream"),
-    *(
-        "qb",
-        "qh",
-        "qt",
-        "kb",
-        "kh",
-        "kt",
-        "vb",
-        "vh",
-        "vt",
-        "sb",
-        "sh",
-        "st",
-        "bb",
-        "bh",
-        "bt",
-        "bj",
-    ),
+    *("qb", "qh", "qt", "kb", "kh", "kt", "vb", "vh", "vt"),
+    *("sb", "sh", "st", "bb", "bh", "bt", "bj"),
     *("mr", "nr", "rows", "keys", "across", "each"),
 )
 

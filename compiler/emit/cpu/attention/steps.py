@@ -52,13 +52,11 @@ class Settings:
 
 def attention(b: Builder, o: Op) -> None:
     """The forward of `gflow.attention`."""
-    tensors = [_tensor(b, v) for v in o.operands]
-    found = extras([t.type for t in tensors], 3)
-    bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
+    tensors, bias, rng = _operands(b, o, 3)
     y, sums = (_tensor(b, v) for v in o.results)
     blocks, settings = b.choice.attention_blocks(), _settings(o)
     scratch = b.scratch(blocks.scratch(blocks.forward(tensors[0].type.shape[3]), b.threads))
-    given = (*tensors[:3], y, sums)
+    given = (*tensors, y, sums)
     if not settings.causal and tensors[0].type.shape[1] == 1:
         given, bias = _heads_as_rows(given, bias)
     add_forward(b, blocks, given, bias, rng, settings, scratch, b.label(o))
@@ -66,18 +64,24 @@ def attention(b: Builder, o: Op) -> None:
 
 def attention_grad(b: Builder, o: Op) -> None:
     """The gradients of `gflow.attention_grad`."""
-    tensors = [_tensor(b, v) for v in o.operands]
-    found = extras([t.type for t in tensors], 6)
-    bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
+    tensors, bias, rng = _operands(b, o, 6)
     grads = [_tensor(b, v) for v in o.results[:3]]
     blocks = b.choice.attention_blocks()
     d, values = tensors[1].type.shape[3], tensors[3].type.shape[3]
     scratch = b.scratch(blocks.scratch(blocks.backward(d, values), b.threads))
-    add_backward(b, blocks, (*tensors[:6], *grads), bias, rng, _settings(o), scratch, b.label(o))
+    add_backward(b, blocks, (*tensors, *grads), bias, rng, _settings(o), scratch, b.label(o))
 
 
 def _tensor(b: Builder, value: int) -> Tensor:
     return Tensor(b.place(value), b.body.types[value], tuple(b.strides(value)))
+
+
+def _operands(b: Builder, o: Op, needed: int) -> tuple[list[Tensor], Tensor | None, Tensor | None]:
+    """An op's needed operands, its bias and its generator's state."""
+    tensors = [_tensor(b, v) for v in o.operands]
+    found = extras([t.type for t in tensors], needed)
+    bias, rng = (None if n is None else tensors[n] for n in (found.bias, found.rng))
+    return tensors[:needed], bias, rng
 
 
 def _heads_as_rows(
