@@ -27,3 +27,14 @@ def test_the_end_of_the_process_does_not_wait_for_ever(monkeypatch: pytest.Monke
     monkeypatch.setattr(release, "_PATIENCE", 0.01)
     release._wait()
     assert release._held
+
+
+def test_a_collective_uses_its_tensors() -> None:
+    """As above, for a collective that is complete at the end of the block."""
+    tensor = torch.ones(4)
+    with release.used(tensor):
+        product = torch.ones(4, requires_grad=True) * tensor
+    assert any(t is tensor for t, _ in release._held)
+    del product
+    release.release(())
+    assert not any(t is tensor for t, _ in release._held)

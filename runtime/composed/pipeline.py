@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ..distributed.agreement import compare
 from ..distributed.pieces import keep_on
+from ..distributed.release import used
 from ..failures import explain
 from ..interrupts import held
 from .micro_batches import Joined, split
@@ -256,7 +257,9 @@ class _Run:
             else:
                 rows = shape and (shape[0] * self.plan.count, *shape[1:])
                 value = torch.empty(rows or (), dtype=dtype)
-            dist.broadcast(_bytes(value), group=self.of.group, group_src=rank)
+            sent = _bytes(value)
+            with used(sent):
+                dist.broadcast(sent, group=self.of.group, group_src=rank)
             found.append(value)
         return found
 

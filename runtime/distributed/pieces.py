@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..failures import explain
-from .release import references, release
+from .release import used
 from .steps import all_gather_single, put_piece
 
 Tensor = torch.Tensor
@@ -125,9 +125,8 @@ def gather(tensors: Iterable[Tensor]) -> None:
             continue
         flat = held.piece.new_empty(held.piece.numel() * ranks)
         try:
-            taken = references([flat, held.piece])
-            all_gather_single(flat, held.piece, held.group)
-            release(taken)
+            with used(flat, held.piece):
+                all_gather_single(flat, held.piece, held.group)
         except RuntimeError as error:
             told = (
                 f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "
@@ -172,9 +171,8 @@ def _from_owner(whole: Tensor, held: _Held) -> None:
     mine = held.owner == dist.get_rank(held.group)
     with torch.no_grad():
         flat = whole.detach().reshape(-1) if mine else whole.new_empty(whole.numel())
-        taken = references([flat])
-        dist.broadcast(flat, group=held.group, group_src=held.owner)
-        release(taken)
+        with used(flat):
+            dist.broadcast(flat, group=held.group, group_src=held.owner)
         if not mine:
             whole.set_(*_memory(whole, held))
             whole.copy_(flat.view(whole.shape))

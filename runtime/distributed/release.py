@@ -4,14 +4,16 @@ A thread of Gloo drops a collective's tensors shortly after `wait()` has returne
 Python object holds such a tensor any more, dropping it takes the interpreter's lock, and a thread that asks for the
 lock while the interpreter is being finalized ends the process ("terminate called without an active exception", seen
 with PyTorch 2.13 in `AsyncAllgatherWork::~AsyncAllgatherWork`). So tensors are held here until the thread is done, and
-the end of the process waits for that.
+the end of the process waits for that. Tensors of collectives that PyTorch or the author runs are not known here; for
+them the end of the process gives way to threads that want the lock.
 """
 
 from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -19,6 +21,16 @@ import torch
 _held: list[tuple[torch.Tensor, int]] = []
 #: seconds that the end of the process waits: threads need microseconds, on a busy machine milliseconds
 _PATIENCE = 1.0
+#: seconds in which a thread that wants the interpreter's lock is given it
+_GIVING_WAY = 0.02
+
+
+@contextmanager
+def used(*tensors: torch.Tensor) -> Iterator[None]:
+    """Within, a collective that is complete at the end runs on the tensors."""
+    taken = references(tensors)
+    yield
+    release(taken)
 
 
 def references(tensors: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
@@ -41,6 +53,7 @@ def _in_use(tensor: torch.Tensor, before: int) -> bool:
 
 def _wait() -> None:
     """Until all are released."""
+    time.sleep(_GIVING_WAY)
     end = time.monotonic() + _PATIENCE
     release(())
     while _held and time.monotonic() < end:
