@@ -11,8 +11,10 @@ from gflow.errors import GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
 from gflow.runtime.composed.pipeline import Pipeline, PipelinePlan, StageProgram, Value
+from gflow.runtime.distributed.groups import use
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.pipeline_stages import StagePart, Stages
+from gflow.tracing.optimizers.pipeline_updates import AXIS
 
 from .micro_batches import check_results
 
@@ -36,6 +38,7 @@ def compile_pipeline(trace: Trace, options: Any) -> Compiled:
             made = executor.compile_trace(part.trace, options)
             compiled[part.kind, part.stage] = made
             programs[part.kind, part.stage] = _program(part.trace, made, at, part)
+    use({AXIS: dist.get_world_size()}, (AXIS,), dist.group.WORLD)
     update = executor.compile_trace(stages.updates[rank], options)
     plan = _plan(trace, stages, at)
     run = Pipeline(plan, programs, _program(stages.updates[rank], update, at), dist.group.WORLD)

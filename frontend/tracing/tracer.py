@@ -21,7 +21,7 @@ from gflow.errors import GraphError, GraphTraceError
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
-from .context.ranks import world_size
+from .context.ranks import world_group, world_size
 from .context.threads import here_only
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
@@ -322,7 +322,7 @@ class Tracing:
                 "config.set_gradient_accumulation_steps(n) for n of 2 or more."
             )
         trace.schedule = self.request.schedule
-        trace.stages = divide_stages(trace, stages.of, stages.ranks)
+        trace.stages = divide_stages(trace, stages.of, stages.ranks, world_group())
 
     @contextlib.contextmanager
     def _active(self) -> Iterator[None]:

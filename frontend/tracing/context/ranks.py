@@ -1,4 +1,4 @@
-"""How many processes work together."""
+"""How many processes work together, and in which group."""
 
 from __future__ import annotations
 
@@ -10,3 +10,9 @@ def world_size() -> int:
     if not dist.is_available() or not dist.is_initialized():
         return 1
     return dist.get_world_size()
+
+
+def world_group() -> str:
+    """The name of the default process group, which there is."""
+    name: str = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    return name

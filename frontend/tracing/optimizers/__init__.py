@@ -9,6 +9,7 @@ mirror       containers that stand for an optimizer's own while its step is trac
 optimizer    one `optimizer.step()` as part of the trace
 rates        `lr_scale`: a factor of a parameter group's learning rate, as OneFlow's graphs take it
 pipeline_stages  a step in pipeline stages: a forward and a backward for each, and the updates of each rank
+pipeline_updates  the updates of each rank of a pipeline, and the numbers that they exchange
 scaler       loss scaling as part of the trace
 sparse       optimizers of embeddings whose gradients are sparse: a step changes only the rows that were looked
              up, and the state that belongs to them

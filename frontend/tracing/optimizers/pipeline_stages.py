@@ -24,6 +24,7 @@ from ..data.values import (
     values_in,
 )
 from ..dispatch.pruning import has_effect, needed_ops, prune
+from .pipeline_updates import divide_updates, row_major
 
 #: what a rank keeps
 _OWNED = ("parameter", "buffer", "gradient")
@@ -66,24 +67,25 @@ def stage_problem(trace: Trace) -> str:
 
 
 def divide_stages(
-    trace: Trace, stage_of: Callable[[str], int | None], ranks: Sequence[int]
+    trace: Trace, stage_of: Callable[[str], int | None], ranks: Sequence[int], group: str
 ) -> Stages:
     """Divide a step in micro-batches.
 
     Args:
         stage_of: the stage of a module, by its dotted name.
-        ranks: the rank of each stage.
+        ranks: the rank of each stage. group: the process group of all ranks, by name.
 
     Raises:
-        GraphTraceError: a stage reads what a later one makes; two ranks would keep one tensor, or update from
-            gradients of both.
+        GraphTraceError: a stage reads what a later one makes; two ranks would keep one tensor; an update reads whole
+            tensors of several ranks.
     """
     assert trace.parts is not None
     first, rest = trace.parts
     place = _places(first, stage_of, len(ranks))
     parts = _parts(first, place, len(ranks))
     owners = _owners(trace.name, parts, ranks)
-    return Stages(tuple(ranks), tuple(parts), tuple(_updates(rest, owners, max(ranks) + 1)), owners)
+    updates = divide_updates(rest, owners, max(ranks) + 1, group)
+    return Stages(tuple(ranks), tuple(parts), tuple(updates), owners)
 
 
 def _places(first: Trace, stage_of: Callable[[str], int | None], count: int) -> dict[TraceOp, int]:
@@ -151,7 +153,7 @@ def _part(
     read: Mapping[TraceValue, None],
 ) -> StagePart:
     given = {
-        v.id: TraceInput(replace(v, strides=_row_major(v.shape)), "input", f"value.{v.id}", None)
+        v.id: TraceInput(replace(v, strides=row_major(v.shape)), "input", f"value.{v.id}", None)
         for v in read
     }
     names = {v: given[v.id].value for v in read}
@@ -166,14 +168,6 @@ def _part(
     trace.proven = first.proven
     prune(trace, keep_inputs=False)
     return StagePart(kind, stage, trace, given, dict(crossing), results)
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
 
 
 def _check_kept(first: Trace, parts: Sequence[StagePart]) -> None:
@@ -208,31 +202,3 @@ def _owners(name: str, parts: Sequence[StagePart], ranks: Sequence[int]) -> dict
                 "which would each have a copy. Put the modules that share it into one stage, or give each its own."
             )
     return {value: ranks[min(found)] for value, (_, found) in stages.items()}
-
-
-def _updates(rest: Trace, owners: dict[TraceValue, int], count: int) -> list[Trace]:
-    """The updates of each rank; adds the owners of what is updated with them."""
-    of = {i.value: {owners[i.value]} for i in rest.inputs if i.value in owners}
-    for op in rest.ops:
-        read: set[int] = set().union(*(of.get(v, ()) for v in values_in((op.args, op.kwargs))))
-        of |= {r: read for r in op.results if r is not None}
-    outputs: list[list[TraceOutput]] = [[] for _ in range(count)]
-    for out in rest.outputs:
-        found = of.get(out.value, set())
-        if len(found) > 1:
-            listed = ", ".join(map(str, sorted(found)))
-            raise GraphTraceError(
-                f"{rest.name}: the update of {out.name!r} reads gradients of stages on ranks {listed}, as clipping by "
-                "the norm of all gradients and gradient scalers do, which pipelines do not exchange yet. Clip with a "
-                "parameter group for each stage (clip_grad_max_norm), or by value; use bfloat16, which needs no scaler."
-            )
-        for rank in found or range(count):
-            outputs[rank].append(replace(out))
-        if out.alias is not None and found:
-            owners[rest.inputs[out.alias].value] = min(found)
-    made = []
-    for rank in range(count):
-        trace = Trace(f"{rest.name}_{rank}", list(rest.inputs), list(rest.ops), outputs[rank])
-        prune(trace, keep_inputs=False)
-        made.append(trace)
-    return made

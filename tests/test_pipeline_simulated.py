@@ -1,0 +1,145 @@
+"""Steps of pipelines beside eager float64 of one process, all ranks in this process (`pipeline_simulator`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from pipeline_ranks import Net, Train, batch, eager_step, stage
+from pipeline_simulator import simulated
+from torch import nn
+
+import gflow as flow
+
+Make = Callable[[Any], Any]
+
+
+def sgd(groups: Any) -> Any:
+    return torch.optim.SGD(groups, 0.1, momentum=0.9)
+
+
+def adamw(groups: Any) -> Any:
+    return torch.optim.AdamW(groups, 0.01)
+
+
+def clipping(params: Any, norm: float, kind: float = 2.0) -> list[dict[str, Any]]:
+    return [{"params": list(params), "clip_grad_max_norm": norm, "clip_grad_norm_type": kind}]
+
+
+@pytest.mark.parametrize(
+    ("stages", "world", "make", "kind"),
+    [(2, 2, sgd, 2.0), (4, 4, adamw, 1.0), (4, 2, sgd, float("inf"))],
+)
+def test_clipping_by_the_norm_of_all_gradients(
+    stages: int, world: int, make: Make, kind: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its scale is of all stages; the exchange is one all-reduce of a number for each parameter."""
+    model = Net(max(stages, 3)).double()
+    eager = copy.deepcopy(model)
+    stage(model, stages)
+    theirs, mine = make(eager.parameters()), make(clipping(model.parameters(), 0.05, kind))
+    with simulated(world, monkeypatch) as made:
+        train = Train(model, mine, 4)
+        for step in range(3):
+            x, t = (a.double() for a in batch(step))
+            train(x, t)
+            theirs.zero_grad()
+            for a, b in zip(x.chunk(4), t.chunk(4)):
+                ((eager(a) - b).square().mean() / 4).backward()
+            norm = nn.utils.clip_grad_norm_(eager.parameters(), 0.05, kind)
+            assert norm > 0.05, "nothing is clipped"
+            theirs.step()
+    (run,) = made
+    assert {tuple(t.made) for t in run.traffic} == {("all_reduce",)}
+    same(model, eager, 1e-12)
+
+
+def same(ours: nn.Module, theirs: nn.Module, tolerance: float) -> None:
+    for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+        told = partial("{}: {}".format, name)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=told)
+
+
+@pytest.mark.parametrize(("stages", "world"), [(2, 2), (4, 2)])
+def test_gradient_scaler(stages: int, world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step whose gradients overflow in one stage is skipped in all of them; the scale is the same on all ranks."""
+    model = Net(max(stages, 3))
+    eager = copy.deepcopy(model)
+    stage(model, stages)
+    theirs, mine = adamw(eager.parameters()), adamw(clipping(model.parameters(), 0.05))
+    scalers = [
+        make(init_scale=2.0**10, growth_interval=2)
+        for make in (flow.amp.GradScaler, partial(torch.amp.GradScaler, "cpu"))
+    ]
+    with simulated(world, monkeypatch) as made:
+        train = Train(model, mine, 4)
+        train.set_grad_scaler(scalers[0])
+        for step in range(4):
+            x, t = batch(step)
+            if step == 2:
+                t[0, 0] = 1e38
+            train(x, t)
+            theirs.zero_grad()
+            for a, b in zip(x.chunk(4), t.chunk(4)):
+                scalers[1].scale((eager(a) - b).square().mean() / 4).backward()
+            scalers[1].unscale_(theirs)
+            nn.utils.clip_grad_norm_(eager.parameters(), 0.05)
+            scalers[1].step(theirs)
+            scalers[1].update()
+            assert scalers[0].get_scale() == scalers[1].get_scale(), step
+            same(model, eager, 1e-5)
+    assert scalers[0].get_scale() == 2.0**10
+    states = [o.state_dict()["state"] for o in (mine, theirs)]
+    for key, entry in states[1].items():
+        for name, value in entry.items():
+            torch.testing.assert_close(states[0][key][name], value, rtol=1e-5, atol=1e-5)
+    owners = {i.name: made[0].stages.owners.get(i.value) for i in made[0].trace.inputs}
+    assert owners["scaler.scale"] is owners["optimizer.0.model.last.weight.step"] is None
+    assert owners["optimizer.0.model.last.weight.exp_avg"] == (stages - 1) % world
+
+
+class Whole(torch.optim.SGD):
+    """Reads all gradients as one tensor, or the norm of all momenta before it changes them."""
+
+    def __init__(self, params: Any, what: str) -> None:
+        super().__init__(params, 0.1)
+        self.what = what
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["momentum"] = torch.ones_like(p)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        each = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        momenta = [self.state[p]["momentum"] for p in each]
+        if self.what == "gradients":
+            norm = torch.cat([p.grad.flatten() for p in each]).norm()
+        else:
+            norm = torch.stack([m.norm() for m in momenta]).norm()
+        for p, m in zip(each, momenta):
+            m.mul_(0.9).add_(p.grad)
+            p.sub_(m / norm)
+
+
+def test_optimizers_that_read_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State that one rank keeps is read there; small tensors are exchanged, large ones refused."""
+    for what in ("momenta", "gradients"):
+        model = Net(3)
+        eager = copy.deepcopy(model)
+        stage(model, 2)
+        theirs, mine = Whole(eager.parameters(), what), Whole(model.parameters(), what)
+        with simulated(2, monkeypatch):
+            train = Train(model, mine, 4)
+            for step in range(2):
+                train(*batch(step))
+                eager_step(eager, theirs, *batch(step), 4)
+            same(model, eager, 1e-5)
+    model = Net(3)
+    model.last = nn.Sequential(nn.Linear(12, 512), nn.Linear(512, 3))
+    stage(model, 2)
+    with simulated(2, monkeypatch), pytest.raises(flow.GraphError, match="single numbers of other"):
+        Train(model, Whole(model.parameters(), "gradients"), 4)(*batch(0))
