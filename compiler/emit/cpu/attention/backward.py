@@ -162,6 +162,7 @@ class _Backward(Attention):
         """Rows times keys, of packed operands."""
         w = self.w
         high, across = (self.panel(w[channels], side) for side in ("mr", "nr"))
+        line = self.mul(w["nr"], ITEM)
 
         def rows(i: str) -> None:
             count = self.at_most(w["mr"], self.sub(self.count, i))
@@ -173,7 +174,7 @@ class _Backward(Attention):
                 right = self.at(b, self.mul(self.binary("divui", j, w["nr"]), across))
                 to = self.at(target, self.mul(j, ITEM))
                 wide = self.at_most(w["nr"], self.sub(seen, j))
-                self.tile("scores", left, right, w["nr"], w[channels], to, w["across"], count, wide)
+                self.tile("scores", left, right, line, w[channels], to, w["across"], count, wide)
 
             self.repeat(0, seen, w["nr"], columns)
 

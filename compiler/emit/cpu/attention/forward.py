@@ -113,6 +113,7 @@ class _Forward(Attention):
 
     def _scores(self, i: str, rows: str, seen: str) -> None:
         w = self.w
+        far = self.mul(w["nr"], ITEM) if self.form.packed else w["kt"]
         if self.form.packed:
             p = self.binary("divui", i, w["mr"])
             a = self.at(self.panels, self.mul(p, self.panel(w["d"], "mr")))
@@ -127,7 +128,7 @@ class _Forward(Attention):
                 b = self.at(self.block, self.mul(j, w["kt"]))
             c = self.at(self.strip, self.mul(j, ITEM))
             wide = self.at_most(w["nr"], self.sub(seen, j))
-            self.tile("scores", a, b, w["kt"], w["d"], c, w["across"], rows, wide, 0, w["qt"])
+            self.tile("scores", a, b, far, w["d"], c, w["across"], rows, wide, 0, w["qt"])
 
         self.repeat(0, seen, w["nr"], columns)
 

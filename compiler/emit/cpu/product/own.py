@@ -122,7 +122,10 @@ _STEMS = {blocked.PACKED: "tile", blocked.COLUMNS: "tile_columns", blocked.DOTS:
 
 
 def _tile(b: Steps, rows: int, width: int, direct: int) -> KernelAddress:
-    name = f"{_STEMS[direct]}_{rows}x{width}"
+    stem = _STEMS[direct]
+    if direct == blocked.COLUMNS and tile.reads_both(width // LANES):
+        stem = _STEMS[blocked.PACKED]
+    name = f"{stem}_{rows}x{width}"
     if name in b.kernels:
         return KernelAddress(name)
     if direct != blocked.DOTS:

@@ -39,13 +39,25 @@ def tile(
     """The function `name` of a tile of so many rows and vectors of columns.
 
     Args:
-        packed: B is; else it is read where it lies, with neighbouring columns side by side.
+        packed: B is; else it is read where it lies, with neighbouring columns side by side. Where masks have registers
+            of their own (`reads_both`), the same function reads both.
         steps: bytes in A from one k to the next, and from one row to the next; None: it is packed.
         chain: products that are added up in one chain.
     """
-    return _Tile(rows, vectors, packed, steps or (rows * ITEM, ITEM), chain).function(
+    masked = not packed or reads_both(vectors)
+    return _Tile(rows, vectors, masked, steps or (rows * ITEM, ITEM), chain).function(
         name, ARGUMENTS
     )
+
+
+def reads_both(vectors: int) -> bool:
+    """Whether a tile reads B by the same code where it is packed and where it lies.
+
+    Compile time goes with the text, so one function is better than two. Tiles of several vectors are for AVX-512
+    (`compiler/targets/processors.py`), where a load under a mask costs what a plain one does. On AVX2 masks take
+    registers from the sums: packed products of 6 x 16 tiles were 13 % slower.
+    """
+    return vectors > 1
 
 
 class Tile(Function):
@@ -108,10 +120,10 @@ class _Tile(Tile):
     a whole tile of few products is stored from registers, and the rest goes over the stack."""
 
     def __init__(
-        self, rows: int, vectors: int, packed: bool, steps: tuple[int, int], chain: int
+        self, rows: int, vectors: int, masked: bool, steps: tuple[int, int], chain: int
     ) -> None:
         super().__init__(rows, vectors)
-        self.packed, self.steps_of_a, self.chain = packed, steps, chain
+        self.masked, self.steps_of_a, self.chain = masked, steps, chain
 
         def prefetch(i: str) -> None:
             row = self.at("%c", self.mul("%row", i))
@@ -144,15 +156,15 @@ class _Tile(Tile):
         def add(k: str, sums: list[str]) -> list[str]:
             along, down = self.steps_of_a
             a = self.at("%a", self.mul(k, along))
-            b = self.at("%b", self.mul(k, across if self.packed else "%k_stride"))
+            b = self.at("%b", self.mul(k, "%k_stride"))
             columns = []
             for v in range(self.vectors):
                 at = self.at(b, v * LANES * ITEM)
-                if self.packed:
-                    columns.append(self.read(at, VECTOR, 64, None))
-                else:
+                if self.masked:
                     columns.append(self.load(at, self.masks[v]))
                     self.prefetch(self.at(at, across))
+                else:
+                    columns.append(self.read(at, VECTOR, 64, None))
             made = []
             for i in range(self.rows):
                 x = self(f"llvm.load {self.at(a, i * down)} : !llvm.ptr -> f32")
