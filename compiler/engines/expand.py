@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from gflow.compiler.ir.locations import source_of
 from gflow.compiler.ir.ssa import clone_with
+from gflow.dialects.distribution.mesh import MESH, mesh_of
 from gflow.dialects.mlir import ir
 from gflow.dialects.ops.structure import CHECK, ENGINE_YIELD
 
@@ -34,6 +35,8 @@ def expanded(op: ir.Operation, form: Form, checks: bool = False) -> Iterator[tup
     """
     with op.context, ir.Location.unknown(op.context):
         scratch = ir.Module.create()
+        if (mesh := mesh_of(op)) is not None:  # which ranks collectives join
+            scratch.operation.attributes[MESH] = mesh.mlir()
         with ir.InsertionPoint(scratch.body):
             copy = op.clone()
         block = copy.regions[0].blocks[0]

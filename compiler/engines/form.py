@@ -87,11 +87,14 @@ NOWHERE = {
     "aten": "a call into PyTorch; the op stays with gflow",
     "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
     "files that are written leave it out",
+    "reshard": "a program for one device has none: gflow-partition makes collectives of it",
+}
+#: what engines that run within gflow's ranks leave to gflow, as does a form without collectives
+ON_RANKS = {
     **dict.fromkeys(
         (COLLECTIVE, START, WAIT),
         "a collective is a step of gflow's: its process groups are PyTorch's",
     ),
-    "reshard": "a program for one device has none: gflow-partition makes collectives of it",
     SHARD: "which rank this is, only gflow knows",
 }
 #: ops of regions: what is inside of them is written

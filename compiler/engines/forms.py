@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gflow.dialects.mlir import ir
 
-from .form import Form
+from .form import ON_RANKS, Form
 from .onnx.openvino import FORM as OPENVINO
 from .onnx.rows import FORM as ONNX
 from .stablehlo.rows import FORM as STABLEHLO
@@ -15,7 +17,7 @@ FORMS: dict[str, Form] = {"stablehlo": STABLEHLO, "onnx": ONNX}
 READS = {"xla": "stablehlo", "onnxruntime": "onnx", "openvino": "onnx", "tensorrt": "onnx"}
 
 #: engines that have less than the form that they read
-_NARROWER = {"openvino": OPENVINO}
+_NARROWER = {"openvino": OPENVINO, "xla": replace(STABLEHLO, without=ON_RANKS)}
 
 
 def form_of(engine: str) -> Form:

@@ -10,7 +10,7 @@ from gflow.dialects.constants import element_bytes, is_splat
 from gflow.dialects.ops.compute import conv_dims, kernel_dims
 
 from ..decompositions import windows
-from ..form import Call, Form, Row
+from ..form import ON_RANKS, Call, Form, Row
 from .writer import NUMPY, Writer
 
 Names = list[str]
@@ -346,4 +346,4 @@ def _refuse(call: Call) -> str:
     return ""
 
 
-FORM = Form("ONNX", ROWS, frozenset(NUMPY), refuse=_refuse)
+FORM = Form("ONNX", ROWS, frozenset(NUMPY), ON_RANKS, _refuse)

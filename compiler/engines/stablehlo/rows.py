@@ -10,6 +10,7 @@ from gflow.dialects.types import FLOATS, INTEGERS, UNSIGNED, TensorType, type_of
 
 from ..decompositions import windows
 from ..form import Call, Form, Row
+from . import collectives
 from .writer import HALVES, Writer, numbers, pairs
 
 Values = list[ir.Value]
@@ -381,6 +382,7 @@ ROWS: dict[str, Row] = {
                     lambda c: windows.regular(c.attrs) and c.attrs["positions"] == "none"),
     "avg_pool": Row("`reduce_window`", _avg_pool, lambda c: windows.regular(c.attrs)),
     "optimization_barrier": Row("`optimization_barrier`", _barrier),
+    **collectives.ROWS,
 }  # fmt: skip
 
-FORM = Form("StableHLO", ROWS, frozenset((*FLOATS, *INTEGERS, "i1")))
+FORM = Form("StableHLO", ROWS, frozenset((*FLOATS, *INTEGERS, "i1")), refuse=collectives.refuse)
