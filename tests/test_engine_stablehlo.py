@@ -54,8 +54,9 @@ def written(case: EngineCase) -> ir.Module:
 
 
 def by_xla(case: EngineCase) -> list[torch.Tensor]:
-    code = load_code("xla", portable(written(case)))
-    return code.run(case.args, [None] * len(written(case).body.operations[0].type.results))
+    module = written(case)  # held: what lies in a module goes with it
+    results = len(module.body.operations[0].type.results)
+    return load_code("xla", portable(module)).run(case.args, [None] * results)
 
 
 def test_every_op_has_a_case() -> None:
