@@ -270,6 +270,30 @@ def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:
         torch.testing.assert_close(compiled(x), third(x))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.tanh(x).unfold(0, 3, 1),
+        lambda x: torch.tanh(x).as_strided((4, 3), (1, 1)),
+        lambda x: torch.tanh(x).unfold(0, 3, 1).expand(2, 4, 3),
+    ],
+    ids=["unfold", "as_strided", "expand"],
+)
+def test_gradients_of_a_result_whose_elements_are_one_in_memory(
+    function: Any, dynamic: bool
+) -> None:
+    """AOTAutograd makes gradients of such elements one as well."""
+    compiled = torch.compile(function, backend="gflow", dynamic=dynamic)
+    found = []
+    for run in (function, compiled):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        y = run(x)
+        (y * torch.arange(float(y.numel())).reshape(y.shape)).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
 def test_an_update_of_overlapping_elements_is_refused_for_every_size() -> None:
     """Also where a size that varies makes them overlap."""
 

@@ -17,7 +17,7 @@ from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
 from gflow.tracing.dispatch.size_expressions import Fixed
 
-from .overlaps import written_in_memory
+from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
@@ -53,7 +53,7 @@ def gflow(
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
     chosen = _options(options)
-    direct = written_in_memory(module)
+    direct = written_in_memory(with_results_apart(module))
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=chosen, arena=arena, phase=p) for p in ("forward", "backward")

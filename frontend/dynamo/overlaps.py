@@ -7,6 +7,7 @@ its place, so that `contiguous()` gives the tensor itself where eager gives a co
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.overlaps import Unwritable, call, unsafe_parts
 
-from .sizes import is_symbolic
+from .sizes import hint_of, is_symbolic
 
 #: parts of the names of functions that may give a tensor whose elements are one in memory
 _OVERLAPPING = ("expand", "as_strided", "broadcast", "meshgrid", "unfold", "views")
@@ -79,6 +80,45 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         new = copies[node]
         new.op, new.target, new.args = "call_function", unsafe_parts, (_name(node), *new.args)
     return torch.fx.GraphModule(module, graph)
+
+
+def with_results_apart(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph in which results whose elements are one in memory are copies without such elements: the same graph, if
+    there is none.
+
+    AOTAutograd lays the gradient of a result out with the result's strides, so that the gradients of elements that
+    are one in memory are one as well (PyTorch 2.13: `aot_eager` and Inductor lose all but the last of them). Results
+    that share memory with arguments or with other results stay: of them AOTAutograd gives views outside of the graph.
+    """
+    (output,) = module.graph.find_nodes(op="output")
+    results = output.all_input_nodes
+    taken = Counter(_storage(n.meta.get("example_value")) for n in results)
+    taken.update(
+        _storage(n.meta.get("example_value")) for n in module.graph.find_nodes(op="placeholder")
+    )
+    apart = [n for n in results if _is_overlapping(n.meta.get("example_value"))]
+    apart = [n for n in apart if taken[_storage(n.meta["example_value"])] == 1]
+    if not apart:
+        return module
+    graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    outs = graph.graph_copy(module.graph, copies)
+    dense: dict[str, Any] = {"memory_format": torch.contiguous_format}
+    clones = {copies[n]: graph.call_method("clone", (copies[n],), dense) for n in apart}
+    graph.output(torch.fx.map_arg(outs, lambda n: clones.get(n, n)))
+    return torch.fx.GraphModule(module, graph)
+
+
+def _is_overlapping(value: Any) -> bool:
+    """Whether elements are one in memory other than by expansion, whose gradient AOTAutograd lays out apart."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return False
+    if value.layout != torch.strided:
+        return False
+    sizes = [(hint_of(n), hint_of(stride)) for n, stride in zip(value.shape, value.stride())]
+    kept = [(n, stride) for n, stride in sizes if n is not None and stride is not None]
+    if len(kept) < len(sizes):
+        return False
+    return share_memory(tuple(n for n, s in kept if s), tuple(s for _, s in kept if s))
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -60,6 +60,13 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def hint_of(size: Any) -> int | None:
+    """A size, or the one that a symbolic size had where it was traced; None where that is not known."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
 def places_of(module: torch.fx.GraphModule) -> dict[Any, Place]:
     """The symbols of a graph's arguments, and where a call has their values.
 
