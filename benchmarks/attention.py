@@ -12,11 +12,9 @@ and the softmax as they stand, and in eager PyTorch; the arena is what the plan 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,7 +24,7 @@ from torch import Tensor
 import gflow as flow
 from benchmarks import machine
 from benchmarks.measure import note
-from benchmarks.products import seconds
+from benchmarks.products import options, seconds
 from benchmarks.report import number, table
 from gflow.compiler.emit.cpu.attention.race import SCALE, programs
 from gflow.compiler.kernel.attention_contest import AttentionContest
@@ -152,18 +150,8 @@ HEAD = (
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks attention")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.02, help="of each way in a round")
-    parser.add_argument("--quick", action="store_true", help="a small size: does it run?")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", default="", help="shapes whose name holds this")
-    args = parser.parse_args(argv)
-    if not host_level():
-        parser.error("this processor has no vectors that attention is made for")
-    torch.set_num_threads(args.threads)
-    rounds, budget = (1, 0.0) if args.quick else (args.rounds, args.seconds)
+    args = options(argv, "attention", rounds=15, seconds=0.02)
+    rounds, budget = args.rounds, args.seconds
     shapes = QUICK if args.quick else {n: s for n, s in SHAPES.items() if args.only in n}
     result: dict[str, Any] = {"machine": machine.describe(), "threads": args.threads, "rows": {}}
     lines: list[tuple[str, ...]] = []

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from benchmarks import passes
 from benchmarks.items import decoder, make_work
+from benchmarks.measure import in_turns
 from benchmarks.peers import Step, gflow_step, import_libraries, make_step
 from examples.peak_memory import MIB, peak, release_unused, reset_peak, resident
 
@@ -72,16 +73,7 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:  # a peer that fails costs its own column only
             traceback.print_exc()
             errors[peer] = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-    samples: dict[str, list[float]] = {peer: [] for peer in ready}
-    order = list(ready)
-    for _ in range(request["rounds"]):
-        for peer in order:
-            step, repeats = ready[peer]
-            start = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            samples[peer].append((time.perf_counter() - start) / repeats * 1e3)
-        order = order[1:] + order[:1]
+    samples = in_turns(ready, request["rounds"])
     return {
         "step_ms": {peer: median(times) for peer, times in samples.items()},
         "best_ms": {peer: min(times) for peer, times in samples.items()},

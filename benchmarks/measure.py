@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,27 @@ def ask(
         reason = f"signal {-done.returncode}" if done.returncode < 0 else "error"
         raise ChildError(f"{reason}: {said[-1] if said else 'nothing on stderr'}")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def in_turns(
+    peers: Mapping[str, tuple[Callable[[], object], int]], rounds: int
+) -> dict[str, list[float]]:
+    """Milliseconds of a step, by peer: one sample of each in every round, another one first each time.
+
+    Args:
+        peers: what makes a step, and how many steps a sample has.
+    """
+    samples: dict[str, list[float]] = {peer: [] for peer in peers}
+    order = list(peers)
+    for _ in range(rounds):
+        for peer in order:
+            step, repeats = peers[peer]
+            start = time.perf_counter()
+            for _ in range(repeats):
+                step()
+            samples[peer].append((time.perf_counter() - start) / repeats * 1e3)
+        order = order[1:] + order[:1]
+    return samples
 
 
 def note(text: str) -> None:

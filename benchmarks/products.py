@@ -171,19 +171,32 @@ HEAD = ("product", "rows x K x columns", "own", "MKL", "oneDNN", "peak", "of pea
         "MKL's")  # fmt: skip
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks products")
+def options(argv: list[str], name: str, rounds: int, seconds: float) -> argparse.Namespace:
+    """The options of a benchmark of kernels with vectors, and their number of threads set in PyTorch.
+
+    Args:
+        name: of the benchmark.
+        rounds, seconds: the defaults: rounds, and seconds of each way in a round.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.05, help="of each way in a round")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=float, default=seconds, help="of each way in a round")
     parser.add_argument("--quick", action="store_true", help="a small size: does it run?")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="shapes whose name holds this")
     args = parser.parse_args(argv)
     if not host_level():
-        parser.error("this processor has no vectors that products are made for")
+        parser.error("this processor has no vectors that gflow's own kernels are made for")
+    if args.quick:
+        args.rounds, args.seconds = 1, 0.0
     torch.set_num_threads(args.threads)
-    rounds, budget = (1, 0.0) if args.quick else (args.rounds, args.seconds)
+    return args
+
+
+def main(argv: list[str]) -> int:
+    args = options(argv, "products", rounds=9, seconds=0.05)
+    rounds, budget = args.rounds, args.seconds
     result: dict[str, Any] = {"machine": machine.describe(), "threads": args.threads, "rows": {}}
     lines: list[tuple[str, ...]] = []
     for shape in QUICK if args.quick else [s for s in SHAPES if args.only in s.what]:

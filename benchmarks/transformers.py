@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.measure import CACHE_VARIABLES, ChildError, ask, empty_caches, note
+from benchmarks.measure import CACHE_VARIABLES, ChildError, ask, empty_caches, in_turns, note
 from benchmarks.report import table
 from benchmarks.transformers_models import MODELS, Work, make_work
 
@@ -121,16 +121,7 @@ def steps(request: dict[str, Any]) -> dict[str, Any]:
         start = time.perf_counter()
         step()
         ready[peer] = (step, max(1, round(SAMPLE_SECONDS / (time.perf_counter() - start))))
-    samples: dict[str, list[float]] = {peer: [] for peer in ready}
-    order = list(ready)
-    for _ in range(request["rounds"]):
-        for peer in order:
-            step, repeats = ready[peer]
-            start = time.perf_counter()
-            for _ in range(repeats):
-                step()
-            samples[peer].append((time.perf_counter() - start) / repeats * 1e3)
-        order = order[1:] + order[:1]
+    samples = in_turns(ready, request["rounds"])
     answer: dict[str, Any] = {
         "ms": {peer: median(times) for peer, times in samples.items()},
         "samples_ms": {peer: [round(t, 4) for t in times] for peer, times in samples.items()},

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -143,32 +145,30 @@ def test_kernels_through_linalg(tmp_path: Path) -> None:
             assert row["threads"].keys() == {"1", "2"}
 
 
-def test_products(tmp_path: Path) -> None:
-    """Own products beside MKL and oneDNN, at a small size."""
+def of_kernels(main: Callable[[list[str]], int], tmp_path: Path) -> dict[str, Any]:
+    """What a benchmark of kernels with vectors finds at a small size."""
     if not host_level():
-        pytest.skip("this processor has no vectors that products are made for")
+        pytest.skip("this processor has no vectors that gflow's own kernels are made for")
     path = tmp_path / "out.json"
     threads = torch.get_num_threads()
     try:
-        assert products.main(["--quick", "--json", str(path)]) == 0
+        assert main(["--quick", "--json", str(path)]) == 0
     finally:
         torch.set_num_threads(threads)
-    (row,) = json.loads(path.read_text())["rows"].values()
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_products(tmp_path: Path) -> None:
+    """Own products beside MKL and oneDNN, at a small size."""
+    (row,) = of_kernels(products.main, tmp_path)["rows"].values()
     assert row["rates"].keys() == {"own", "MKL", "oneDNN", "peak"}
     assert row["error"] < 1e-6
 
 
 def test_attention(tmp_path: Path) -> None:
     """Our own attention beside ATen's, at a small size."""
-    if not host_level():
-        pytest.skip("this processor has no vectors that attention is made for")
-    path = tmp_path / "out.json"
-    threads = torch.get_num_threads()
-    try:
-        assert attention.main(["--quick", "--json", str(path)]) == 0
-    finally:
-        torch.set_num_threads(threads)
-    found = json.loads(path.read_text())
+    found = of_kernels(attention.main, tmp_path)
     assert len(found["rows"]) == 2
     for row in found["rows"].values():
         assert max(row["errors"].values()) < 2e-6
