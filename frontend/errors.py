@@ -20,7 +20,12 @@ class GraphAttributeError(GraphError, AttributeError):
 
 
 class StateChangedError(GraphError):
-    """A function that `gflow.compile` compiles changes Python state, which a program does not change again."""
+    """A function that `gflow.compile` compiles changes Python state, which a program does not change again.
+
+    hidden: whether TorchDynamo does not see the state either.
+    """
+
+    hidden = False
 
 
 class EagerMismatch(GraphError):

@@ -6,20 +6,25 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import ctypes
+import dataclasses
 import functools
 import itertools
 import os
+import queue
 import random
 import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 import gflow as flow
 from gflow import nn
@@ -230,9 +235,101 @@ def _sign_of_zero() -> Made:
     return lambda x: 1 / (x * 0 + held[0]), [lambda: held.__setitem__(0, -0.0)]
 
 
+def _memory() -> Made:
+    raw, number = array.array("d", [1.0, 2.0]), ctypes.c_double(1.0)
+    view = memoryview(raw)
+    return lambda x: x * view[0] + number.value, [
+        lambda: raw.__setitem__(0, 5.0),
+        lambda: setattr(number, "value", 7.0),
+    ]
+
+
+def _of_the_standard_library() -> Made:
+    key = Settings()
+    weak, waiting = weakref.WeakKeyDictionary({key: 1.0}), queue.Queue[float]()
+    event = threading.Event()
+    waiting.put(1.0)
+    waiting.put(2.0)
+    return lambda x: x * weak[key] * waiting.queue[0] + event.is_set(), [
+        lambda: weak.__setitem__(key, 4.0),
+        lambda: waiting.get() and None,
+        event.set,
+    ]
+
+
+def _written_out() -> Made:
+    class Named:
+        name = "a"
+
+        def __repr__(self) -> str:
+            return self.name
+
+    held = Named()
+    scales = {"a": 1.0, "b": 2.0}
+    return lambda x: x * scales[f"{held}"], [lambda: setattr(held, "name", "b")]
+
+
+def _by_the_kind() -> Made:
+    @functools.singledispatch
+    def scale(value: Any) -> float:
+        return 1.0
+
+    return lambda x: x * scale(3), [lambda: scale.register(int)(lambda value: 7.0)]
+
+
+def _made_inside() -> Made:
+    held = {"scale": 1.0, "shift": 1.0}
+
+    class Plain:
+        def __init__(self) -> None:
+            self.scale = held["scale"]
+
+    @dataclasses.dataclass
+    class Data:
+        shift: float = dataclasses.field(default_factory=lambda: held["shift"])
+
+        def __post_init__(self) -> None:
+            self.shift *= held["scale"]
+
+    return lambda x: x * Plain().scale + Data().shift, [
+        lambda: held.update(scale=3.0),
+        lambda: held.update(shift=5.0),
+    ]
+
+
+def _of_pytorch() -> Made:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        rate = optimizer.param_groups[0]["lr"] + schedule.get_last_lr()[0]
+        return normal.log_prob(x) * rate
+
+    return scaled, [
+        lambda: optimizer.param_groups[0].update(lr=2.0),
+        lambda: (optimizer.step(), schedule.step()),
+        lambda: setattr(normal, "loc", torch.tensor(1.0)),
+    ]
+
+
+def _average_that_stands() -> Made:
+    torch.manual_seed(0)
+    layer = torch.nn.BatchNorm1d(4, momentum=None)
+    layer.track_running_stats = False
+    return lambda x: layer(x) + layer.running_mean, [lambda: None]
+
+
+def _gradient() -> Made:
+    held: Any = torch.nn.Parameter(torch.ones(4))
+    return lambda x: x * (2 if held.grad is None else 3), [lambda: setattr(held, "grad", None)]
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        _memory, _of_the_standard_library, _written_out, _by_the_kind, _made_inside, _of_pytorch,
+        _average_that_stands, _gradient,
         _numpy, _array, _context, _thread_local, _cached, _metaclass, _wrappers, _order, _environment,
         _threads, _deterministic, _hook_of_all, _class_of_module, _attribute_of_parameter, _sign_of_zero,
         _kept_by_a_cache, _inside_a_context, _words_of_a_partial, _parts_of_a_function, _found_by_getattr,
@@ -260,6 +357,57 @@ def test_state_that_changes_is_seen(make: Callable[[], Made], compiled: Any) -> 
 def test_random_numbers_of_python_are_errors(draw: Callable[[], float]) -> None:
     with pytest.raises(flow.GraphTraceError, match=r"test_hidden_state.py:\d+: build\(\) calls "):
         nn.Graph.trace(lambda x: x * draw())(torch.ones(1))
+
+
+def test_a_generator_of_random_numbers_goes_on() -> None:
+    drawn = random.Random(0)
+    call = flow.compile(lambda x: x * drawn.random())
+    expected = random.Random(0)
+    for _ in range(3):
+        torch.testing.assert_close(call(torch.ones(1)).item(), expected.random())
+
+
+def test_numbers_that_dynamo_draws_have_their_own_type() -> None:
+    call = torch.compile(lambda x: x * random.random(), backend="gflow")
+    random.seed(0)
+    got = [call(torch.ones(1)).item() for _ in range(2)]
+    random.seed(0)
+    torch.testing.assert_close(got, [random.random(), random.random()])
+
+
+def test_functions_of_a_library_that_are_exchanged_are_seen() -> None:
+    call = nn.Graph.trace(lambda x: functional.relu(x) * 2)
+    x, relu = torch.ones(1), functional.relu
+    assert call(x).item() == 2
+    try:
+        functional.relu = lambda x: x * 5
+        assert call(x).item() == 10
+    finally:
+        functional.relu = relu
+
+
+def test_a_gradient_from_outside_is_an_error() -> None:
+    held = torch.nn.Parameter(torch.ones(1))
+    call = nn.Graph.trace(lambda x: x * (2 if held.grad is None else 3))
+    assert call(torch.ones(1)).item() == 2
+    held.grad = torch.ones(1)
+    with pytest.raises(flow.GraphTraceError, match=r"reads \.grad before its first backward"):
+        call(torch.ones(1))
+    with pytest.raises(flow.GraphTraceError, match=r"reads \.grad before its first backward"):
+        nn.Graph.trace(lambda x: x if x.grad is None else x * 2)(torch.ones(1))
+
+
+def test_lists_of_arguments_that_are_changed() -> None:
+    def appends(x: torch.Tensor, found: list[torch.Tensor]) -> torch.Tensor:
+        found.append(x * 2)
+        return x + 1
+
+    with pytest.warns(UserWarning, match="changes items of argument 1"):
+        nn.Graph.trace(appends)(torch.ones(1), [])
+    call, found = flow.compile(appends), list[torch.Tensor]()
+    for n in range(2):
+        call(torch.full((1,), float(n)), found)
+    assert [t.item() for t in found] == [0.0, 2.0]
 
 
 def test_random_numbers_of_python_are_drawn_at_each_call_of_a_function() -> None:

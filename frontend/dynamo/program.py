@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from gflow.tracing.data.sizes import at_size
 from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
 
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
+_dtype = attrgetter("dtype")
 
 #: sizes whose numbers are kept
 _SIZES = 256
@@ -28,13 +30,14 @@ class _Call:
     """What calls of one size have in common.
 
     places: of each tensor that is given, its place among the graph's arguments and among the program's, its shape and
-    strides. strides: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where all
-    outputs are results as they are, which.
+    strides. strides, dtypes: of all of them. outputs: as `FxTrace.results`, with the numbers of this size. plain: where
+    all outputs are results as they are, which.
     """
 
     arguments: list[Any]
     places: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]
     strides: list[tuple[int, ...]]
+    dtypes: list[torch.dtype]
     outputs: list[Any]
     plain: list[int] | None
 
@@ -74,7 +77,8 @@ class FxProgram:
         whole = all(isinstance(o, Given) and o.order is None for o in outputs)
         plain = [o.index for o in outputs] if whole else None
         strides = [s for _, _, _, s in places]
-        self.calls[k] = made = _Call(arguments, places, strides, outputs, plain)
+        dtypes = [trace.inputs[index].value.dtype for _, index, _, _ in places]
+        self.calls[k] = made = _Call(arguments, places, strides, dtypes, outputs, plain)
         return made
 
     def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
@@ -85,6 +89,8 @@ class FxProgram:
         arguments = call.arguments.copy()
         copied = []
         tensors = [given[at] for at, _, _, _ in call.places]
+        if [*map(_dtype, tensors)] != call.dtypes:
+            tensors = self._converted(call, given)
         usual = [*map(_stride, tensors)] == call.strides and not any(map(_is_neg, tensors))
         if usual:
             for (_, index, _, _), tensor in zip(call.places, tensors):
@@ -119,6 +125,20 @@ class FxProgram:
         if call.plain is not None:
             return [results[i] for i in call.plain]
         return [self._output(out, given, results) for out in call.outputs]
+
+    def _converted(self, call: _Call, given: list[Any]) -> list[torch.Tensor]:
+        """Arguments in the program's types. TorchDynamo makes a graph for a Python number of its own (a random one)
+        as float64, and hands over float32."""
+        for (at, index, _, _), dtype in zip(call.places, call.dtypes):
+            tensor = given[at]
+            if tensor.dtype == dtype:
+                continue
+            if tensor.ndim or index in self.mutated:
+                raise GraphTraceError(
+                    f"a program for a tensor of {dtype} was given one of {tensor.dtype}"
+                )
+            given[at] = tensor.to(dtype)
+        return [given[at] for at, _, _, _ in call.places]
 
     def _ran(self, arguments: list[Any], copied: list[tuple[int, torch.Tensor]]) -> None:
         """What follows a run. Given up in the middle, it can be done again."""

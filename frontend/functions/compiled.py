@@ -194,6 +194,8 @@ class _Runner:
         split = self._pieces()
         if not isinstance(problem, Undivided):
             split.because_of(problem)
+        if getattr(problem, "hidden", False):
+            split.leave_to_eager()
         try:
             result = split(args, kwargs)
         except UNTRACED as error:  # of a whole one

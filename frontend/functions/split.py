@@ -75,6 +75,15 @@ class Split:
         self._compiled = None
         return self._target(*args, **kwargs)
 
+    def leave_to_eager(self) -> None:
+        """Run the target as it stands from now on: it depends on what TorchDynamo does not see."""
+        if self._compiled is not None:
+            self._compiled = None
+            _log.warning(
+                "compile(): %s runs as in eager mode; TorchDynamo would keep what it draws for a constant",
+                name_of(self._target),
+            )
+
     def because_of(self, problem: BaseException) -> None:
         """Say once why the target is not one program."""
         text = sentence(problem)

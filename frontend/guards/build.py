@@ -12,6 +12,7 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached
 from gflow.tracing.reads.changes import (
+    lose_arguments,
     put_back,
     refuse_changes,
     warn_of_changes,
@@ -87,6 +88,7 @@ class Reading:
         if code is not None and is_user_code(code):
             home = (code.co_filename, code.co_firstlineno)
         before, codes = self.before.found, self.frames.codes
+        lose_arguments(self.graph, self.name, trace.rearranged, home, self.live)
         if self.live:
             refuse_changes(self.name, before, codes, home)
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
@@ -98,6 +100,9 @@ class Reading:
         ]
         if any(op.loc.phase == "backward" for op in trace.ops):
             reads += [read for s in self.table.slots for read in _hooks(s.tensor, s.name)]
+        reads += [
+            Read("attribute", t, "grad", None, "the .grad of a tensor") for t in trace.ungraded
+        ]
         names = set(after.names)
         for step in trace.steps:
             if step.reads is not None:

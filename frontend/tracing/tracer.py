@@ -209,6 +209,8 @@ class Tracing:
                 with warnings_at_user_lines(), _located(self.locator):
                     result = self.build(*args, **kwargs)
                 self.recorder.check_seed(self.locator.here())
+        whole = tree_unflatten(leaves, self.request.call.structure)
+        self.trace.rearranged = _rearranged((args, kwargs), whole)
         self._check_memory()
         self._check_parted()
         self._check_ends(self.rebound, self.name)
@@ -231,6 +233,7 @@ class Tracing:
                 if self.optimizers and not any(map(self._with_grad, self.optimizers)):
                     self._warn_of_no_gradients()
                 self.trace.histories = self._histories()
+                self.trace.ungraded = [*self.rewrites.ungraded.values()]
                 if self.optimizers and self.trace.histories:
                     self._warn_of_histories(self.trace.histories)
                 if not all([prepare_state(o, self._with_grad(o)) for o in self.optimizers]):  # noqa: C419
@@ -1031,3 +1034,17 @@ def _is_unusable(tensor: torch.Tensor) -> bool:
 #: the functions that call `build()`, and optimizers
 OUTSIDE = (Tracing.run_build.__code__, Tracing.finish.__code__)
 _PARTS = ("ops", "outputs")
+
+
+def _rearranged(
+    left: tuple[tuple[Any, ...], dict[str, Any]], given: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[str]:
+    """Arguments whose lists or dicts hold other things after `build()` than before."""
+    pairs = [(f"argument {n}", *pair) for n, pair in enumerate(zip(left[0], given[0]))]
+    pairs += [(f"argument {k!r}", left[1][k], v) for k, v in given[1].items()]
+    found = []
+    for name, now, before in pairs:
+        (parts, spec), (old, old_spec) = tree_flatten(now), tree_flatten(before)
+        if spec != old_spec or any(a is not b for a, b in zip(parts, old)):
+            found.append(name)
+    return found

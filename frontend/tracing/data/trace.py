@@ -47,6 +47,8 @@ class Trace:
     `stages`: of a step in micro-batches, what each rank of a pipeline runs (`pipeline_stages.Stages`), in the order
     that `schedule` names.
     `histories`: inputs that need no gradient and are updated with values that do.
+    `ungraded`: tensors of which `build()` has seen that they have no gradient before the call.
+    `rearranged`: arguments whose lists or dicts `build()` has changed.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
     name: str
@@ -68,6 +70,8 @@ class Trace:
     views: list[View] = field(default_factory=list)
     result_views: list[ResultView] = field(default_factory=list)
     histories: list[TraceInput] = field(default_factory=list)
+    rearranged: list[str] = field(default_factory=list)
+    ungraded: list[torch.Tensor] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
     groups: dict[str, str] = field(default_factory=dict)
     reduced: dict[TraceValue, str] = field(default_factory=dict)

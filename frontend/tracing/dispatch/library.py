@@ -36,7 +36,8 @@ def _batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:
     """With momentum=None (a cumulative average), the original makes a Python number of the
     counter; here the average is taken on tensors."""
     mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
-    if self.momentum is not None or not self.training or mean is None or count is None:
+    moves = self.training and self.track_running_stats and self.momentum is None
+    if not moves or mean is None or count is None:
         return _batch_norm_forward(self, input)
     assert var is not None
     self._check_input_dim(input)

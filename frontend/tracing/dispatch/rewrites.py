@@ -75,6 +75,8 @@ class Rewrites(TorchFunctionMode):
             int, Tensor
         ] = {}  # parameters by the ids of what stands for them in a step
         self.met: set[int] = set()  # ids of the real tensors that were used
+        #: real tensors by their ids, whose gradient was asked for before there was any
+        self.ungraded: dict[int, Tensor] = {}
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -443,8 +445,27 @@ def _backward(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return func(*args, **kwargs)
 
 
+def _gradient_from_outside(mode: Rewrites, tensor: Tensor) -> None:
+    """Before the first backward(), eager gives the gradient that an earlier one has left; a program has none."""
+    if any(op.loc.phase == "backward" for op in mode.recorder.ops):
+        return
+    if not any(s.wrapper is tensor for s in mode.given):  # other calls have other arguments
+        known = mode.reals.get(id(tensor))
+        if known is None:
+            return
+        if known[1].grad is None:
+            mode.ungraded[id(known[1])] = known[1]
+            return
+    raise GraphTraceError(
+        f"{describe(mode.recorder.locator.here())}: build() reads .grad before its first backward(). A gradient from "
+        "outside of the program is no part of it: pass it as an argument of its own, or set it to None before the call."
+    )
+
+
 def _gradient(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     gradient = func(*args)
+    if gradient is None and not mode.in_optimizer:
+        _gradient_from_outside(mode, args[0])
     if mode.read_gradient is None or gradient is None or mode.in_optimizer:
         return gradient
     mode.read_gradient(args[0])
@@ -727,6 +748,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.untyped_storage: _of_arguments("the memory of a tensor (.untyped_storage())"),
     Tensor.storage: _of_arguments("the memory of a tensor (.storage())"),
     Tensor._typed_storage: _of_arguments("the memory of a tensor (.storage())"),
+    Tensor._version.__get__: _of_arguments("how often a tensor was updated (._version)"),  # type: ignore[attr-defined]
     Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
     **dict.fromkeys(
         (

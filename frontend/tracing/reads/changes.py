@@ -6,6 +6,7 @@ no guard can see.
 
 from __future__ import annotations
 
+import random
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -56,6 +57,14 @@ def put_back(before: Iterable[Read]) -> None:
                 read.holder.update(zip(read.value[:half], read.value[half:]))
         elif read.kind in ("item", "attribute", "cell") and value is not read.value:
             _assign(read)
+        elif (generator := _generator(read)) is not None:
+            generator.setstate(read.value)
+
+
+def _generator(read: Read) -> random.Random | None:
+    """The object that draws random numbers in Python whose state was read."""
+    drawn = getattr(read.holder, "__self__", None) if read.kind == "call" else None
+    return drawn if isinstance(drawn, random.Random) else None
 
 
 def _assign(read: Read) -> None:
@@ -78,7 +87,9 @@ def refuse_changes(
     """
     for path, what in changed(before).items():
         file, line = _place(path, codes, home)
-        raise StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
+        error = StateChangedError(f"{file}:{line}: {name} changes {path} ({what}) at each call")
+        error.hidden = any(r.path == path and _generator(r) is not None for r in before)
+        raise error
 
 
 def warn_of_changes(
@@ -124,6 +135,29 @@ def warn_of_changes(
             "update, and a tensor of the trace has no values after it. Return the tensor from build(), or give "
             "the module a buffer for it.",
             _place(path, codes, home),
+        )
+
+
+def lose_arguments(
+    graph: Any, name: str, rearranged: Iterable[str], home: tuple[str, int], refused: bool
+) -> None:
+    """Say once, for each, that what `build()` puts into the list or dict of an argument, or takes out of it, is lost to
+    the caller.
+
+    Raises:
+        StateChangedError: instead, if `refused`.
+    """
+    for path in rearranged:
+        if refused:
+            raise StateChangedError(
+                f"{home[0]}:{home[1]}: {name} changes items of {path} at each call"
+            )
+        _tell(
+            graph,
+            path,
+            f"build() of {name} changes items of {path}. It gets a copy of the lists and dicts that a call is given, "
+            "so the caller does not see that. Return what is new from build().",
+            home,
         )
 
 

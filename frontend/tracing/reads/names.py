@@ -35,12 +35,14 @@ class Names:
 #: what looks up names that need not stand in the code; the first two by a name that may stand there
 _BY_NAME = ("getattr", "hasattr")
 _COMPUTING = {"vars", "__dict__", "__getattribute__", "globals", "locals", "eval", "attrgetter"}
+#: instructions that write a value out in a string
+_FORMATTING = {number for name, number in dis.opmap.items() if name.startswith("FORMAT_")}
 _known: dict[CodeType, Names] = {}
 _plain: dict[CodeType, frozenset[str]] = {}
 
 
 def read_names(code: CodeType) -> frozenset[str]:
-    """The names that code looks up, and its strings; with no regard to what for."""
+    """The names that code looks up, and its strings; with no regard to what for. "f-string", where it has one."""
     known = _plain.get(code)
     if known is None:
         found = {*code.co_names}
@@ -51,6 +53,8 @@ def read_names(code: CodeType) -> frozenset[str]:
                 found |= {c for c in constant if isinstance(c, str)}
             elif isinstance(constant, CodeType):
                 found |= read_names(constant)
+        if not _FORMATTING.isdisjoint(code.co_code[::2]):
+            found.add("f-string")
         known = _plain[code] = frozenset(found)
     return known
 

@@ -52,18 +52,27 @@ _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks", "_global_forward_hooks",
     "_global_backward_pre_hooks", "_global_backward_hooks",
 )  # fmt: skip
-#: methods that run without being named
-_UNNAMED = {
-    "forward", "build",
-    "__call__", "__getattr__", "__getattribute__", "__getitem__", "__iter__", "__next__", "__len__",
-    "__contains__", "__bool__", "__float__", "__int__", "__index__", "__enter__", "__exit__", "__eq__",
-    "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__add__", "__radd__", "__sub__",
-    "__rsub__", "__truediv__", "__rtruediv__", "__pow__", "__matmul__", "__neg__", "__hash__", "__get__",
+#: methods that run without being named, as those of Python's operators do
+_UNNAMED = {"forward", "build"}
+#: of Python's own, those that change or make an object, and attributes of classes
+_CHANGING = {
+    "__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__setattr__", "__delattr__",
+    "__del__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__sizeof__",
+    "__annotations__", "__dataclass_fields__", "__match_args__", "__slots__", "__weakref__",
 }  # fmt: skip
+#: those that make one
+_MAKING = {"__init__", "__new__", "__post_init__"}
+#: those that write one out
+_WRITTEN = {"__repr__", "__str__", "__format__"}
+#: names of those who ask for it
+_WRITING = {"repr", "str", "format", "print", "f-string"}
 #: classes of the standard library that hold settings; all other objects of libraries are what they are
-_HOLDERS = ("argparse", "types", "collections", "configparser", "_thread")
+_HOLDERS = (
+    "argparse", "types", "collections", "configparser", "_thread", "threading", "queue", "weakref", "_weakrefset",
+    "multiprocessing",
+)  # fmt: skip
 #: of these, those that keep what they hold under a name of their own
-_WRAPPERS = ("collections",)
+_WRAPPERS = ("collections", "threading", "queue", "weakref", "_weakrefset", "multiprocessing")
 #: containers with more items are told by their identity and length
 MOST_ITEMS = 10_000
 
@@ -170,6 +179,7 @@ class Reads:
             self._visit(value(), path)
         elif isinstance(value, type):
             self._class(value, path)
+            self._constructor(value, path)
         elif isinstance(value, ModuleType):
             self._python_module(value, path)
         elif isinstance(value, (list, tuple, dict, set, frozenset, deque)):
@@ -244,7 +254,8 @@ class Reads:
     def _function(self, function: FunctionType, path: str, root: bool) -> None:
         code = function.__code__
         for name, part in vars(function).items():
-            if isinstance(part, FunctionType) or name in self.names:
+            # a mapping that is shown only: what `functools.singledispatch` chooses from
+            if isinstance(part, (FunctionType, MappingProxyType)) or name in self.names:
                 self._item(vars(function), name, f"{path}.{name}")
         cells = list(zip(code.co_freevars, function.__closure__ or ()))
         if is_library(code):  # a decorator's: what it decorates may be the user's
@@ -286,11 +297,15 @@ class Reads:
                 self._python_module(module, name)
         for name, attribute in used.pairs:
             module = names.get(name)
-            if isinstance(module, ModuleType) and not _of_library(module.__name__):
-                own = vars(module)
-                if attribute in own and ("global", id(own), attribute) not in self._seen:
-                    self._seen["global", id(own), attribute] = None
-                    self._item(own, attribute, f"{name}.{attribute}")
+            own = vars(module) if isinstance(module, ModuleType) else {}
+            if attribute not in own or ("global", id(own), attribute) in self._seen:
+                continue
+            self._seen["global", id(own), attribute] = None
+            if not _of_library(own["__name__"]):
+                self._item(own, attribute, f"{name}.{attribute}")
+            elif isinstance(own[attribute], (FunctionType, BuiltinFunctionType, type)):
+                # another may be put in its place, as of `F.scaled_dot_product_attention`
+                self._add("item", own, attribute, own[attribute], f"{name}.{attribute}")
 
     def _python_module(self, module: ModuleType, path: str) -> None:
         """One that is reached as a value: its settings."""
@@ -329,6 +344,9 @@ class Reads:
     def _object(self, value: Any, path: str) -> None:
         kind = type(value)
         root = kind.__module__.partition(".")[0]
+        if root == "torch" and not _is_graph(value):
+            self._stateful(value, path)
+            return
         if _of_library(kind.__module__) and root not in _HOLDERS and not _is_graph(value):
             return
         self.reached.append(value)
@@ -337,6 +355,25 @@ class Reads:
         computed |= root in _WRAPPERS
         self._attributes(value, path, computed or self.computed_by_user)
         self._class(kind, path)
+
+    def _stateful(self, value: Any, path: str) -> None:
+        """An object of PyTorch's that is no tensor and no module, as an optimizer, its schedule, a distribution."""
+        for base in type(value).__mro__:
+            for name, part in vars(base).items():
+                part = part.fget if isinstance(part, property) else part
+                if isinstance(part, FunctionType) and name in self.names:
+                    self.codes.setdefault(part.__code__, part.__globals__)
+        self.reached.append(value)
+        self._attributes(value, path, False)
+
+    def _constructor(self, kind: type, path: str) -> None:
+        """What runs where code makes an object of a class that it knows. Modules are made before."""
+        if issubclass(kind, torch.nn.Module):
+            return
+        for base in kind.__mro__:
+            if not _of_library(base.__module__):
+                for name in _MAKING & vars(base).keys():
+                    self._visit(vars(base)[name], f"{path}.{name}", root=True)
 
     def _attributes(self, value: Any, path: str, all_of_them: bool) -> None:
         own = getattr(value, "__dict__", None)
@@ -355,6 +392,13 @@ class Reads:
                     self._add("attribute", value, name, part, f"{path}.{name}")
                     self._visit(part, f"{path}.{name}")
 
+    def _runs(self, name: str) -> bool:
+        """Whether a method may run though no code names it."""
+        if name in _WRITTEN:
+            return not _WRITING.isdisjoint(self.names)
+        special = name.startswith("__") and name.endswith("__") and name not in _CHANGING
+        return special or name in _UNNAMED
+
     def _class(self, kind: type, path: str) -> None:
         if ("class", id(kind)) in self._seen:
             return
@@ -369,7 +413,7 @@ class Reads:
                 if (
                     name in done
                     or name in _OF_CLASSES
-                    or not (name in self.names or name in _UNNAMED)
+                    or not (name in self.names or self._runs(name))
                 ):
                     continue
                 done.add(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import array
 import contextvars
+import ctypes
 import functools
 import os
 import random
@@ -67,11 +68,18 @@ def _environment() -> tuple[Any, ...]:
 
 def value_of(held: Any) -> Callable[[], Any] | None:
     """What gives the value of an object that keeps it out of Python's sight, as plain values; None for
-    others. An array of NumPy, or of `array`, in its bytes."""
+    others. Arrays of NumPy, of `array` and of `ctypes`, and views of memory, in their bytes."""
     if isinstance(held, contextvars.ContextVar):
         return functools.partial(_context, held)
     if isinstance(held, random.Random):
         return held.getstate
+    if isinstance(
+        held, (memoryview, ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
+    ):
+        size = held.nbytes if isinstance(held, memoryview) else ctypes.sizeof(held)
+        return functools.partial(bytes, held) if size <= MOST_BYTES else None
+    if isinstance(held, torch.Generator):
+        return held.initial_seed
     if isinstance(held, (array.array, bytearray)):
         size = len(held) * getattr(held, "itemsize", 1)
         return functools.partial(bytes, held) if size <= MOST_BYTES else None
