@@ -88,6 +88,8 @@ def like_one_process(
     model = Net(max(stages, 3))
     eager = copy.deepcopy(model)
     stage(model, stages)
+    for part in (model.first, *model.blocks) if clip else ():
+        part.to(flow.nn.graph.GraphModule).activation_checkpointing = True
     theirs = make(eager.parameters())
     group = {"clip_grad_max_norm": clip, "clip_grad_norm_type": 2.0} if clip else {}
     mine = make([{"params": list(model.parameters()), **group}])
@@ -112,7 +114,7 @@ def like_one_process(
 
 @check
 def schedules(rank: int, world: int) -> None:
-    """GPipe, 1F1B and interleaved make the steps of one process, skip connection, batch norm and clipping included."""
+    """GPipe, 1F1B and interleaved make the steps of one process: skip connection, batch norm, clipping, checkpointing."""
 
     def sgd(p: Any) -> Any:
         return torch.optim.SGD(p, 0.1, momentum=0.9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from pipeline_ranks import Net, Train, batch, eager_step, stage
 from pipeline_simulator import simulated
-from torch import nn
+from torch import Tensor, nn
 
 import gflow as flow
 
@@ -143,3 +144,45 @@ def test_optimizers_that_read_all_stages(monkeypatch: pytest.MonkeyPatch) -> Non
     stage(model, 2)
     with simulated(2, monkeypatch), pytest.raises(flow.GraphError, match="single numbers of other"):
         Train(model, Whole(model.parameters(), "gradients"), 4)(*batch(0))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up = nn.BatchNorm1d(width), nn.Linear(width, 4 * width)
+        self.inner = nn.Sequential(nn.GELU(), nn.Linear(4 * width, 4 * width), nn.Tanh())
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(self.inner(self.up(self.norm(x))))
+
+
+@pytest.mark.parametrize("marked", [("[0-9]", "*.inner"), ("1", "*.inner")])
+def test_checkpointing(marked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are those of eager; between forward and backward a stage keeps what its marked calls read."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(6) for _ in range(4))).double()
+    eager = copy.deepcopy(model)
+    kept = []
+    for checkpointed in (False, True):
+        again = copy.deepcopy(model)
+        reference = copy.deepcopy(eager)
+        for n, block in enumerate(again):
+            block.to(flow.nn.graph.GraphModule).set_stage(n // 2)
+        for name, module in again.named_modules():
+            if checkpointed and name and any(fnmatch(name, m) for m in marked):
+                module.to(flow.nn.graph.GraphModule).activation_checkpointing = True
+        theirs, mine = sgd(reference.parameters()), sgd(clipping(again.parameters(), 0.05))
+        with simulated(2, monkeypatch) as made:
+            train = Train(again, mine, 4)
+            for step in range(2):
+                x = torch.randn(16, 6, generator=torch.Generator().manual_seed(step)).double()
+                train(x, x.flip(1))
+                eager_step(reference, theirs, x, x.flip(1), 4, 0.05)
+            same(again, reference, 1e-12)
+        kept.append(made[0].kept)
+    rows, width, wide = 4, 6, 24
+    inner = 4 * 3 * rows * wide * 8
+    assert kept[1] < kept[0] - inner, "what the inner calls make is computed again"
+    if marked[0] == "[0-9]":  # blocks' inputs, and what batch norms make of their statistics
+        assert kept[1] <= 3 * rows * width * 8 + (4 * 4 * width + 1) * 8

@@ -12,12 +12,10 @@ from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten.calls import encode_call
 from gflow.dialects.opdef import MIXED_GROUPS
+from gflow.tracing.dispatch.pruning import draws_from
 
 from .dtypes import LoweringError, mlir_dtype
 from .emitter import Emitter, Value
-
-_NONDETERMINISTIC = torch.Tag.nondeterministic_seeded
-
 
 #: Kernels that take integer operands only if they are dense, wherever they come from.
 _DENSE_INTEGERS = ("aten._embedding_bag", "aten.embedding_bag")
@@ -38,15 +36,6 @@ def _dense(em: Emitter, item: Any, dtypes: tuple[str, ...] | None = None) -> Any
     )
     attrs = {"overload": "aten.clone.default", "args": text}
     return em.create("aten", [item], attrs, [(item.shape, item.dtype)])[0]
-
-
-def _draws(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether a call draws random numbers; attention without dropout doesn't."""
-    if _NONDETERMINISTIC not in func.tags:
-        return False
-    named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
-    defaults = {a.name: a.default_value for a in func._schema.arguments}
-    return "dropout_p" not in defaults or named.get("dropout_p", defaults["dropout_p"]) != 0.0
 
 
 def _operands(
@@ -129,7 +118,7 @@ def emit_aten(
     if len(list(groupby(types))) > MIXED_GROUPS:
         raise LoweringError(f"{func} gives tensors of more than {MIXED_GROUPS} types in turn")
     attrs: dict[str, Any] = {"overload": str(func), "args": text}
-    if _draws(func, args, kwargs):
+    if draws_from(func, args, kwargs):
         attrs["unique"] = em.uniques
         em.uniques += 1
     values = iter(em.create("aten", operands, attrs, types))

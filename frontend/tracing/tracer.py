@@ -40,7 +40,7 @@ from .dispatch.recorder import Recorder, describe
 from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
 from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
-from .optimizers.pipeline_stages import divide_stages, stage_problem
+from .optimizers.pipeline_stages import divide_stages
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
 from .optimizers.state import prepare_state, state_to_devices
@@ -307,7 +307,7 @@ class Tracing:
         if stages is None:
             return
         problem = (
-            stage_problem(trace)
+            ("dynamic_dim()" if trace.size is not None else "")
             or ("fully_shard() and a data-parallel module" if trace.copied else "")
             or ("global tensors (DTensor)" if trace.mesh is not None else "")
             or ("keep_gradients()" if trace.kept else "")

@@ -114,3 +114,15 @@ func.func @parameters_only(%w: tensor<4xf32> {gflow.role = "parameter"}, %dy: te
   %g = "gflow.mul"(%dy, %a) {gflow.phase = "backward"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   return %y, %g : tensor<4xf32>, tensor<4xf32>
 }
+
+// A backward alone: the gradient that arrives first is an argument, and nothing reads the first run of the scope.
+// CHECK-LABEL: func.func @backward_alone(
+// CHECK:        %[[b:.+]]:2 = "gflow.optimization_barrier"(%arg0, %arg1)
+// CHECK-NEXT:   %[[e:.+]] = "gflow.exp"(%[[b]]#0) : (tensor<8xf32>) -> tensor<8xf32>
+// CHECK-NEXT:   %[[g:.+]] = "gflow.mul"(%arg1, %[[e]]) : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+// CHECK-NEXT:   return %[[g]] : tensor<8xf32>
+func.func @backward_alone(%x: tensor<8xf32>, %dy: tensor<8xf32>) -> tensor<8xf32> {
+  %e = "gflow.exp"(%x) {gflow.scope = ["block#0"]} : (tensor<8xf32>) -> tensor<8xf32>
+  %g = "gflow.mul"(%dy, %e) {gflow.phase = "backward"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+  return %g : tensor<8xf32>
+}

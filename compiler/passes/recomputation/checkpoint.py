@@ -25,7 +25,8 @@ after it reads. All else that the backward needs of it is recomputed from what i
 copies of its ops in front of the first op that needs them. What the copies read passes through a
 barrier together with the gradient that arrives there, so no pass can merge them with the first run
 or move them in front of that gradient. Parameters and buffers need no barrier: what depends on
-nothing else is not recomputed.
+nothing else is not recomputed. In a function that is a backward alone (of a stage of a pipeline) the
+first gradient is an argument, and nothing reads the first run.
 
 Random numbers are functions of the state and the op's `stream`, so copies draw the same mask. Calls
 into PyTorch that draw (`gflow.aten` with `unique`) are not repeated: their results are kept.
@@ -181,7 +182,23 @@ class _Level:
                     return v
         if self.latest[at] >= 0:
             return self.latest[at]
-        return body.ops[scope.ops[-1]].results[0]  # the backward begins here
+        last = body.ops[scope.ops[-1]].results[0]
+        if last in self.kept:
+            return last  # the backward begins here
+        # a function that is a backward alone, as of a pipeline's stage: nothing needs the first run
+        return next(iter(self._given(at)), last)
+
+    def _given(self, at: int) -> list[int]:
+        """Arguments that the backward alone reads, from op `at` on: gradients that others have made."""
+        body = self.body
+        forward = {v for o in body.ops if self.forward[o.index] for v in o.operands}
+        return [
+            v
+            for o in body.ops[at : at + _LOOK_AHEAD]
+            if not self.forward[o.index]
+            for v in o.operands
+            if body.producer[v] < 0 and v not in self.lasting and v not in forward
+        ]
 
 
 def _draws(body: Body, op: int) -> bool:

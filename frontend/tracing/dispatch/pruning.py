@@ -1,8 +1,11 @@
-"""Which ops and inputs of a trace something needs."""
+"""Which ops and inputs of a trace something needs, and which ops may not be dropped or run twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import torch
 
 from ..data.trace import Trace
 from ..data.values import TraceInput, TraceOp, TraceValue, values_in
@@ -13,6 +16,20 @@ from .refusals import name_if_refusing
 def has_effect(op: TraceOp) -> bool:
     """Whether an op counts even where nothing reads its results: ranks meet in it, or it refuses some values."""
     return is_collective(op) or name_if_refusing(op.func) is not None
+
+
+def draws(op: TraceOp) -> bool:
+    """Whether an op draws random numbers; attention without dropout doesn't."""
+    return draws_from(op.func, op.args, op.kwargs)
+
+
+def draws_from(func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers, with these arguments."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    named = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    defaults = {a.name: a.default_value for a in func._schema.arguments}
+    return "dropout_p" not in defaults or named.get("dropout_p", defaults["dropout_p"]) != 0.0
 
 
 def needed_ops(

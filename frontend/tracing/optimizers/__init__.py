@@ -8,6 +8,7 @@ host_calls   calls by which an optimizer's step would depend on more than its st
 mirror       containers that stand for an optimizer's own while its step is traced, and remember what was read
 optimizer    one `optimizer.step()` as part of the trace
 rates        `lr_scale`: a factor of a parameter group's learning rate, as OneFlow's graphs take it
+pipeline_recomputation  what the backward of a stage computes again, rather than keep it
 pipeline_stages  a step in pipeline stages: a forward and a backward for each, and the updates of each rank
 pipeline_updates  the updates of each rank of a pipeline, and the numbers that they exchange
 scaler       loss scaling as part of the trace

@@ -23,7 +23,8 @@ from ..data.values import (
     renamed_op,
     values_in,
 )
-from ..dispatch.pruning import has_effect, needed_ops, prune
+from ..dispatch.pruning import draws, has_effect, needed_ops, prune
+from .pipeline_recomputation import computed_again
 from .pipeline_updates import divide_updates, row_major
 
 #: what a rank keeps
@@ -57,15 +58,6 @@ class Stages:
     owners: Mapping[TraceValue, int]
 
 
-def stage_problem(trace: Trace) -> str:
-    """What of a step pipelines do not go with; "" if nothing."""
-    if trace.size is not None:
-        return "dynamic_dim()"
-    if any(op.scope for op in trace.ops):
-        return "activation_checkpointing"
-    return ""
-
-
 def divide_stages(
     trace: Trace, stage_of: Callable[[str], int | None], ranks: Sequence[int], group: str
 ) -> Stages:
@@ -95,7 +87,7 @@ def _places(first: Trace, stage_of: Callable[[str], int | None], count: int) -> 
     for op in first.ops:
         read = [of[v] for v in values_in((op.args, op.kwargs)) if v in of]
         named = stage_of(op.loc.module)
-        if named is None and not read and not has_effect(op) and "aten::rand" not in str(op.func):
+        if named is None and not read and not has_effect(op) and not draws(op):
             continue  # reads the graph's own inputs, at most
         after = max(read, default=0)
         if op.loc.phase == "forward":
@@ -125,15 +117,14 @@ def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[Stage
     ops: list[list[TraceOp]] = []
     for at in range(2 * count):
         mine = [op for op in first.ops if place.get(op) == at]
+        if at >= count:
+            mine = computed_again(first, place, 2 * count - 1 - at, mine) + mine
         wanted = [v for op in mine for v in values_in((op.args, op.kwargs))]
         wanted += [out.value for _, out in outputs[at]]
         free = [op for op in first.ops if op not in place]
         shared = needed_ops(free, wanted, kept=lambda op: False)
-        ops.append([op for op in first.ops if place.get(op) == at or op in shared])
-    read = [
-        {v: None for op in each for v in values_in((op.args, op.kwargs)) if of.get(v, at) != at}
-        for at, each in enumerate(ops)
-    ]
+        ops.append([op for op in free if op in shared] + mine)
+    read = [_read(each, of) for each in ops]
     parts = []
     for at in range(2 * count):
         kind, stage = ("F", at) if at < count else ("B", 2 * count - 1 - at)
@@ -141,6 +132,13 @@ def _parts(first: Trace, place: Mapping[TraceOp, int], count: int) -> list[Stage
         parts.append(_part(first, kind, stage, ops[at], outputs[at], crossing, read[at]))
     _check_kept(first, parts)
     return parts
+
+
+def _read(ops: Sequence[TraceOp], of: Mapping[TraceValue, int]) -> dict[TraceValue, None]:
+    """What a part reads of others. of: the part that makes a value."""
+    own = {r for op in ops for r in op.results}
+    values = (v for op in ops for v in values_in((op.args, op.kwargs)))
+    return {v: None for v in values if v in of and v not in own}
 
 
 def _part(
