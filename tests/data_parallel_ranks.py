@@ -284,6 +284,61 @@ def halves(rank: int, world: int) -> None:
     assert "bf16" in gathered, gathered
 
 
+def wide_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 64),
+        nn.LayerNorm(64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.GELU(),
+        nn.Linear(64, 3),
+    )
+
+
+@check
+def amp_beside_autocast(rank: int, world: int) -> None:
+    """Mixed precision over ranks is as far from a float64 step over all examples as eager DDP under autocast."""
+    start = [p.detach().double() for p in wide_net().parameters()]
+    batches = [[batch(r, step) for r in range(world)] for step in range(3)]
+
+    def changes(model: nn.Module) -> Tensor:
+        found = [v.double() for v in model.state_dict().values()]
+        return torch.cat([(a - b).flatten() for a, b in zip(found, start)])
+
+    def far(model: nn.Module) -> float:
+        return float((changes(model) - exact).norm() / exact.norm())
+
+    for clip in (0.0, 0.05):
+        oracle = wide_net().double()
+        whole = torch.optim.SGD(oracle.parameters(), 0.05)
+        for each in batches:
+            x, t = (torch.cat(parts).double() for parts in zip(*each))
+            eager_step(oracle, whole, x, t, clip)
+        exact = changes(oracle)
+        theirs = wide_net()
+        b = DDP(theirs)
+        eager = torch.optim.SGD(b.parameters(), 0.05)
+        for each in batches:
+            with torch.autocast("cpu", torch.bfloat16):
+                eager_step(b, eager, *each[rank], clip)
+        for stage in (0, 2, 3):
+            ours = wide_net()
+            a = DDP(ours)
+
+            def configure(config: Any, stage: int = stage) -> None:
+                config.enable_amp(True, dtype=torch.bfloat16)
+                zero(stage)(config)
+
+            train = graph_of(
+                a, torch.optim.SGD(a.parameters(), 0.05), clip=clip, configure=configure
+            )
+            for each in batches:
+                train(*each[rank])
+            errors = far(ours), far(theirs)
+            assert 1e-5 < errors[0] < 2 * errors[1] < 0.1, (clip, stage, errors)
+
+
 @check
 def schedule(rank: int, world: int) -> None:
     """Learning rates that change from step to step."""

@@ -114,7 +114,7 @@ def like_one_process(
 
 @check
 def schedules(rank: int, world: int) -> None:
-    """GPipe, 1F1B and interleaved make the steps of one process: skip connection, batch norm, clipping, checkpointing."""
+    """Schedules make the steps of one process: skip connection, batch norm, clipping, checkpointing."""
 
     def sgd(p: Any) -> Any:
         return torch.optim.SGD(p, 0.1, momentum=0.9)

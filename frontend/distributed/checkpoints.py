@@ -37,14 +37,32 @@ def save_checkpoint(graph: Any, path: str | os.PathLike[str]) -> None:
 
 def load_checkpoint(graph: Any, path: str | os.PathLike[str]) -> None:
     """Take what `save_checkpoint` has written, before the first call, on any number of ranks, or in one process without
-    `torch.distributed`. Each rank reads whole tensors; the first call takes them apart.
+    `torch.distributed`. Each rank reads whole tensors; the first call takes them apart. It does not matter whether the
+    module is a `DistributedDataParallel` one, which adds `module.` to names, here or there.
 
     Raises:
         GraphError: the graph was called already, has DTensors, or the state does not fit it.
         ValueError: there is no whole checkpoint at `path`.
     """
     _check(graph)
-    graph.load_state_dict(load_sharded(Path(path)))
+    tree = load_sharded(Path(path))
+    for name, root in graph._roots().items():
+        if isinstance(tree.get(name), dict):
+            tree[name] = _named_as_in(root, tree[name])
+    graph.load_state_dict(tree)
+
+
+def _named_as_in(root: torch.nn.Module, entries: dict[str, Any]) -> dict[str, Any]:
+    """Entries of a state dict by the names that a module has for them, but for `module.` of wrappers."""
+    own = list(root.state_dict())
+    named = {_unwrapped(key): key for key in own}
+    found = {named.get(_unwrapped(key), key): value for key, value in entries.items()}
+    unique = len(named) == len(own) and len(found) == len(entries)
+    return found if unique else entries
+
+
+def _unwrapped(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part != "module")
 
 
 def _check(graph: Any) -> None:
