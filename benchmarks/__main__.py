@@ -27,6 +27,7 @@ COMMANDS = {
     "numerics": "rounding errors of training steps beside eager's",
     "products": "products of matrices: own, MKL, oneDNN, and the peak",
     "attention": "attention: own, that of ATen, and written out",
+    "engines": "XLA, ONNX Runtime and OpenVINO beside our own code",
     "linalg": "kernels through upstream's linalg and transform dialects beside our own",
     "cubins": "kernels of training steps as machine code, without a GPU",
     "loops": "main loops of kernels by a model of machine code, without a GPU",

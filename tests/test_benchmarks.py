@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, linalg, models, products, report
+from benchmarks import attention, engines, linalg, models, products, report
 from benchmarks.measure import add_ratios
 from benchmarks.scaling import exponent, exponents
 from gflow.compiler.targets.processors import host_level
+from gflow.runtime.engines.packages import available
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -173,6 +174,26 @@ def test_attention(tmp_path: Path) -> None:
     for row in found["rows"].values():
         assert max(row["errors"].values()) < 2e-6
     assert found["written out"]["arena"].keys() == {"one op", "written out"}
+
+
+@pytest.mark.parametrize(("flags", "engine"), [([], "onnxruntime"), (["--training"], "xla")])
+def test_engines(flags: list[str], engine: str, tmp_path: Path) -> None:
+    """An engine beside our own code, at a small size."""
+    if not available(engine):
+        pytest.skip(f"{engine} is not installed")
+    path = tmp_path / "out.json"
+    given = ["--quick", "--models", "mlp", "--engines", engine, "--json", str(path), *flags]
+    assert engines.main(given) == 0
+    rows = json.loads(path.read_text())["rows"]["mlp"]
+    assert rows.keys() == {"own", engine}
+    assert rows["own"]["ratio"] == 1
+    assert rows[engine]["difference"] < 1e-5
+    assert rows[engine]["regions"] == 1
+
+
+def test_engines_are_known() -> None:
+    with pytest.raises(SystemExit):
+        engines.main(["--engines", "tvm"])
 
 
 def test_linalg_takes_kernels_of_rows_only() -> None:

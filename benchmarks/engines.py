@@ -1,0 +1,194 @@
+"""The engines beside gflow's own code: the same graphs by our kernels, XLA, ONNX Runtime and OpenVINO, in turn.
+
+    python -m benchmarks engines [--models mlp,decoder] [--engines own,xla,onnxruntime,openvino] [--training]
+                                 [--rounds 15] [--threads N] [--quick] [--json FILE]
+
+Each engine runs in the graph that its switch makes (`enable_xla_jit()`, …), on copies of the same parameters and the
+same inputs: forwards in evaluation mode by default, whole training steps with `--training` (our code and XLA alone, the
+others run no training). What is timed is a call of the graph, so what gflow does around a region, copies of results
+too, is in it. Figures are medians of rounds in which all take turns; a ratio is the median of the rounds' ratios to our
+own code, below 1 where the engine is faster. The first call is in seconds; it traces, compiles and runs: with
+`GFLOW_CACHE=0` in the environment it takes nothing from the cache on disk.
+
+`difference` is the largest to our own results, of the largest element; of training the losses of all steps together.
+`regions` are the parts that the engine runs; `kept` counts ops that stayed with gflow, but for checks of values and
+what only they need. An engine that is not installed is left out, and named. XLA takes all cores, whatever `--threads`
+says; the others take as many threads as PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gflow as flow
+from benchmarks import machine
+from benchmarks.items import ITEMS, Work, loss_of, make_work
+from benchmarks.measure import note
+from benchmarks.report import number, table
+from gflow.runtime.engines.packages import available
+
+#: by name the switch of a graph's configuration
+SWITCHES = {
+    "own": "",
+    "xla": "enable_xla_jit",
+    "onnxruntime": "enable_onnxruntime",
+    "openvino": "enable_openvino",
+}
+TRAINS = ("own", "xla")
+MODELS = [item.name for item in ITEMS.values() if item.kind == "training"]
+HEAD = ("model", "engine", "ms", "x own", "first call s", "difference", "regions", "kept")
+
+
+class Step(flow.nn.Graph):
+    """A training step, or a forward, with an engine switched on or none."""
+
+    def __init__(self, work: Work, engine: str, training: bool) -> None:
+        super().__init__()
+        self.model, self.training_step = work.module, training
+        if training:
+            assert work.optimizer is not None
+            self.add_optimizer(work.optimizer)
+        if SWITCHES[engine]:
+            getattr(self.config, SWITCHES[engine])()
+
+    def build(self, *args: Tensor) -> Tensor:
+        if not self.training_step:
+            return self.model(*args)
+        loss = loss_of(self.model(*args[:-1]), args[-1])
+        loss.backward()
+        return loss
+
+
+class Runner:
+    """One engine on one model. first: seconds of the first call. found: results to be compared."""
+
+    def __init__(self, name: str, engine: str, training: bool, quick: bool) -> None:
+        work = make_work(name, quick)  # the same parameters and inputs for each engine
+        work.module.train(training)
+        self.inputs = work.inputs if training else work.inputs[:-1]
+        self.training = training
+        self.graph = Step(work, engine, training)
+        start = time.perf_counter()
+        self.found = [self._call()]
+        self.first = time.perf_counter() - start
+
+    def _call(self) -> Tensor:
+        with torch.set_grad_enabled(self.training):
+            return self.graph(*self.inputs).detach().clone()
+
+    def time(self, budget: float) -> float:
+        """Seconds of a call: forwards as many as fit in a budget, their mean; one training step, its loss kept."""
+        start, count = time.perf_counter(), 0
+        while count == 0 or (not self.training and time.perf_counter() - start < budget):
+            with torch.set_grad_enabled(self.training):
+                out = self.graph(*self.inputs)
+            count += 1
+        taken = (time.perf_counter() - start) / count
+        if self.training:
+            self.found.append(out.detach().clone())
+        return taken
+
+    def regions(self) -> tuple[int, int]:
+        """How many the engine runs, and how many ops stayed with gflow."""
+        report = self.graph.explain()
+        kept = [s for s in report.stayed if s.op != "check" and "a check of values" not in s.why]
+        return len(report.engines), sum(s.times for s in kept)
+
+
+def difference(found: list[Tensor], want: list[Tensor]) -> float:
+    """The largest, of the largest element."""
+    pairs = list(zip(found, want, strict=True))
+    largest = max(float(w.abs().max()) for _, w in pairs)
+    return max(float((f - w).abs().max()) for f, w in pairs) / largest
+
+
+def measure(
+    name: str, engines: list[str], training: bool, rounds: int, budget: float, quick: bool
+) -> dict[str, Any]:
+    """By engine milliseconds, ratios to our own code, seconds of the first call, differences, regions and kept ops."""
+    made: dict[str, Runner] = {}
+    for engine in engines:
+        note(f"{name}: {engine}")
+        made[engine] = Runner(name, engine, training, quick)
+    times: dict[str, list[float]] = {engine: [] for engine in engines}
+    for _ in range(rounds):
+        for engine, runner in made.items():
+            times[engine].append(runner.time(budget))
+    rows = {}
+    for engine, runner in made.items():
+        regions, kept = runner.regions()
+        if engine != "own" and not regions:
+            raise RuntimeError(f"{engine} runs no part of {name}: nothing is compared")
+        rows[engine] = {
+            "ms": 1e3 * median(times[engine]),
+            "ratio": median(t / own for t, own in zip(times[engine], times["own"])),
+            "first_call_s": runner.first,
+            "difference": difference(runner.found, made["own"].found),
+            "regions": regions,
+            "kept": kept,
+        }
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks engines")
+    add = parser.add_argument
+    add("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}, separated by commas")
+    add("--engines", default=",".join(SWITCHES), help="beside our own code, which always runs")
+    add("--training", action="store_true", help="training steps, of our own code and XLA")
+    add("--rounds", type=int, default=15, help="samples of each engine, taken in turn")
+    add("--seconds", type=float, default=0.1, help="of each engine in a round, forwards alone")
+    add("--threads", type=int, help="PyTorch's threads, and the engines' but XLA's")
+    add("--quick", action="store_true", help="small sizes and few rounds: does it run?")
+    add("--json", type=Path, help="write everything that was measured to this file")
+    args = parser.parse_args(argv)
+    wanted = args.engines.split(",")
+    for kind, given, known in (
+        ("model", args.models.split(","), MODELS),
+        ("engine", wanted, list(SWITCHES)),
+    ):
+        if unknown := [n for n in given if n not in known]:
+            parser.error(f"no {kind} {unknown[0]!r}; there are {', '.join(known)}")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    engines = ["own"]
+    for engine in dict.fromkeys(wanted):
+        if engine == "own" or (args.training and engine not in TRAINS):
+            continue
+        if available(engine):
+            engines.append(engine)
+        else:
+            note(f"{engine} is not installed: left out")
+    rounds, budget = (2, 0.0) if args.quick else (args.rounds, args.seconds)
+    what = "training step" if args.training else "forward"
+    result: dict[str, Any] = {"machine": machine.describe(), "quick": args.quick, "rounds": rounds}
+    result |= {"work": what, "threads": torch.get_num_threads(), "rows": {}}
+    lines: list[tuple[str, ...]] = []
+    for name in args.models.split(","):
+        rows = measure(name, engines, args.training, rounds, budget, args.quick)
+        result["rows"][name] = rows
+        for engine, row in rows.items():
+            figures = (
+                number(row["ms"], 2),
+                number(row["ratio"], 2),
+                number(row["first_call_s"], 2),
+            )
+            counts = (str(row["regions"]), str(row["kept"]))
+            lines.append((name, engine, *figures, f"{row['difference']:.1e}", *counts))
+        if args.json:  # after every model: a long run that is stopped keeps what it has
+            args.json.write_text(json.dumps(result, indent=1) + "\n")
+    found = result["machine"]
+    on = f"{found['processor']}, {result['threads']} threads"
+    print(f"{what}; {on}; torch {found['versions']['torch']}; {found['date']}")
+    if args.quick:
+        print("--quick: small sizes, so these numbers compare nothing")
+    print(table(HEAD, lines))
+    return 0
