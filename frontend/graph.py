@@ -53,6 +53,7 @@ from .tracing.context.deprecated_spellings import warn_older
 from .tracing.context.location import here, optimizer_added, user_frame
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.bound_call import BoundCall
+from .tracing.data.sizes import SizeDecides
 from .tracing.dispatch.clipping import clip_problem
 from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
 from .tracing.optimizers.unread_keys import unread_problem
@@ -64,7 +65,7 @@ from .tracing.request import TraceRequest
 _names: Counter[str] = Counter()
 _log = logging.getLogger("gflow")
 #: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
-_PARTS = 4
+_PARTS = 12
 #: programs of one signature, for other Python state, of which one is told
 _MANY = 8
 
@@ -414,7 +415,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         if state.parameters is None or not state.parameters.are_of(build):
             state.parameters = Parameters(build)
         call = bind_call(build, args, kwargs, state.parameters)
-        state.dynamic.mark(call)
+        state.dynamic.mark(call, self._micro_batches(state))
         if self.config.dynamic_shapes:
             state.numbers.mark(call, not state.plans.is_full)
         assert state.table is not None
@@ -451,10 +452,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             return self._programs(call, key, varies)
 
     def _may_vary(self, call: BoundCall) -> bool:
-        config = self.config
-        if self._state.optimizers and config.gradient_accumulation_steps > 1:
-            return False
-        return config.sizes_may_vary and can_vary(call)
+        return self.config.sizes_may_vary and can_vary(call)
+
+    def _micro_batches(self, state: _State) -> int:
+        return self.config.gradient_accumulation_steps if state.optimizers else 1
 
     def _programs(
         self, call: BoundCall, key: Any, varies: bool
@@ -463,8 +464,12 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         of the call."""
         start = time.perf_counter()
         state = self._state
-        proposed = state.sizes.proposed(call, key) if varies and not state.plans.is_full else None
+        proposed = None
+        if varies and not state.plans.is_full:
+            proposed = state.sizes.proposed(call, key, self._micro_batches(state))
         reason: Exception | None = None
+        if call.dynamic is not None and not call.numbers:
+            return self._marked_program(call, key, start)
         for _ in range(_PARTS):
             if proposed is None:
                 break
@@ -504,6 +509,26 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             program = found[0].compiled.program
             state.sizes.saw(call, key, 0 if program is None else program.arena_bytes)
         return call, *found
+
+    def _marked_program(
+        self, call: BoundCall, key: Any, start: float
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A new program for a call with a marked dimension: for its range, or for the part of it, with the call's own
+        size, in which what the program asks of sizes has one answer."""
+        state = self._state
+        for _ in range(_PARTS):
+            if call.dynamic is None:
+                break
+            try:
+                return call, *self._new_program(key, call, start)
+            except SizeDecides as error:
+                if not state.dynamic.narrowed(call, error):
+                    raise
+                state.call.settle(error)
+                call, key = self._bind(call.args, call.kwargs)
+                if (plan := state.plans.find(key)) is not None:
+                    return call, plan, None
+        return call, *self._new_program(key, call, start)
 
     def _nested(self) -> GraphError:
         return GraphError(
@@ -572,7 +597,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             state.optimizers,
             state.scaler,
             kept,
-            self.config.gradient_accumulation_steps if state.optimizers else 1,
+            self._micro_batches(state),
             self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
             self.config.pipeline_schedule,
             state.sparse,
@@ -594,7 +619,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 plan = compile_plan(traced.trace, call, options, traced.timings)
                 plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
         except Exception as error:
-            reading.undo()
+            reading.undo(always=isinstance(error, SizeDecides))
             if attempt and (traced is None or is_refusal(error)):
                 # what the author's code raises of a size that is no int may be anything
                 raise NoRange(error) from error

@@ -16,6 +16,7 @@ Needs PyTorch and the dialect, nothing of the frontend or the compiler.
     interrupts     signals that wait: sections that an exception of a signal's handler must not leave half done
     loading        a program ready to run, on the device that it is for
     numbers        conditions on host numbers under which a program holds, as data
+    recurrent      a layer of an LSTM, a GRU or a plain RNN over a length that varies, as one op
     results        output tensors that are used again once the caller has dropped them
     seeds          where a program's random ops get their seed: PyTorch's default generator, which each call draws
                    from

@@ -21,6 +21,13 @@ def fixed(value: Any, n: int) -> Any:
     return value.at(n) if isinstance(value, Extent) else value
 
 
+def times(value: int | Extent, factor: int) -> int | Extent:
+    """A multiple of a number."""
+    if isinstance(value, Extent):
+        return Extent(tuple([c * factor for c in value.coefficients]))
+    return value * factor
+
+
 def fixed_type(ty: TensorType, n: int) -> TensorType:
     """A tensor type for a size of `n`."""
     return TensorType(fixed(ty.shape, n), ty.dtype)

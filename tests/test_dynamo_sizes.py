@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import gflow.dynamo.backend  # noqa: F401
-from gflow.tracing.dispatch.size_expressions import Domain, Fixed, Formulas, Narrower
+from gflow.tracing.data.sizes import Domain, Fixed, Narrower
+from gflow.tracing.dispatch.size_expressions import Formulas
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,10 @@ import torch
 from gflow.tracing.context.ranks import world_size
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.global_tensors import is_global
-from gflow.tracing.data.sizes import Dynamic, Range, SizeDecides, size_of
+from gflow.tracing.data.sizes import Domain, Dynamic, Fixed, Narrower, SizeDecides, size_of
 
 from .dynamic_dim import key_without_sizes
+from .micro_batches import in_micro_batches
 
 _log = logging.getLogger("gflow")
 
@@ -34,6 +35,9 @@ _REACH = 1024
 _ROOM, _PLANNED = 1 << 24, 1 << 30
 #: where a size ends in the IR: larger numbers are taken for a stand-in
 _MOST = (1 << 24) - 1
+
+#: where the sizes do not matter
+_ANY = Domain("n", 0, 0)
 
 Shapes = tuple[torch.Size, ...]
 
@@ -75,8 +79,9 @@ class AutomaticSizes:
             if _is_of(dynamic, call.leaves):
                 yield _varying(call, key, dynamic)
 
-    def proposed(self, call: BoundCall, key: Any) -> tuple[BoundCall, Any] | None:
-        """The call and its key with what varies in it, if it differs from an earlier one in one size."""
+    def proposed(self, call: BoundCall, key: Any, count: int = 1) -> tuple[BoundCall, Any] | None:
+        """The call and its key with what varies in it, if it differs from an earlier one in one size. count: of
+        micro-batches."""
         skeleton = _skeleton(call, key)
         if skeleton is None or skeleton in self.refused:
             return None
@@ -89,8 +94,23 @@ class AutomaticSizes:
                 continue
             dims, before = differing
             most = _reach(before, planned, dims, call.leaves)
-            return _varying(call, key, Dynamic(Range(2, most), dims, True))
+            dynamic = in_micro_batches(
+                Dynamic(Domain("n", 2, most), dims, True), count, call.leaves
+            )
+            if dynamic is None:
+                return None
+            return _varying(call, key, self._in_steps(dynamic, skeleton, call.leaves))
         return None
+
+    def _in_steps(self, dynamic: Dynamic, skeleton: Any, leaves: Sequence[Any]) -> Dynamic:
+        """A range in the steps that the program of a like call needed: this one will."""
+        known = (k for k in self.known.get(skeleton, ()) if k.dims == dynamic.dims)
+        step = max((k.sizes.step for k in known), default=1) // dynamic.sizes.step
+        try:
+            sizes = dynamic.sizes.narrowed(Narrower(step=max(step, 1)), size_of(dynamic, leaves))
+        except Fixed:
+            return dynamic
+        return replace(dynamic, sizes=sizes)
 
     def narrowed(
         self, call: BoundCall, key: Any, tried: BoundCall, reason: Exception
@@ -119,7 +139,10 @@ class AutomaticSizes:
         )
 
     def refuse(self, call: BoundCall, key: Any, name: str, error: Exception) -> None:
-        """No program for a range could be made; say so once for the kind of call."""
+        """No program for a range could be made; say so once for the kind of call. Sizes of which a range has too few
+        that are alike are no reason: others may have a program."""
+        if isinstance(error, SizeDecides) and error.divides:
+            return
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         self.refused[_skeleton(call, key)] = reason
         _log.warning(
@@ -177,7 +200,7 @@ def _skeleton(call: BoundCall, key: Any) -> Any:
     if not all(t.is_contiguous() for t in tensors):
         return None
     every = Dynamic(
-        Range(0, 0),
+        _ANY,
         {i: tuple(range(x.dim())) for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)},
     )
     return (key_without_sizes(every, leaves, call.key)[1 + len(every.dims) :], *key[1:])
@@ -205,7 +228,7 @@ def _is_of(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
     """Whether a call has one size where a range has, and one of the range. That its tensors are dense, `_skeleton`
     has seen to."""
     n = size_of(dynamic, leaves)
-    return dynamic.sizes.least <= n <= dynamic.sizes.most and all(
+    return dynamic.sizes.k(n) is not None and all(
         leaves[i].shape[d] == n for i, dims in dynamic.dims.items() for d in dims
     )
 
@@ -215,7 +238,7 @@ def _reach(
 ) -> int:
     """The greatest size of a range that has `before` and the call's own size. planned: bytes that the program for
     `before` has between its steps, taken to grow as the inputs do."""
-    n = size_of(Dynamic(Range(0, 0), dims), leaves)
+    n = size_of(Dynamic(_ANY, dims), leaves)
     degree = max(len(d) for d in dims.values())
 
     def fits(most: int) -> bool:

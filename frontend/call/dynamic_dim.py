@@ -7,7 +7,7 @@ marks keeps them, for later calls whose arguments are alike but for that size; o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ import torch
 from gflow.errors import GraphInputError
 from gflow.tracing.context.location import here
 from gflow.tracing.data.bound_call import BoundCall
-from gflow.tracing.data.sizes import Dynamic, Range, size_of
+from gflow.tracing.data.sizes import Domain, Dynamic, SizeDecides, size_of
+
+from .micro_batches import in_micro_batches
 
 Tensor = torch.Tensor
 _MARKS = "_gflow_dynamic"
@@ -59,19 +61,30 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
         )
     _marked = True
     marks = dict(getattr(tensor, _MARKS, {}))
-    marks[dim] = Range(min, max)
+    marks[dim] = Domain("n", min, max)
     setattr(tensor, _MARKS, marks)
     return tensor
+
+
+@dataclass
+class _Marked:
+    """What calls were marked with. parts: of a range that has no one program, those that have one; alone: sizes of it
+    that are in no such part, and have programs of their own."""
+
+    whole: Dynamic
+    parts: list[Dynamic] = field(default_factory=list)
+    alone: set[int] = field(default_factory=set)
 
 
 @dataclass
 class DynamicCalls:
     """What of a graph's calls varies, as far as calls have said."""
 
-    known: list[Dynamic] = field(default_factory=list)
+    known: list[_Marked] = field(default_factory=list)
 
-    def mark(self, call: BoundCall) -> None:
-        """Give a call what varies in it, if anything does, and the key that it has for all sizes.
+    def mark(self, call: BoundCall, count: int = 1) -> None:
+        """Give a call what varies in it, if anything does, and the key that it has for all sizes. count: of
+        micro-batches.
 
         Raises:
             GraphInputError: its size is outside of the range, or marked dimensions differ.
@@ -80,17 +93,43 @@ class DynamicCalls:
             return
         leaves = call.leaves
         marks = {i: m for i, leaf in enumerate(leaves) if (m := getattr(leaf, _MARKS, None))}
-        marked = None
-        if marks:
-            marked = _as_one(marks, call)
-            if marked not in self.known:
-                self.known.insert(0, marked)
-        for dynamic in [marked] if marked else self.known:
-            if marked is None and not _alike(dynamic, leaves):
+        wanted = _as_one(marks, call) if marks else None
+        if wanted is not None and all(m.whole != wanted for m in self.known):
+            self.known.insert(0, _Marked(wanted))
+        for marked in self.known:
+            if not (_alike(marked.whole, leaves) if wanted is None else marked.whole == wanted):
                 continue
-            _check(dynamic, call)
-            call.dynamic, call.key = dynamic, key_without_sizes(dynamic, leaves, call.key)
+            _check(marked.whole, call)
+            n = size_of(marked.whole, leaves)
+            if n in marked.alone:
+                return
+            fit = (part for part in marked.parts if part.sizes.k(n) is not None)
+            known = next(fit, marked.whole)
+            dynamic = in_micro_batches(known, count, leaves)
+            if dynamic is None:
+                return
+            if dynamic is not known and dynamic not in marked.parts:
+                marked.parts.insert(0, dynamic)
+            call.dynamic = dynamic
+            call.key = key_without_sizes(dynamic, leaves, call.key)
             return
+
+    def narrowed(self, call: BoundCall, reason: SizeDecides) -> bool:
+        """Divide the range that a call was marked with, because of `reason`. False: no part of it has one answer."""
+        dynamic = call.dynamic
+        assert dynamic is not None
+        n = size_of(dynamic, call.leaves)
+        part = reason.part(n)
+        if part is None and not reason.divides:
+            return False
+        marked = next(m for m in self.known if m.whole == dynamic or dynamic in m.parts)
+        if dynamic in marked.parts:
+            marked.parts.remove(dynamic)
+        if part is None:
+            marked.alone.add(n)
+        else:
+            marked.parts.append(replace(dynamic, sizes=part))
+        return True
 
 
 def _check(dynamic: Dynamic, call: BoundCall) -> None:
@@ -121,7 +160,7 @@ def _check(dynamic: Dynamic, call: BoundCall) -> None:
         )
 
 
-def _as_one(marks: dict[int, dict[int, Range]], call: BoundCall) -> Dynamic:
+def _as_one(marks: dict[int, dict[int, Domain]], call: BoundCall) -> Dynamic:
     ranges = {r: (i, d) for i, found in marks.items() for d, r in found.items()}
     if len(ranges) > 1:
         (a, (i, d)), (b, (j, e)) = list(ranges.items())[:2]

@@ -18,7 +18,7 @@ from torch.utils._pytree import keystr, tree_leaves_with_path
 
 from gflow.runtime.composed.micro_batches import Joined
 from gflow.tracing.data.bound_call import BoundCall
-from gflow.tracing.data.sizes import size_of, with_size
+from gflow.tracing.data.sizes import step_of, with_size
 from gflow.tracing.data.trace import unflatten
 from gflow.tracing.data.values import OutputRef
 from gflow.tracing.optimizers.copies import OnCopies, attributes_stay, copies_outside
@@ -326,7 +326,7 @@ def make_first_step(
     first step, on copies of what they update."""
     trace, parameters = needed.trace, needed.parameters
     if (dynamic := parts[0].dynamic) is not None:
-        trace = with_size(trace, size_of(dynamic, parts[0].leaves))
+        trace = with_size(trace, step_of(dynamic, parts[0].leaves))
     returned = sum(isinstance(leaf, OutputRef) for leaf in trace.out_leaves)
     joined: list[Joined] = []
     totals: list[torch.Tensor] = []

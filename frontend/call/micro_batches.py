@@ -20,6 +20,7 @@ from gflow.execution.executor import Compiled
 from gflow.runtime.composed.micro_batches import MicroBatches, Split, split
 from gflow.tracing.context.location import here
 from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import Domain, Dynamic, Fixed, Narrower, size_of
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef
 
@@ -42,10 +43,38 @@ def split_call(call: BoundCall, count: int) -> list[BoundCall]:
                 "True); keep what does not belong to samples as a buffer of a module."
             )
         pieces.setdefault(id(leaf), split(leaf, count))
+    whole = call
+    if call.dynamic is not None:
+        call = replace(call, dynamic=_of_part(call.dynamic, count))
     return [
-        call.with_leaves([pieces[id(x)][k] if id(x) in pieces else x for x in call.leaves])
+        call.with_leaves([pieces[id(x)][k] if id(x) in pieces else x for x in whole.leaves])
         for k in range(count)
     ]
+
+
+def in_micro_batches(dynamic: Dynamic, count: int, leaves: Sequence[Any]) -> Dynamic | None:
+    """A range for calls in `count` micro-batches, with the size of these leaves: where the first dimension varies, its
+    multiples of `count`. None: there is no such range, or a size that is split is that of other dimensions, too."""
+    if count == 1 or all(0 not in dims for dims in dynamic.dims.values()):
+        return dynamic
+    if any(dims != (0,) for dims in dynamic.dims.values()):
+        return None
+    sizes, n = dynamic.sizes, size_of(dynamic, leaves)
+    if sizes.step % count or sizes.rest % count:
+        try:
+            sizes = sizes.narrowed(Narrower(step=count), n)
+        except Fixed:
+            return None
+    return None if n % count else replace(dynamic, sizes=sizes)
+
+
+def _of_part(dynamic: Dynamic, count: int) -> Dynamic:
+    """What varies in one micro-batch."""
+    if all(0 not in dims for dims in dynamic.dims.values()):
+        return dynamic
+    whole = dynamic.sizes
+    sizes = Domain(whole.name, whole.least, whole.most, whole.step // count, whole.rest // count)
+    return replace(dynamic, sizes=sizes)
 
 
 def compile_step(trace: Trace, options: Any) -> Compiled:

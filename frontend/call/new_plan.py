@@ -11,6 +11,7 @@ from gflow.errors import GraphTraceError
 from gflow.runtime.interrupts import held
 from gflow.tracing.context.watch import current
 from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import SizeDecides
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import FirstStepNeeded, begin_trace
@@ -43,11 +44,6 @@ def micro_batch_calls(request: TraceRequest) -> list[BoundCall]:
     call, name = request.call, request.name
     check_call(call.build, call.args, call.kwargs)
     check_tensors(call, request.table)
-    if call.dynamic is not None and request.micro_batches > 1:
-        raise GraphTraceError(
-            f"{name}: an input is marked with dynamic_dim(), and set_gradient_accumulation_steps() splits "
-            "inputs into parts of equal size; use one of the two."
-        )
     if call.dynamic is not None and any(map(request.is_sparse, range(len(request.optimizers)))):
         raise GraphTraceError(
             f"{name}: an input is marked with dynamic_dim(), and an optimizer is sparse: it works on as many "
@@ -64,6 +60,15 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
         GraphInputError, GraphTraceError: it is none that a program can be made of.
     """
     parts = micro_batch_calls(request)
+    try:
+        return _traced(request, parts, setup)
+    except SizeDecides as error:
+        if request.call.dynamic is not None:  # and not the size of one micro-batch
+            error.domain = request.call.dynamic.sizes
+        raise
+
+
+def _traced(request: TraceRequest, parts: Sequence[BoundCall], setup: Setup | None) -> Traced:
     first: FirstStep | None = None
     start, stepping = time.perf_counter(), 0.0
     with held():  # what is exchanged while `build()` runs is put back
@@ -116,6 +121,11 @@ def compile_plan(
             f"{trace.name}: enable_zero() splits the state of data-parallel training, and build() calls no "
             "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model), or leave "
             "enable_zero() out."
+        )
+    if trace.stages is not None and call.dynamic is not None:
+        raise GraphTraceError(
+            f"{trace.name}: an input is marked with dynamic_dim(), and modules are in pipeline stages (set_stage), "
+            "which hand each other tensors of fixed sizes. Leave one of the two out."
         )
     if trace.divided:
         level = 2 if trace.kept_whole else 1

@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from gflow.execution.executor import Compiled
 from gflow.runtime.tensors import Placed, addresses_of
 from gflow.tracing.data.global_tensors import global_tensor, local_of
-from gflow.tracing.data.sizes import Dynamic, size_of, with_size
+from gflow.tracing.data.sizes import Dynamic, step_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef, TraceValue
 from gflow.tracing.reads.state import StateGuard
@@ -134,7 +134,7 @@ class Plan:
                 leaves[leaf] if self.trace.mesh is None else local_of(leaves[leaf])
             )
         if self.dynamic is not None:
-            self.size = size_of(self.dynamic, leaves)
+            self.size = step_of(self.dynamic, leaves)
             arguments[self.size_at].fill_(self.size)
         updated = [arguments[i] for i in self.updated]
         given = arguments.copy() if self.trace.result_views else arguments
@@ -181,7 +181,7 @@ class Plan:
         part."""
         trace = self.trace
         if self.dynamic is not None:
-            trace = with_size(trace, size_of(self.dynamic, leaves))
+            trace = with_size(trace, step_of(self.dynamic, leaves))
         count = trace.micro_batches
         found = []
         for out in trace.outputs:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gflow.tracing.data.sizes import Dynamic, size_of, view_at
+from gflow.tracing.data.sizes import Dynamic, step_of, view_at
 from gflow.tracing.data.values import ResultView, TraceValue
 
 
@@ -17,7 +17,7 @@ def views_of(
     """The results of a call with these leaves that are views. views: of its trace."""
     if dynamic is None or not views:
         return views
-    return [view_at(view, size_of(dynamic, leaves)) for view in views]
+    return [view_at(view, step_of(dynamic, leaves)) for view in views]
 
 
 class ViewOfArgument(torch.autograd.Function):

@@ -15,7 +15,7 @@ from gflow.call.plans import use_arena
 from gflow.execution.executor import compile_trace
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
-from gflow.tracing.dispatch.size_expressions import Fixed
+from gflow.tracing.data.sizes import Fixed
 
 from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces

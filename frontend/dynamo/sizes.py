@@ -1,7 +1,7 @@
 """Symbolic sizes of TorchDynamo's graphs: one program for a range of one of them.
 
 A graph's symbols have other values at each call. A program follows one of them, n, over a domain
-(`gflow.tracing.dispatch.size_expressions`), and is made for what the others are: numbers, or a n + b (the length of
+(`gflow.tracing.data.sizes`), and is made for what the others are: numbers, or a n + b (the length of
 each layer's cache beside that of the mask). Which it is, two calls tell; before there are two, lengths that differ by
 one at most are taken to grow together. A call for which it is not so gets another program.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ import torch
 from gflow.compiler.ir.errors import CompileError
 from gflow.dialects.extents import evaluate, formula
 from gflow.lowering.dtypes import LoweringError, Unsupported
-from gflow.tracing.data.sizes import Size
+from gflow.tracing.data.sizes import Domain, Fixed, Narrower, Size
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.dispatch.size_expressions import Domain, Fixed, Formulas, Narrower
+from gflow.tracing.dispatch.size_expressions import Formulas
 
 from .trace_fx import FxTrace, Untraceable
 
@@ -256,7 +256,7 @@ class _Sized:
         return 0 if self.domain is None else self.domain.k(n)
 
     def __str__(self) -> str:
-        parts = [] if self.domain is None else [str(self.domain.symbol)]
+        parts = [] if self.domain is None else [f"{self.domain.name} in {self.domain}"]
         for symbol, found in self.others.items():
             parts.append(f"{symbol} = {formula(found, str(self.variable))}")
         return ", ".join(parts)
@@ -329,4 +329,4 @@ def _affordable(trace: Trace, domain: Domain, k: int) -> Domain:
     most, allowed = domain.most, max(_ROOM, 4 * largest(k))
     while most > max(2 * k, domain.least + 1) and largest(most) > allowed:
         most = max(2 * k, most // 2, domain.least + 1)
-    return Domain(domain.name, domain.least, most, domain.step, domain.rest)
+    return replace(domain, most=most)

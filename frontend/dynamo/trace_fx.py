@@ -14,10 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gflow.dialects.extents import Symbol
+from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
 from gflow.tracing.dispatch.numbers import Number, number_of, wrap
-from gflow.tracing.dispatch.size_expressions import Fixed, Formulas
+from gflow.tracing.dispatch.size_expressions import Formulas
 
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)

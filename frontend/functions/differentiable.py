@@ -23,7 +23,7 @@ from gflow.graph import Graph, is_refusal
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.data.bound_call import BoundCall
-from gflow.tracing.data.sizes import Dynamic
+from gflow.tracing.data.sizes import Dynamic, SizeDecides
 from gflow.tracing.data.values import ResultView, TraceValue
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import flatten_result, trace_graph
@@ -177,7 +177,7 @@ class Differentiable(Graph):
                 forward = compile_trace(divided.forward, options)
                 backward = compile_trace(divided.backward, options)
         except Exception as error:
-            reading.undo()
+            reading.undo(always=isinstance(error, SizeDecides))
             if attempt and (joint is None or is_refusal(error) or isinstance(error, Undivided)):
                 raise NoRange(error) from error
             raise

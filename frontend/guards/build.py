@@ -70,10 +70,10 @@ class Reading:
             found[path] = module
         return found
 
-    def undo(self) -> None:
+    def undo(self, always: bool = False) -> None:
         """After a trace that is given up: put back the Python state that it changed, where the call is then made
-        in another way."""
-        if self.live:
+        in another way. always: it is, though this was no attempt."""
+        if self.live or always:
             put_back(self.before.found)
 
     def guard(self, trace: Trace, arguments: Any) -> StateGuard:

@@ -144,10 +144,11 @@ def at_its_size(plan: Plan) -> Plan:
     alone; any other plan as it is. It is not to be run: its program is still the one for a range."""
     if plan.dynamic is None or plan.record is None:
         return plan
-    n = plan.size or plan.record.size
+    sizes = plan.dynamic.sizes
+    k = plan.size or (plan.record.size - sizes.rest) // sizes.step
     made = copy.copy(plan)
-    made.trace, made.arguments = at_one_size(plan.trace, n, plan.arguments)
-    made.record, made.dynamic = plan.record.at(n), None
+    made.trace, made.arguments = at_one_size(plan.trace, k, plan.arguments)
+    made.record, made.dynamic = plan.record.at(sizes.at(k)), None
     return made
 
 
@@ -160,7 +161,7 @@ def _say_fixed(name: str, target: str, plans: list[Plan]) -> None:
             "%s is saved for %s, whose programs have fixed sizes: one takes a size of %d alone, and not a range.",
             name,
             target,
-            plan.size or plan.record.size,
+            plan.dynamic.sizes.at(plan.size) if plan.size else plan.record.size,
         )
 
 

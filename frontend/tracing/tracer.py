@@ -166,7 +166,7 @@ class Tracing:
             from .dispatch.size_env import SizeEnv
 
             where = partial(_describe_here, self.locator)
-            self.recorder.add_size(SizeEnv("n", dynamic.sizes, where))
+            self.recorder.add_size(SizeEnv(dynamic.sizes, where))
 
     def run_build(self) -> None:
         """Record `build()`: forward and backward.
@@ -241,6 +241,7 @@ class Tracing:
             for optimizer in self.optimizers:
                 state_to_devices(optimizer)
             if self.micro_batches > 1 and self._first is None:
+                self.recorder.forget_numbers()  # the second program computes its own
                 self._first = self._one_micro_batch()
                 self._reduce_gradients()
             try:

@@ -20,8 +20,15 @@ _OUT = {
 }  # fmt: skip
 
 
+def register(name: str) -> None:
+    """Have the overload that `name` spells, where it is one of gflow's own."""
+    if name.startswith("gflow.recurrent"):
+        from .. import recurrent  # noqa: F401  (what registers ops takes a third of a second to load)
+
+
 def resolve(name: str) -> Any:
     """The overload that `name` (`aten.topk.default`) spells."""
+    register(name)
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 

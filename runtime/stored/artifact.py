@@ -414,7 +414,7 @@ class LoadedGraph:
             for name, value in numbers.items():
                 self._numbers[name].fill_(value)
             if variant.size is not None:
-                arguments[variant.size.argument].fill_(variant.size_of(tensors))
+                arguments[variant.size_at].fill_(variant.size_of(tensors))
             run: Any = variant.run
             run.done = False
             try:

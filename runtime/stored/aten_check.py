@@ -14,6 +14,8 @@ import torch
 from gflow.dialects.aten.calls import AtenError, decode_call, find_overload
 from gflow.dialects.program import AtenStep
 
+from ..steps.aten_step import register
+
 #: of ATen: what reads files, prints, or takes memory for something else
 _REFUSED = (
     "from_file",
@@ -86,6 +88,7 @@ def overload(name: str) -> Any:
         ValueError: there is none, or none that a program may call.
     """
     try:
+        register(name)
         found = find_overload(name)
     except AtenError as error:
         raise ValueError(str(error)) from None

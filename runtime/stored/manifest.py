@@ -13,7 +13,7 @@ from gflow.dialects.types import row_major_strides
 from ..calls import tensors_in
 from ..composed.micro_batches import Split
 from ..numbers import known
-from ..sizes import fixed
+from ..sizes import fixed, times
 from ..tensors import DTYPES, dtype_named
 from .bundle import seal
 
@@ -222,15 +222,13 @@ def check_fit(
     split = None if described.get("split") is None else Split(**described["split"])
     inputs, sources = described["inputs"], described["arguments"]
     size = programs[0].size
-    wanted(size is None or split is None, "micro-batches of a size that varies")
-    wanted(
-        [n for n, (kind, _) in enumerate(sources) if kind == "size"]
-        == ([] if size is None else [size.argument]),
-        "its size",
-    )
+    own = [] if size is None else [size.argument if split is None else split.forward[size.argument]]
+    wanted([n for n, (kind, _) in enumerate(sources) if kind == "size"] == own, "its size")
+    wanted(all(p.size is None for p in programs[1:]), "a size of an update")
     wanted(
         any(None in i["shape"] for i in inputs) == (size is not None), "inputs whose size varies"
     )
+    forms: set[Extent] = set()
     for n, (source, argument) in enumerate(zip(sources, arguments, strict=True)):
         kind, where = source
         if kind == "rng":
@@ -243,20 +241,24 @@ def check_fit(
         dtype = dtype_named(inputs[where]["dtype"])
         wanted(dtype == DTYPES[argument.type.dtype], f"input {where} is {dtype}")
         found: list[Any] = list(argument.type.shape)
+        if split is not None and n in split.inputs and found:
+            found[0] = times(found[0], split.count)
         if None in shape:
             assert size is not None
-            varying = [None if isinstance(s, Extent) and s == Extent((0, 1)) else s for s in found]
+            varying = [None if isinstance(s, Extent) else s for s in found]
             wanted(shape == varying, f"input {where} has shape {shape}, its argument {varying}")
+            forms |= {s for s in found if isinstance(s, Extent)}
             for k in (size.least, size.most):
                 dense = row_major_strides(fixed(argument.type.shape, k))
                 wanted(fixed(argument.strides, k) == dense, f"input {where} has other strides")
             continue
-        if split is not None and n in split.inputs and found:
-            found[0] *= split.count
         wanted(shape == found, f"input {where} has shape {shape}, its argument {found}")
         whole = split is None or n not in split.inputs
         if whole and 0 not in shape and max(shape, default=1) > 1:
             wanted(strides == list(argument.strides), f"input {where} has strides {strides}")
+    linear = all(len(f.coefficients) == 2 and f.limit is None for f in forms)
+    steps = [f.coefficients[1] for f in forms if len(f.coefficients) == 2]
+    wanted(len(forms) < 2 and linear and min(steps, default=1) > 0, "sizes of inputs")
     results = len(programs[0].results)
     wanted(all(n < results for n in tensors_in(described["outputs"])), "a result that there is not")
     if split is None:

@@ -16,6 +16,7 @@ from ..arena import Arena
 from ..calls import result_names
 from ..composed.micro_batches import MicroBatches, Ready, Split
 from ..loading import load_program
+from ..sizes import times
 from ..tensors import DTYPES, dtype_named
 from .bundle import ArtifactError
 
@@ -63,8 +64,10 @@ class Variant:
         self.call, self.outputs = described["call"], described["outputs"]
         self.parameters = described["parameters"]
         self.size = self.programs[0].size
-        self.inputs = [self._info(i) for i in described["inputs"]]
         self.sources: list[list[Any]] = described["arguments"]
+        self.size_at = next((n for n, (kind, _) in enumerate(self.sources) if kind == "size"), -1)
+        self.form = self._form()
+        self.inputs = [self._info(i) for i in described["inputs"]]
         self.guards, self.numbers = described["guards"], described["numbers"]
         self.arguments: list[torch.Tensor | None] = []
         self.written = {
@@ -75,10 +78,25 @@ class Variant:
         }
         self.run: Callable[[list[Any]], list[torch.Tensor]] | None = None
 
+    def _form(self) -> tuple[int, int]:
+        """The size of inputs that varies, rest + step * k, by what varies in the program, k."""
+        program, places = self._places()[0]
+        split = [] if self.split is None else self.split.inputs
+        for position, argument in zip(places, program.arguments):
+            if self.sources[position][0] != "input":
+                continue
+            for d, size in enumerate(argument.type.shape):
+                if isinstance(size, Extent):
+                    count = 1 if d or position not in split else self.split.count  # type: ignore[union-attr]
+                    rest, step = size.coefficients
+                    return rest * count, step * count
+        return 0, 1
+
     def _info(self, given: dict[str, Any]) -> TensorInfo:
         """An input as the manifest has it, whose sizes that vary are None."""
         size, strides = self.size, given["strides"]
-        shape = tuple(size.name if s is None and size is not None else s for s in given["shape"])
+        name = "" if size is None else formula(self.form, size.name)
+        shape = tuple(name if s is None else s for s in given["shape"])
         dense = () if strides is None else tuple(strides)
         return TensorInfo(given["name"], shape, dtype_named(given["dtype"]), dense)
 
@@ -117,10 +135,11 @@ class Variant:
         count = 1 if self.split is None else self.split.count
         infos = []
         for n, name in names.items():
-            shape = tuple([self._named(s) for s in results[n].type.shape])
+            shape = results[n].type.shape
             if self.split is not None and self.split.stacked:
                 shape = shape or (1,)
-            whole = (*(count * rows for rows in shape[:1]), *shape[1:])
+            rows = [times(rows, count) for rows in shape[:1]]
+            whole = tuple([self._named(s) for s in (*rows, *shape[1:])])
             infos.append(TensorInfo(name, whole, DTYPES[results[n].type.dtype]))
         return infos
 
@@ -131,9 +150,10 @@ class Variant:
         return formula(size.coefficients, self.size.name)
 
     def size_of(self, tensors: Sequence[torch.Tensor]) -> int:
-        """The size that a call brings along, of a program that has one."""
+        """What a call brings along of what varies in the program, if it has a size."""
+        rest, step = self.form
         return next(
-            tensor.shape[d]
+            (tensor.shape[d] - rest) // step
             for info, tensor in zip(self.inputs, tensors)
             for d, s in enumerate(info.shape)
             if isinstance(s, str)
@@ -182,8 +202,9 @@ class Variant:
                     return wanted
                 continue
             assert self.size is not None
-            if not self.size.least <= found <= self.size.most:
-                return f"{wanted}, {size} in [{self.size.least}, {self.size.most}]"
+            k, rest = divmod(found - self.form[0], self.form[1])
+            if rest or not self.size.least <= k <= self.size.most:
+                return f"{wanted}, {self.size.name} in [{self.size.least}, {self.size.most}]"
             if varying.setdefault(size, found) != found:
                 return f"{wanted}, where {size} is {varying[size]}"
         return None

@@ -23,48 +23,147 @@ from .values import ResultView, TraceOp, TraceOutput, TraceValue
 _ASKED, _FEWEST = 1 << 16, 8
 
 
-@dataclass(frozen=True)
-class Range:
-    """A dimension's sizes, as the author marked them."""
+#: the most remainders that programs are made for
+MOST_STEPS = 64
 
+
+class Fixed(Exception):
+    """No program for several sizes holds this formula; the message has it."""
+
+
+@dataclass
+class Narrower(Exception):
+    """A formula is a polynomial on a part of the domain alone. step: by which k must be split. bound: where k must be
+    split: it begins a part."""
+
+    step: int = 1
+    bound: int | None = None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The sizes n = step * k + rest with k from `least` to `most`, of the symbol `name`."""
+
+    name: str
     least: int
     most: int
+    step: int = 1
+    rest: int = 0
+
+    @property
+    def symbol(self) -> Symbol:
+        """What varies in the program, k."""
+        return Symbol(self.name if self.step == 1 else "k", self.least, self.most)
+
+    @property
+    def formula(self) -> str:
+        """A size, as it follows from what varies in the program."""
+        return formula((self.rest, self.step), self.symbol.name)
+
+    def k(self, n: int) -> int | None:
+        """Of a size, None where it is not in the domain."""
+        k, rest = divmod(n - self.rest, self.step)
+        return k if not rest and self.least <= k <= self.most else None
+
+    def at(self, k: int) -> int:
+        """The size n."""
+        return self.step * k + self.rest
+
+    def narrowed(self, by: Narrower, n: int) -> Domain:
+        """The part with the size `n`.
+
+        Raises:
+            Fixed: it is too small a part to be worth a program.
+        """
+        found = self
+        if by.step > 1:
+            step = self.step * by.step
+            rest = n % step
+            if step > MOST_STEPS:
+                raise Fixed(f"{self.name} % {step}")
+            low, high = self.at(self.least), self.at(self.most)
+            found = replace(
+                self,
+                step=step,
+                rest=rest,
+                least=max(1, -((rest - low) // step)),
+                most=(high - rest) // step,
+            )
+        if by.bound is not None:
+            k = (n - found.rest) // found.step
+            if k < by.bound:
+                found = replace(found, most=min(found.most, by.bound - 1))
+            else:
+                found = replace(found, least=max(found.least, by.bound))
+        if found.k(n) is None or found.least >= found.most:
+            raise Fixed(f"{self.name} = {n}")
+        return found
 
     def __str__(self) -> str:
-        return f"[{self.least}, {self.most}]"
+        low, high = self.at(self.least), self.at(self.most)
+        return f"[{low}, {high}]" if self.step == 1 else f"[{low}, {low + self.step}, ..., {high}]"
 
 
 class SizeDecides(GraphTraceError):
-    """What was asked of a size that varies has different answers in its range. asked: the answer for a size, where it
-    can be computed; linear: whether one form a n + b is one answer."""
+    """What was asked of a size that varies has different answers in its range. asked: the answer for a k of the domain,
+    where it can be computed; linear: whether one form a k + b is one answer; by: what splits the domain into parts that
+    have one, where that is known; chooses: whether it is a condition."""
 
     def __init__(
-        self, message: str, asked: Callable[[int], Any] | None, sizes: Range, linear: bool
+        self,
+        message: str,
+        asked: Callable[[int], Any] | None,
+        domain: Domain,
+        *,
+        linear: bool,
+        by: Narrower | None = None,
+        chooses: bool = False,
     ) -> None:
         super().__init__(message)
-        self.asked, self.sizes, self.linear = asked, sizes, linear
+        self.asked, self.domain, self.linear, self.by = asked, domain, linear, by
+        self.chooses = chooses and asked is not None
 
-    def part(self, n: int) -> Range | None:
+    @property
+    def divides(self) -> bool:
+        """Whether the domain has parts with one answer, be the one around some size too small for a program."""
+        if self.by is not None:
+            return self.by.step * self.domain.step <= MOST_STEPS
+        return self.chooses
+
+    def part(self, n: int) -> Domain | None:
         """The sizes around `n` that have one answer with it; None where these are few, or all."""
-        asked, low, high = self.asked, self.sizes.least, self.sizes.most
-        if asked is None or high - low > _ASKED or not low <= n <= high:
+        asked, low, high = self.asked, self.domain.least, self.domain.most
+        k = self.domain.k(n)
+        if k is None:
+            return None
+        if self.by is not None:
+            try:
+                return self.domain.narrowed(self.by, n)
+            except Fixed:
+                return None
+        if asked is None or high - low > _ASKED:
             return None
         slope = 0
         if self.linear:
-            near = n if n < high else n - 1
+            near = k if k < high else k - 1
             slope = asked(near + 1) - asked(near)
-        first = asked(n)
+        first = asked(k)
 
-        def alike(k: int) -> bool:
-            return bool(asked(k) == first + slope * (k - n) if self.linear else asked(k) == first)
+        def alike(other: int) -> bool:
+            answer = asked(other)
+            return bool(answer == first + slope * (other - k) if self.linear else answer == first)
 
-        least = most = n
+        least = most = k
         while least > low and alike(least - 1):
             least -= 1
         while most < high and alike(most + 1):
             most += 1
-        few = most - least < (_FEWEST if self.linear else 1)
-        return None if few or (least, most) == (low, high) else Range(least, most)
+        few = most - least < (1 if self.chooses else _FEWEST)
+        return (
+            None
+            if few or (least, most) == (low, high)
+            else replace(self.domain, least=least, most=most)
+        )
 
 
 @dataclass(frozen=True)
@@ -72,7 +171,7 @@ class Dynamic:
     """What varies in a call: dimensions of input leaves, by number, all with one size. automatic: found by comparing
     calls, and not marked by the author."""
 
-    sizes: Range
+    sizes: Domain
     dims: dict[int, tuple[int, ...]]
     automatic: bool = False
 
@@ -82,6 +181,12 @@ def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
     i, dims = next(iter(dynamic.dims.items()))
     size: int = leaves[i].shape[dims[0]]
     return size
+
+
+def step_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
+    """What a call brings along of what varies in its program: k, where its size is step * k + rest."""
+    sizes = dynamic.sizes
+    return (size_of(dynamic, leaves) - sizes.rest) // sizes.step
 
 
 class Size(int):

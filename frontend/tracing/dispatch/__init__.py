@@ -18,6 +18,7 @@ overlaps     writes to parts of views whose elements are one in memory: of an ex
              windows
 pruning      which ops and inputs of a trace something needs
 recorder     the recorder: a dispatch mode below autograd and functionalization
+recurrent    LSTMs, GRUs and plain RNNs
 refusals     ops that refuse some values at run time, so a trace keeps them even where nothing reads a result
 rewrites     what happens above autograd while tracing: a function mode that
 shape_rules  result metadata of the commonest ops, where PyTorch's own inference is slow (it takes batch norm

@@ -277,6 +277,10 @@ class Recorder(TorchDispatchMode):
         self.locator.watcher.op(op)
         return value
 
+    def forget_numbers(self) -> None:
+        """Numbers that are computed from here on are recorded, though they were before."""
+        self._number_ops.clear()
+
     def number_from(self, fake: torch.Tensor) -> Number:
         """`tensor.item()` of a one-element tensor as a traced number."""
         value = self.value_of(fake)

@@ -33,6 +33,7 @@ from .in_place import write_problem
 from .layouts import RESHAPING, layouts, restore
 from .numbers import number_of, wrap
 from .recorder import Recorder, describe, item_error, untraced
+from .recurrent import recurrent
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -376,17 +377,26 @@ def _call(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-def _recurrent(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """oneDNN's and cuDNN's layers hand their backward a workspace of a size that no shape rule knows;
-    without them, a layer is recorded as matrix products and gates."""
-    onednn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_cudnn_enabled(False)
-    try:
+def _max_pool1d(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """PyTorch's kernel without gradients takes fixed sizes alone; the op for images takes any."""
+    given = dict(kwargs)
+    if mode.recorder.sizes is None or given.pop("return_indices", False) or len(args) > 6:
         return func(*args, **kwargs)
-    finally:
-        torch._C._set_mkldnn_enabled(onednn)
-        torch._C._set_cudnn_enabled(cudnn)
+    return _as_images(*args, **given)
+
+
+def _as_images(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:  # fmt: skip
+    def pair(first: int, value: Any) -> list[Any]:
+        return [first, *(value if isinstance(value, (list, tuple)) else (value,))]
+
+    sizes = pair(1, kernel_size)
+    step = sizes if stride is None or stride == () or stride == [] else pair(1, stride)
+    image = input.unsqueeze(-2)
+    return torch.max_pool2d(
+        image, sizes, step, pair(0, padding), pair(1, dilation), ceil_mode
+    ).squeeze(-2)
 
 
 def _torch_dropout(mode: Rewrites, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -722,10 +732,12 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(_UNSAFE, _unsafe_parts),
     F.gaussian_nll_loss: _call(_gaussian_nll_loss),
     torch.dropout: _torch_dropout,
-    torch.lstm: _recurrent,
-    torch.gru: _recurrent,
-    torch.rnn_tanh: _recurrent,
-    torch.rnn_relu: _recurrent,
+    torch.max_pool1d: _max_pool1d,
+    F.max_pool1d: _max_pool1d,
+    torch.lstm: recurrent,
+    torch.gru: recurrent,
+    torch.rnn_tanh: recurrent,
+    torch.rnn_relu: recurrent,
     Tensor.backward: _backward,
     Tensor.grad.__get__: _gradient,  # type: ignore[union-attr]
     Tensor.__bool__: _bool,

@@ -7,10 +7,9 @@ gradient is divided by a count), it is an op's result: a number computed from th
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from sympy.core.relational import Relational  # type: ignore[import-untyped]
 from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
-from gflow.dialects.extents import Symbol
 from gflow.errors import GraphTraceError
 
-from ..data.sizes import Range, Size, SizeDecides
+from ..data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
 from ..data.values import TraceValue
 from .numbers import Number, wrap
+from .size_expressions import Formulas
 from .size_functions import function_of
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -42,9 +42,9 @@ _DEGREE = 3
 
 class SizeEnv(ShapeEnv):
     """PyTorch's symbolic shapes with one symbol, and without guards: a question that the range does not
-    answer is an error."""
+    answer is an error. The symbol is what varies in the program: k, where the sizes are step * k + rest."""
 
-    def __init__(self, name: str, sizes: Range, where: Callable[[], str]) -> None:
+    def __init__(self, sizes: Domain, where: Callable[[], str]) -> None:
         super().__init__(
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
@@ -52,8 +52,8 @@ class SizeEnv(ShapeEnv):
             duck_shape=False,
         )
         self.sizes, self.where = sizes, where
-        self.size = Symbol(name, sizes.least, sizes.most)
-        source = ConstantSource(name)
+        self.size = sizes.symbol
+        source = ConstantSource(self.size.name)
         self.variable: Any = self.create_symbol(
             sizes.most, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
         )
@@ -61,7 +61,12 @@ class SizeEnv(ShapeEnv):
         # from 2 on does for 1, too, unless code asks (see `_answer`)
         least = min(max(sizes.least, 2), sizes.most)
         self._constrain_range(self.variable, least, sizes.most)
-        self.symint = self.create_symintnode(self.variable, hint=sizes.most, source=source)
+        size = sizes.step * self.variable + sizes.rest
+        self.symint = self.create_symintnode(
+            size, hint=sizes.at(sizes.most), source=source if sizes.step == 1 else None
+        )
+        own = Domain(self.size.name, sizes.least, sizes.most)
+        self._formulas = Formulas(own, self.variable, {})
         self.known: dict[Any, Any] = {}  # what calls of ops gave (`fakes`)
         self._answers: dict[Any, Any] = {}
         self._sizes: dict[Any, tuple[int, ...] | None] = {}
@@ -86,7 +91,10 @@ class SizeEnv(ShapeEnv):
             return self._at(expr, self.sizes.most)
         if rest is None or (first != rest and _asked_by_user()):
             asked = function_of(expr, self.variable)
-            raise SizeDecides(self._unanswered(expr, rest), asked, self.sizes, linear=False)
+            chooses = isinstance(expr, Boolean) and not expr.is_Symbol
+            by = self._splitter(expr) if chooses else None
+            message = self._unanswered(expr, rest)
+            raise SizeDecides(message, asked, self.sizes, linear=False, by=by, chooses=chooses)
         return rest
 
     def _answer(self, expr: Any) -> tuple[Any, Any]:
@@ -125,9 +133,29 @@ class SizeEnv(ShapeEnv):
         value = expr.xreplace({self.variable: sympy.Integer(n)})
         return value if value.is_Boolean or value.is_number else value.doit()
 
+    def _splitter(self, expr: Any) -> Narrower | None:
+        """The remainders of the size that a question goes by, where it does: parts by these may have one answer."""
+        for part in expr.atoms(*_ROUNDED):
+            try:
+                self._formulas.polynomial(part)
+            except Narrower as by:
+                if by.step > 1:
+                    return by
+            except Fixed:
+                continue
+        return None
+
+    def _is_dynamic(self) -> str:
+        """How a message begins."""
+        size = self.sizes
+        own = f"{self.size}" if size.step == 1 else f"n = {size.formula} with {self.size}"
+        return f"{self.where()}: the size {own} is dynamic (gflow.dynamic_dim), "
+
+    def _named(self, expr: Any) -> str:
+        return str(expr).replace(str(self.variable), self.size.name)
+
     def _unanswered(self, expr: Any, rest: Any) -> str:
-        asked = str(expr).replace(str(self.variable), self.size.name)
-        start = f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), "
+        asked, start = self._named(expr), self._is_dynamic()
         if rest is not None:
             return start + (
                 f"and code asks whether {asked}, which differs for {self.sizes.least} alone. Give the "
@@ -157,21 +185,28 @@ class SizeEnv(ShapeEnv):
             self._sizes[expr] = self._fit(expr)
         found = self._sizes[expr]
         if found is None:
-            asked = str(expr).replace(str(self.variable), self.size.name)
-            raise SizeDecides(
-                f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), and a size here is "
-                f"{asked}; sizes that follow from it must be sums and products. Leave the dimension "
-                "static, or do this outside the graph.",
-                function_of(expr, self.variable),
-                self.sizes,
-                linear=True,
-            )
+            raise self._no_polynomial(expr, None)
         return found
 
+    def _no_polynomial(self, expr: Any, by: Narrower | None) -> SizeDecides:
+        return SizeDecides(
+            self._is_dynamic()
+            + f"and a size here is {self._named(expr)}; sizes that follow from it must be sums, "
+            "products, floor quotients and remainders by small numbers. Leave the dimension static, or do this outside "
+            "the graph.",
+            function_of(expr, self.variable),
+            self.sizes,
+            linear=True,
+            by=by,
+        )
+
     def _fit(self, expr: Any) -> tuple[int, ...] | None:
-        if expr.is_polynomial(self.variable):
-            terms = sympy.Poly(expr, self.variable).all_coeffs()[::-1]
-            return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
+        try:
+            return self._formulas.polynomial(expr)
+        except Narrower as by:
+            raise self._no_polynomial(expr, by) from None
+        except Fixed:
+            pass
         low, high = self.sizes.least, self.sizes.most
         if high - low >= _TRIED:
             return None
@@ -198,38 +233,21 @@ class SizeEnv(ShapeEnv):
         expr = sympy.sympify(value.node.expr)
         if not expr.free_symbols:
             return float(expr) if isinstance(value, torch.SymFloat) else int(expr)
-        return self._computed(expr, size)
-
-    def _computed(self, expr: Any, size: Any) -> Any:
-        if expr == self.variable:
-            return size
-        if expr.is_Integer:
-            return int(expr)
-        if expr.is_number:
-            return float(expr)
-        function = _FUNCTIONS.get(type(expr).__name__)
-        if function is None:
+        try:
+            return self._formulas.number(expr, size)
+        except Narrower as by:
+            raise self._no_polynomial(expr, by) from None
+        except Fixed as error:
             raise GraphTraceError(
-                f"{self.where()}: the size {self.size} is dynamic (gflow.dynamic_dim), and a number here "
-                f"is {expr}; numbers that follow from it may be sums, products, quotients, powers and "
-                "square roots. Leave the dimension static, or compute this outside the graph."
-            )
-        return function([self._computed(a, size) for a in expr.args])
+                self._is_dynamic()
+                + f"and a number here is {self._named(error)}; numbers that follow from it may be "
+                "sums, products, quotients, powers and square roots. Leave the dimension static, or compute this "
+                "outside the graph."
+            ) from None
 
 
-_FUNCTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "Add": partial(reduce, operator.add),
-    "Mul": partial(reduce, operator.mul),
-    "ToFloat": lambda a: a[0] * 1.0,
-    "IntTrueDiv": lambda a: operator.truediv(*a),
-    "FloatTrueDiv": lambda a: operator.truediv(*a),
-    "Pow": lambda a: (
-        1.0 / reduce(operator.mul, [a[0]] * -int(a[1])) if a[1] in (-1, -2) else a[0] ** a[1]
-    ),
-    "PowByNatural": lambda a: reduce(operator.mul, [a[0]] * int(a[1])),
-    "FloatPow": lambda a: a[0] ** a[1],
-    "OpaqueUnaryFn_sqrt": lambda a: a[0] ** 0.5,
-}
+#: formulas by which parts of the sizes, by their remainder, have other answers
+_ROUNDED = (FloorDiv, Mod, PythonMod, CleanDiv)
 
 
 def _chooses_kernel() -> bool:

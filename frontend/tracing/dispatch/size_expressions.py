@@ -1,15 +1,14 @@
 """Formulas of sizes (`sympy` expressions, as PyTorch has them) as what a program can hold: polynomials in one size.
 
-A program is for a `Domain`: the sizes n = step * k + rest, for k in a range. Where n itself has no polynomial (n // 2),
-k may have: with n = 2 k + 1 it is k. So what a formula needs narrows the domain (`Narrower`), and other sizes have
-programs of their own, of which there are as many as remainders and as sides of a bound.
+A program is for a domain (`gflow.tracing.data.sizes`): the sizes n = step * k + rest, for k in a range. Where n itself
+has no polynomial (n // 2), k may have: with n = 2 k + 1 it is k. So what a formula needs narrows the domain, and other
+sizes have programs of their own, of which there are as many as remainders and as sides of a bound.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import gcd
 from typing import Any
@@ -17,82 +16,14 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from gflow.dialects.extents import Symbol, evaluate
+from gflow.dialects.extents import evaluate
 
-from ..data.sizes import Size
-
-#: the most remainders that programs are made for
-MOST_STEPS = 64
+from ..data.sizes import Domain, Fixed, Narrower, Size
 
 #: the highest power of a size
 _DEGREE = 3
 
 Polynomial = tuple[int, ...]  # coefficients, constant first
-
-
-class Fixed(Exception):
-    """No program for several sizes holds this formula; the message has it."""
-
-
-@dataclass
-class Narrower(Exception):
-    """A formula is a polynomial on a part of the domain alone. step: by which k must be split. bound: where k must be
-    split: it begins a part."""
-
-    step: int = 1
-    bound: int | None = None
-
-
-@dataclass(frozen=True)
-class Domain:
-    """The sizes n = step * k + rest with k from `least` to `most`, of the symbol `name`."""
-
-    name: str
-    least: int
-    most: int
-    step: int = 1
-    rest: int = 0
-
-    @property
-    def symbol(self) -> Symbol:
-        """What varies in the program, k."""
-        name = self.name if self.step == 1 else f"{self.name}//{self.step}"
-        return Symbol(name, self.least, self.most)
-
-    def k(self, n: int) -> int | None:
-        """Of a size, None where it is not in the domain."""
-        k, rest = divmod(n - self.rest, self.step)
-        return k if not rest and self.least <= k <= self.most else None
-
-    def narrowed(self, by: Narrower, n: int) -> Domain:
-        """The part with the size `n`.
-
-        Raises:
-            Fixed: it is too small a part to be worth a program.
-        """
-        found = self
-        if by.step > 1:
-            step = self.step * by.step
-            rest = n % step
-            if step > MOST_STEPS:
-                raise Fixed(f"{self.name} % {step}")
-            low, high = self.step * self.least + self.rest, self.step * self.most + self.rest
-            found = replace(
-                self,
-                step=step,
-                rest=rest,
-                least=max(1, -((rest - low) // step)),
-                most=(high - rest) // step,
-            )
-        if by.bound is not None:
-            k = (n - found.rest) // found.step
-            if k < by.bound:
-                found = replace(found, most=min(found.most, by.bound - 1))
-            else:
-                found = replace(found, least=max(found.least, by.bound))
-        if found.k(n) is None or found.least >= found.most:
-            raise Fixed(f"{self.name} = {n}")
-        return found
 
 
 class Formulas:
@@ -261,7 +192,11 @@ class Formulas:
         if expr.is_integer:
             total: Any = 0
             for c in reversed(self.polynomial(expr)):
-                total = total * size + c if not isinstance(total, int) or total else c
+                if not isinstance(total, int):
+                    total = total * size
+                elif total:
+                    total = size if total == 1 else size * total
+                total = total + c if c else total
             return total
         function = FUNCTIONS.get(type(expr).__name__)
         if function is None:
