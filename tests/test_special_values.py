@@ -366,3 +366,18 @@ def test_the_gradient_of_logit_at_both_zeros() -> None:
         x = torch.tensor([0.0, -0.0, 1.0, -1.0], requires_grad=True)
         grads += torch.autograd.grad(function(x).sum(), x)
     torch.testing.assert_close(grads[1], grads[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("compiled", [flow.nn.Graph.trace, flow.compile])
+def test_integers_at_the_end_of_their_range_are_divided(dtype: torch.dtype, compiled: Any) -> None:
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([low, low + 1, high, high - 1, 7, 0], dtype=dtype)
+    divisors = [3, 2, 5, 7] if low == 0 else [3, -3, 2, -2, 7, -7, -1]
+
+    def divided(x: torch.Tensor) -> list[torch.Tensor]:
+        y = torch.tensor(divisors, dtype=dtype)[:, None]
+        return [x // 3, x // y, torch.div(x, y, rounding_mode="floor"), x % y, 100 // (x | 1)]
+
+    for ours, theirs in zip(compiled(divided)(x), divided(x)):
+        assert torch.equal(ours, theirs)

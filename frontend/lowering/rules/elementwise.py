@@ -142,7 +142,11 @@ def _div_trunc(em: Emitter, x: Value, y: Value) -> Value:
 def _div_floor(em: Emitter, x: Value, y: Value) -> Value:
     """ATen's floor division: exact for integers, corrected by the remainder for floats."""
     if not is_float(x.dtype):
-        return (x - em("remainder", x, y)) / y
+        if x.dtype.startswith("ui") or x.dtype == "i1":
+            return x / y
+        # x - rest may leave the range of the type, its quotient and rest do not
+        below = em("fmod", x, y).ne(0) & em("xor", x.lt(0), y.lt(0))
+        return em.select(below, x / y - 1, x / y)
     rest = em("fmod", x, y)
     quotient = (x - rest) / y
     wrong_sign = rest.ne(0.0) & em("xor", y.lt(0.0), rest.lt(0.0))
