@@ -32,6 +32,7 @@ COMMANDS = {
     "cubins": "kernels of training steps as machine code, without a GPU",
     "loops": "main loops of kernels by a model of machine code, without a GPU",
     "distributed": "steps on several ranks beside DDP and FSDP2",
+    "planning": "how long a rank of many plans a step, without the others",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, engines, linalg, models, products, report
+from benchmarks import attention, engines, linalg, models, planning, products, report
 from benchmarks.measure import add_ratios
 from benchmarks.scaling import exponent, exponents
 from gflow.compiler.targets.processors import host_level
@@ -52,6 +52,26 @@ def test_ratios_and_marks() -> None:
     assert "FAILED" in text
     assert "it broke" in text
     assert report.failed([row])
+
+
+def test_planning_is_the_same_for_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan of a rank of 1,024 has as many collectives as that of one of 8."""
+    sizes = [
+        "--layers",
+        "1",
+        "--width",
+        "128",
+        "--hidden",
+        "128",
+        "--vocabulary",
+        "100",
+        "--tokens",
+        "64",
+    ]
+    assert planning.main([*sizes, "--ranks", "8,1024", "--stages", "3"]) == 0
+    few, many = (line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert (few[2], many[2]) == ("8", "1024")
+    assert int(few[-3]) == int(many[-3]) > 0, "collectives"
 
 
 def test_models_have_their_published_sizes() -> None:

@@ -1,0 +1,118 @@
+"""How long one rank plans a training step, for a group that is not there (PyTorch's fake ranks).
+
+    python -m benchmarks planning [--layers 2,8,32] [--width 2048] [--ranks 1,8,1024] [--stages 0,2,3]
+
+The step is that of a Llama-style decoder (bf16, AdamW) for an H100. Nothing is computed, and parameters are memory that
+is never touched: `--layers 32 --width 4096 --hidden 14336 --vocabulary 128256` is a Llama 3 of 8 billion parameters.
+One rank is the plain module, without a process group. The columns are seconds of processor
+time (the trace, its lowering, the passes up to the planned arena), then what these found: ops, collectives, arena.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.models import Llama
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks planning", description=__doc__)
+    parser.add_argument("--layers", default="2,8,32")
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--hidden", type=int, default=8192)
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--ranks", default="1,8,1024")
+    parser.add_argument("--stages", default="0,2,3", help="of ZeRO; 0 is data parallelism alone")
+    args = parser.parse_args(argv)
+    layers, ranks, stages = (
+        [int(n) for n in text.split(",")] for text in (args.layers, args.ranks, args.stages)
+    )
+    print(
+        f"{'layers':>6}{'parameters':>12}{'ranks':>7}{'ZeRO':>6}{'trace':>8}{'lower':>8}{'passes':>8}{'in all':>8}"
+        f"{'of one rank':>13}{'ops':>7}{'collectives':>13}{'arena':>12}"
+    )
+    planned(args, 1, 1, 0)  # imports, and what is computed once a process
+    for depth in layers:
+        alone = 0.0
+        for world in ranks:
+            for stage in stages if world > 1 else [0]:
+                row = planned(args, depth, world, stage)
+                total = row["trace"] + row["lower"] + row["passes"]
+                alone = alone or (total if world == 1 else 0.0)
+                share = f"{total / alone:.2f}" if alone else ""
+                seconds = "".join(f"{row[k]:>8.2f}" for k in ("trace", "lower", "passes"))
+                print(
+                    f"{depth:>6}{row['parameters'] / 1e9:>11.2f}B{world:>7}{stage:>6}{seconds}{total:>8.2f}"
+                    f"{share:>13}{row['ops']:>7}{row['collectives']:>13}{row['arena'] / 2**30:>8.2f} GiB",
+                    flush=True,
+                )
+                gc.collect()
+    return 0
+
+
+def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dict[str, Any]:
+    """One row of the table."""
+    # only here: `--help` needs none of it
+    from benchmarks.cuda_models import Model, trace_of
+    from benchmarks.items import adamw
+    from gflow.compiler.driver.pass_manager import run_pipeline
+    from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
+    from gflow.compiler.ir.modules import entry_function
+    from gflow.dialects.mlir import ir as mlir
+    from gflow.lowering import lower
+
+    heads = max(args.width // 128, 1)
+    model = Model(
+        "llama", "",
+        lambda: Llama(depth, args.width, heads, max(heads // 4, 1), args.hidden, args.vocabulary),
+        lambda: (torch.zeros(1, args.tokens, dtype=torch.int64),) * 2, adamw, torch.bfloat16,
+    )  # fmt: skip
+    with _fake_ranks(world):
+        module = model.empty()
+        wrapped = module if world == 1 else DistributedDataParallel(module, init_sync=False)
+        graph, inputs = model.graph(wrapped), model.inputs()
+        start = time.process_time()
+        trace = trace_of(graph, inputs)
+        traced = time.process_time()
+        ir = lower(trace)
+        lowered = time.process_time()
+        run_pipeline(ir, pipeline_for("cuda:90", PipelineOptions(zero=stage)))
+        done = time.process_time()
+    function = entry_function(ir)
+    names = [op.operation.name for op in function.regions[0].blocks[0].operations]
+    return {
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "trace": traced - start,
+        "lower": lowered - traced,
+        "passes": done - lowered,
+        "ops": len(names),
+        "collectives": sum(
+            name.startswith("gflow.collective") and "wait" not in name for name in names
+        ),
+        "arena": mlir.IntegerAttr(function.attributes["gflow.arena_size"]).value,
+    }
+
+
+@contextmanager
+def _fake_ranks(world: int) -> Iterator[None]:
+    if world == 1:
+        yield
+        return
+    # only here: one rank needs no process group
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
