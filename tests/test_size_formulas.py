@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from torch.utils._pytree import tree_leaves
 import gflow
 
 SIZES = (8, 9, 5, 13, 24, 7, 10, 2, 3, 97, 500, 1, 0)
+
+
+def some(names: Iterable[str], *often: str) -> list[Any]:
+    """Cases by name, those that are not run often in the sweep alone."""
+    return [n if n in often else pytest.param(n, marks=pytest.mark.sweep) for n in names]
 
 
 def sizes_of(graph: Any) -> list[str]:
@@ -53,7 +58,7 @@ _FORMULAS: dict[str, tuple[Callable[[Tensor], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", _FORMULAS)
+@pytest.mark.parametrize("name", some(_FORMULAS, "remainders", "a choice"))
 def test_parts_of_a_range_have_programs(name: str) -> None:
     function, parts = _FORMULAS[name]
     make = lambda n: torch.randn(n, 3)  # noqa: E731
@@ -62,7 +67,7 @@ def test_parts_of_a_range_have_programs(name: str) -> None:
     assert found.count("") <= 5  # the first, 0, 1, and what is smaller than the divisor
 
 
-@pytest.mark.parametrize("name", ["halves", "a choice", "at most"])
+@pytest.mark.parametrize("name", some(("halves", "a choice", "at most"), "halves"))
 def test_parts_of_a_marked_range(name: str) -> None:
     function, parts = _FORMULAS[name]
     found = check(function, lambda n: torch.randn(n, 3), (8, 9, 5, 13, 24, 2, 1, 63, 64), most=64)
@@ -78,13 +83,14 @@ _POOLS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", _POOLS)
+@pytest.mark.parametrize("name", some(_POOLS, "convolution", "greatest"))
 def test_strides_over_a_length(name: str) -> None:
     found = check(_POOLS[name], lambda n: torch.randn(2, 4, n), (8, 9, 7, 13, 24, 31, 97, 300))
     assert len(found) <= 4
     assert len(set(found)) == 3
 
 
+@pytest.mark.sweep
 def test_a_stack_of_strides_trains_over_lengths() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -113,7 +119,7 @@ _RECURRENT: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("name", _RECURRENT)
+@pytest.mark.parametrize("name", some(_RECURRENT, "lstm", "gru, both ways"))
 def test_recurrences_over_a_length(name: str) -> None:
     kind, words = _RECURRENT[name]
     torch.manual_seed(0)
@@ -132,6 +138,7 @@ def test_recurrences_over_a_length(name: str) -> None:
     assert len(sizes_of(fast)) == 2
 
 
+@pytest.mark.sweep
 def test_dropout_between_layers_of_a_recurrence() -> None:
     model = nn.GRU(4, 64, num_layers=2, dropout=0.5)
     fast = gflow.compile(model)
@@ -191,6 +198,7 @@ def test_micro_batches_of_many_sizes(marked: bool, tmp_path: Path) -> None:
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.sweep
 def test_lengths_vary_in_micro_batches() -> None:
     torch.manual_seed(0)
     model = nn.Conv1d(2, 3, 3, stride=2)
