@@ -26,7 +26,8 @@ from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.sizes import Dynamic, SizeDecides
 from gflow.tracing.data.values import ResultView, TraceValue
 from gflow.tracing.request import TraceRequest
-from gflow.tracing.tracer import flatten_result, trace_graph
+from gflow.tracing.trace_results import flatten_result
+from gflow.tracing.tracer import trace_graph
 
 from .captured import Captured
 from .joint import Divided, Undivided, divide_gradients

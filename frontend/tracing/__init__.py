@@ -2,6 +2,10 @@
 
 request      what is to be traced: `TraceRequest`
 tracer       `trace_graph`: from `build()` and example arguments to a `Trace`
+traced_inputs  a trace under way: its inputs, and the traced tensors that stand for them
+traced_steps  the steps of optimizers in a trace: gradients, their reduction and scaling, micro-batches
+trace_results  what a trace returns and updates
+trace_checks  what a trace is refused for, and warned of
 context/     what is known while a graph is traced: the thread, who watches, module scopes, source locations,
              ranks
 data/        a trace as plain data: ops, values, numbers, places, sizes

@@ -44,7 +44,7 @@ class Tracing(Protocol):
     locator: Locator
     rebound: dict[int, torch.Tensor]
 
-    def _active(self) -> contextlib.AbstractContextManager[None]: ...
+    def active(self) -> contextlib.AbstractContextManager[None]: ...
 
 
 @dataclass
@@ -123,7 +123,7 @@ class LossScale:
             return
         session.locator.optimizer = True
         try:
-            with session._active(), torch.no_grad():
+            with session.active(), torch.no_grad():
                 yield
         finally:
             session.locator.optimizer = False
@@ -236,7 +236,7 @@ def values_now(session: Tracing) -> dict[int, TraceValue]:
     """The value that each input of a trace has come to, by its index."""
     stand_ins = {s.index: s for s in session.rewrites.stand_ins.values()}
     found = {}
-    with session._active():
+    with session.active():
         for index, stand_in in stand_ins.items():
             wrapper = session.rebound.get(index, stand_in.wrapper)
             found[index] = session.recorder.value_of(unwrap(wrapper))

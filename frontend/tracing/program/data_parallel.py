@@ -149,7 +149,7 @@ def _recording(session: Any, in_build: bool) -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             if not in_build:
-                stack.enter_context(session._active())
+                stack.enter_context(session.active())
             stack.enter_context(torch.no_grad())
             reading, session.rewrites.read_gradient = session.rewrites.read_gradient, None
             stack.callback(setattr, session.rewrites, "read_gradient", reading)

@@ -1,0 +1,223 @@
+"""What a trace is refused for, and warned of."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+
+import torch
+
+from gflow.errors import GraphTraceError
+
+from .data.trace import Trace
+from .data.values import TraceInput, TraceOutput, values_in
+from .dispatch.rewrites import StandIn
+from .program.aliases import check_ends, told
+from .program.shared import Shared, conflicts, storage_of
+from .traced_inputs import TracedInputs, parameters_of
+
+
+def check_global(tracing: TracedInputs, trace: Trace) -> None:
+    """
+    Raises:
+        GraphTraceError: a trace of global tensors has what its ranks cannot share.
+    """
+    if trace.mesh is None:
+        return
+    what = None
+    if tracing.micro_batches > 1:
+        what = "set_gradient_accumulation_steps() would split inputs of which ranks hold parts"
+    elif trace.size is not None or tracing.recorder.sizes is not None:
+        what = "a dimension marked with dynamic_dim() cannot be shared evenly for every size"
+    elif any(map(tracing.request.is_sparse, range(len(tracing.optimizers)))):
+        what = "a sparse optimizer works on rows that ranks hold parts of"
+    elif trace.groups or trace.reduced:
+        what = "a data-parallel module works on each rank's own batch"
+    elif tracing.storages:
+        what = "parameters or buffers share memory in part, which ranks hold parts of"
+    if what is not None:
+        raise GraphTraceError(
+            f"{tracing.name}: the graph has global tensors (DTensor), and {what}. Leave one of the two out."
+        )
+
+
+def check_begins(tracing: TracedInputs) -> None:
+    """
+    Raises:
+        GraphTraceError: the program counts from where an input's memory begins, and runs for parts of it.
+    """
+    found = next((i for i in tracing.recorder.inputs if i.from_start), None)
+    if found is not None and tracing.micro_batches > 1:
+        raise GraphTraceError(
+            f"build() calls as_strided with a storage_offset on input {found.name!r}, of which each micro-batch "
+            "is a part that begins elsewhere. Leave storage_offset out, or call .clone() first."
+        )
+
+
+def check_parted(tracing: TracedInputs) -> None:
+    """
+    Raises:
+        GraphTraceError: `build()` has assigned a tensor in the place of one that shares memory with another: from
+            here on they are two in eager.
+    """
+    inputs, shared = tracing.recorder.inputs, {*tracing.views, *tracing.views.values()}
+    for index in shared.intersection(tracing.rebound):
+        entry = inputs[index]
+        # an attribute that was never read (as `weight` of spectral_norm) tells no program anything
+        if entry.role == "constant" and id(entry.tensor) not in tracing.rewrites.met:
+            continue
+        pairs = [p for p in tracing.views.items() if index in p]
+        (other,) = {*pairs[0]} - {index}
+        raise GraphTraceError(
+            f"{tracing.name}: build() gives {told(entry)} a new tensor, which a program writes into the old one, and "
+            f"that shares memory with {told(inputs[other])}. Make them two tensors (.clone()) before the call."
+        )
+
+
+def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str) -> None:
+    if assigned:
+        ends = {
+            s.index: tracing.rebound.get(s.index, s.wrapper)
+            for s in tracing.rewrites.stand_ins.values()
+            if s.index not in tracing.views
+        }
+        check_ends(ends, assigned, tracing.recorder.inputs, where)
+
+
+def check_state(tracing: TracedInputs, updates: Sequence[TraceOutput]) -> None:
+    """
+    Raises:
+        GraphTraceError: an optimizer's state lies in the memory of what is updated, or is updated and lies in other
+            memory.
+    """
+    inputs = tracing.recorder.inputs
+    state = {
+        storage_of(i.tensor) for i in inputs if i.role == "optimizer_state" and i.tensor is not None
+    }
+    entries = {
+        n: i
+        for n, i in enumerate(inputs)
+        if i.tensor is not None and n not in tracing.views and storage_of(i.tensor) in state
+    }
+    written = {o.alias for o in updates if o.alias is not None}
+    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
+    for a, b in conflicts(entries, written, used):
+        raise GraphTraceError(
+            f"{tracing.name}: {told(entries[a])} is updated, and it shares memory with {told(entries[b])}. Make one "
+            "of them a copy (.clone())."
+        )
+
+
+def check_memory(tracing: TracedInputs) -> None:
+    """No tensor that is updated lies in the memory of another.
+
+    Raises:
+        Shared: one does; it is to be traced as a view.
+        GraphTraceError: one does, and it cannot be.
+    """
+    stand_ins = tracing.rewrites.stand_ins
+    written = {
+        s.index
+        for s in stand_ins.values()
+        if s.index in tracing.rebound
+        or tracing.recorder.value_of(tracing.current(s.wrapper))
+        is not (s.begin or tracing.recorder.inputs[s.index].value)
+    }
+    written |= {stand_ins[id(p)].index for p in tracing.trained()}
+    used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
+    entries = {i: e for i, e in enumerate(tracing.recorder.inputs) if i not in tracing.views}
+    written = {tracing.views.get(i, i) for i in written}
+    found = conflicts(entries, written, used)
+    tensors = [(entries[a].tensor, entries[b].tensor) for a, b in found]
+    storages = {storage_of(a) for a, _ in tensors if a is not None}
+    if storages - {*tracing.storages}:
+        raise Shared({*tracing.storages, *storages})
+    for a, b in found:
+        raise GraphTraceError(
+            f"{tracing.name}: {entries[a].role} {entries[a].name!r} is updated, and it shares a part of "
+            f"its memory with {entries[b].role} {entries[b].name!r}. Make one of them a copy "
+            "(.clone()), or a view of all of the other."
+        )
+
+
+def check_strides(tracing: TracedInputs, stand_in: StandIn) -> None:
+    """
+    Raises:
+        GraphTraceError: `build()` has changed the strides of a tensor from outside in place, or given an argument
+            other memory.
+    """
+    entry = tracing.recorder.inputs[stand_in.index]
+    if entry.role == "input" and torch._functionalize_was_storage_changed(stand_in.wrapper):  # type: ignore[attr-defined]
+        raise GraphTraceError(
+            f"{tracing.name}: build() gives {entry.role} {entry.name!r} other memory (.set_()), so that other views "
+            "of its old memory keep their values; a program can only write into it. Write x.copy_(y), or return "
+            "the new tensor."
+        )
+    known = tracing.rewrites.restrided.get(id(stand_in.wrapper))
+    if known is None:
+        return
+    with torch._C.DisableTorchFunction():
+        real, now = stand_in.real, stand_in.wrapper
+        old, new = [
+            [s for n, s in zip(t.shape, t.stride()) if tracing.rewrites.concrete(n) != 1]
+            for t in (real, now)
+        ]
+    if tuple(map(tracing.rewrites.concrete, new)) == tuple(old) or now.shape != real.shape:
+        return  # of another shape: `check_update` says so
+    raise GraphTraceError(
+        f"{known[1]}: build() changes the strides of {entry.role} {entry.name!r} in place; a program can only "
+        "change the values of a tensor from outside, so other views of its memory would differ. Use a view: "
+        "x = x.transpose(0, 1)."
+    )
+
+
+def warn_of_no_gradients(tracing: TracedInputs) -> None:
+    """A training graph that trains nothing."""
+    file, line = tracing.locator.home
+    own = [tracing.called(p) for o in tracing.optimizers for p in parameters_of(o)]
+    others = [
+        tracing.parameter_names.get(id(s.real), "a tensor of no module")
+        for s in tracing.rewrites.stand_ins.values()
+        if s.wrapper.requires_grad and s.wrapper.is_leaf and s.wrapper.grad is not None
+    ]
+    text = (
+        f"{tracing.name} has an optimizer, but none of its parameters has a gradient after build(): a call "
+        "updates nothing. "
+    )
+    if others:
+        text += (
+            f"backward() gave gradients to {_some(others)}; the optimizer has {_some(own)}, which the loss "
+            "does not depend on. Make the optimizer from the parameters of the modules that build() calls."
+        )
+    else:
+        text += "Call backward() on the loss in build()."
+    warnings.warn_explicit(text, UserWarning, file, line)
+
+
+def histories(tracing: TracedInputs) -> list[TraceInput]:
+    """Arguments and kept tensors that `build()` has given the history of a gradient."""
+    return [
+        tracing.recorder.inputs[s.index]
+        for s in (*tracing.leaves, *tracing.rewrites.stand_ins.values())
+        if s.wrapper.requires_grad and not s.real.requires_grad
+    ]
+
+
+def warn_of_histories(tracing: TracedInputs, inputs: Sequence[TraceInput]) -> None:
+    """Kept tensors that eager's next step would differentiate through the last one."""
+    kept = [f"{i.role} {i.name!r}" for i in inputs if i.tensor is not None]
+    if not kept:
+        return
+    file, line = tracing.locator.home
+    text = (
+        f"{tracing.name} updates {', '.join(kept[:4])} with values that have a gradient. In a graph their history "
+        "ends with the call; in eager, the next backward() would go on through it, or raise. Write "
+        ".detach() or torch.no_grad() around the update."
+    )
+    warnings.warn_explicit(text, UserWarning, file, line)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """The first few of some names."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

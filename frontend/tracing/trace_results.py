@@ -1,0 +1,140 @@
+"""What a trace returns and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves
+
+from gflow.errors import GraphTraceError
+
+from .data.pytrees import learn, opened
+from .data.trace import Trace
+from .data.updates import check_update
+from .data.values import OutputRef, ResultView, TraceOutput
+from .dispatch.numbers import number_of
+from .program.aliases import result_views
+from .program.modules import is_traced
+from .trace_checks import check_strides
+from .traced_inputs import TracedInputs
+
+
+def flatten_result(result: Any) -> tuple[list[Any], TreeSpec]:
+    """What a function returns, flattened, so far that its tensors are leaves."""
+    leaves = tree_leaves(result)
+    while any([_holds_tensors(leaf) and learn(leaf) for leaf in leaves]):  # noqa: C419
+        leaves = tree_leaves(result)
+    return tree_flatten(opened(result, _holds_tensors))
+
+
+def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
+    """What `build()` returns as outputs of the trace; its leaves become numbers of outputs.
+
+    Raises:
+        GraphTraceError: it returns a number that was traced, or an object that hides traced tensors.
+    """
+    outputs: list[TraceOutput] = []
+    wrappers: list[torch.Tensor] = []
+    for i, leaf in enumerate(trace.out_leaves):
+        if isinstance(leaf, torch.Tensor):
+            wrapper = leaf
+            if not torch._is_functional_tensor(leaf):
+                wrapper = tracing.rewrites.wrapper_of(leaf)
+            wrappers.append(wrapper)
+            value = tracing.recorder.value_of(tracing.current(wrapper))
+            trace.out_leaves[i] = OutputRef(len(outputs))
+            outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
+        elif tracing.request.call.dynamic is not None and _has_size(leaf):
+            raise GraphTraceError(
+                f"{tracing.name}: build() returns a number that follows from a size that is dynamic: {leaf}. Return "
+                "tensors, and read their shapes after the call."
+            )
+        elif number_of(leaf) is not None:
+            raise GraphTraceError(
+                f"{tracing.name}: build() returns a Python number that follows from an argument or a size that "
+                "varies. Return a tensor, or compute the number outside."
+            )
+        elif _holds_tensors(leaf):
+            code = getattr(tracing.build, "__code__", None)
+            where = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+            raise GraphTraceError(
+                f"{where}build() returns an object of type {type(leaf).__qualname__} "
+                "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
+                "named tuples, dataclasses, plain objects and dicts of them."
+            )
+    if tracing.micro_batches == 1 and not tracing.recorder.meshes:
+        trace.result_views = _result_views(tracing, wrappers)
+    return outputs
+
+
+def _result_views(tracing: TracedInputs, wrappers: Sequence[torch.Tensor]) -> list[ResultView]:
+    stand_ins = (*tracing.leaves, *tracing.rewrites.stand_ins.values())
+    known = {
+        s.wrapper.untyped_storage()._cdata: (s.wrapper, tracing.recorder.inputs[s.index].value)
+        for s in stand_ins
+        if s.index not in tracing.views and s.index not in tracing.rebound and s.begin is None
+    }
+    return result_views(wrappers, known, tracing.rewrites.concrete)
+
+
+def updates_of(tracing: TracedInputs) -> list[TraceOutput]:
+    """The inputs, and the traced numbers, that have a new value, as outputs of the trace.
+
+    Raises:
+        GraphTraceError: an input is not updated as a program can do it.
+    """
+    updates = []
+    stand_ins = {s.index: s for s in (*tracing.leaves, *tracing.rewrites.stand_ins.values())}
+    for stand_in in stand_ins.values():
+        if stand_in.index in tracing.views:
+            continue
+        wrapper = tracing.rebound.get(stand_in.index, stand_in.wrapper)
+        check_strides(tracing, stand_in)
+        entry = tracing.recorder.inputs[stand_in.index]
+        value = tracing.recorder.value_of(tracing.current(wrapper))
+        if value is not (stand_in.begin or entry.value):
+            check_update(tracing.build, entry, value)
+            updates.append(TraceOutput(value, stand_in.index, entry.name))
+    by_value = {entry.value: i for i, entry in enumerate(tracing.recorder.inputs)}
+    for number in tracing.recorder.numbers:
+        if number.final is not None:
+            updates.append(TraceOutput(number.final, by_value[number.value], number.name))
+    return updates
+
+
+def _has_size(leaf: Any) -> bool:
+    """Whether an output is a size that varies, follows from one, or is a shape with one."""
+    # start-up: it loads PyTorch's symbolic shapes
+    from torch.fx.experimental.sym_node import SymNode
+
+    numbers = leaf if isinstance(leaf, torch.Size) else (leaf,)
+    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(isinstance(x, kinds) and isinstance(x.node, SymNode) for x in numbers)
+
+
+def _holds_tensors(leaf: Any, depth: int = 3) -> bool:
+    """Whether an output that is no tensor has traced tensors inside, where no call finds them."""
+    if isinstance(leaf, (GeneratorType, set, frozenset)):
+        return isinstance(leaf, GeneratorType) or any(map(is_traced, leaf))
+    try:
+        parts = tree_leaves(list(vars(leaf).values())) if depth else []
+    except TypeError:
+        return False
+    return any(is_traced(part) or _holds_tensors(part, depth - 1) for part in parts)
+
+
+def rearranged(
+    left: tuple[tuple[Any, ...], dict[str, Any]], given: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[str]:
+    """Arguments whose lists or dicts hold other things after `build()` than before."""
+    pairs = [(f"argument {n}", *pair) for n, pair in enumerate(zip(left[0], given[0]))]
+    pairs += [(f"argument {k!r}", left[1][k], v) for k, v in given[1].items()]
+    found = []
+    for name, now, before in pairs:
+        (parts, spec), (old, old_spec) = tree_flatten(now), tree_flatten(before)
+        if spec != old_spec or any(a is not b for a, b in zip(parts, old)):
+            found.append(name)
+    return found

@@ -1,0 +1,277 @@
+"""A trace under way: its inputs, and the traced tensors that stand for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gflow.errors import GraphTraceError
+
+from .context.location import Locator
+from .context.threads import here_only
+from .data.guards import Leaf
+from .data.places import NumberSource, OptimizerTrace, Place
+from .data.trace import Trace
+from .data.updates import kind
+from .data.values import TraceOutput, TraceValue
+from .dispatch.numbers import wrap
+from .dispatch.recorder import Recorder, describe
+from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
+from .program.data_parallel import DataParallel
+from .program.modules import Slot
+from .program.sharded_modules import sharded_modules
+from .program.shared import base_of, storage_of, view_in
+from .request import TraceRequest
+
+
+class TracedInputs:
+    """What the stages of a trace share: the recorder, the inputs, and what `build()` has assigned.
+
+    Args:
+        storages: whose tensors are views of each other.
+        outside: the functions that call `build()` and optimizers.
+    """
+
+    def __init__(
+        self, request: TraceRequest, storages: Collection[int], outside: Collection[CodeType]
+    ) -> None:
+        self.request, self.storages = request, storages
+        self.name, self.optimizers = request.name, request.optimizers
+        self.micro_batches, self.build = request.micro_batches, request.call.build
+        self.table = request.table.with_modules(request.reached.modules)
+        self.locator = Locator(self.table.names, outside)
+        if (code := getattr(self.build, "__code__", None)) is not None:
+            self.locator.home = (code.co_filename, code.co_firstlineno)
+        self.recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.locator)
+        self.rewrites = Rewrites(self.recorder, bool(self.optimizers))
+        self.rewrites.view_of = self._view if storages else None
+        self.rewrites.active = self.recording
+        self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
+        self.rebound: dict[int, torch.Tensor] = {}
+        self.leaves: list[StandIn] = []
+        self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
+        self._kept: dict[int, torch.Tensor] = {}  # what these are of
+        self.input_leaves: dict[TraceValue, int] = {}
+        self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
+        self.trace = Trace(self.name)
+        self.outputs: list[TraceOutput] = []
+        self.parallel = DataParallel()
+        self.sharded = sharded_modules(self.table.modules)
+        self.waited = False  # for a first step, which has been made
+        self._first: Trace | None = None
+        self._steps: list[OptimizerTrace] = []
+        if (dynamic := request.call.dynamic) is not None:
+            # only here: it loads all of PyTorch's symbolic shapes
+            from .dispatch.size_env import SizeEnv
+
+            where = partial(describe_here, self.locator)
+            self.recorder.add_size(SizeEnv(dynamic.sizes, where))
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        silence = here_only(lambda record: True, lambda record: False)
+        log.addFilter(silence)
+        try:
+            # with sizes that vary, ops that PyTorch takes apart in C++ for fixed sizes only are taken
+            # apart by its Python rules
+            taken_apart = (
+                enable_python_dispatcher()
+                if self.request.call.dynamic
+                else contextlib.nullcontext()
+            )
+            with self.recorder, self.rewrites, taken_apart:
+                torch._enable_functionalization(reapply_views=True)
+                self.recorder.active = True
+                try:
+                    yield
+                finally:
+                    self.recorder.active = False
+                    torch._disable_functionalization()
+        finally:
+            log.removeFilter(silence)
+
+    def recording(self) -> contextlib.AbstractContextManager[None]:
+        """As `active`, also inside of it."""
+        return contextlib.nullcontext() if self.recorder.active else self.active()
+
+    def _inputs(self) -> list[Any]:
+        call = self.request.call
+        traced: list[Any] = []
+        seen: dict[int, StandIn] = {}
+        for position, (leaf, name) in enumerate(zip(call.leaves, call.names, strict=True)):
+            if not isinstance(leaf, torch.Tensor):
+                traced.append(self._number(position, name) if position in call.numbers else leaf)
+                continue
+            known = seen.get(id(leaf))
+            if known is None:
+                index = len(self.recorder.inputs)
+                dims = call.dynamic.dims.get(position, ()) if call.dynamic else ()
+                fake = self.recorder.add_input(leaf, "input", name, False, dims)
+                wrapper = functional(fake, leaf)
+                known = seen[id(leaf)] = self.rewrites.stand_in(leaf, wrapper, index)
+                self.leaves.append(known)
+                self.rewrites.given.append(known)
+                self.input_leaves[self.recorder.inputs[index].value] = position
+                if isinstance(leaf, torch.nn.Parameter):
+                    self.rewrites.stand_ins[id(leaf)] = known
+            traced.append(known.wrapper)
+        return traced
+
+    def _number(self, position: int, name: str) -> Any:
+        """A float of the call as a traced number."""
+        values, recorder = self.request.call.values, self.recorder
+        tensor = torch.scalar_tensor(values[position], dtype=torch.float64)
+        leaf = Leaf(len(recorder.numbers))
+        node = recorder.add_number(values[position], tensor, name, leaf)
+        place = Place(None, "call", None, values)
+        source = NumberSource(place, position, (), node.value, tensor, values[position], name)
+        recorder.numbers.append(source)
+        return wrap(node)
+
+    def stand_in(self, slot: Slot) -> torch.Tensor:
+        known = self.rewrites.stand_ins.get(id(slot.tensor))
+        if known is None:
+            index = len(self.recorder.inputs)
+            fake = self.recorder.add_input(slot.tensor, slot.role, slot.name)
+            wrapper = self._view(slot.tensor, index)
+            if wrapper is None:
+                wrapper = functional(fake, slot.tensor)
+            wrapper = self.rewrites.register(slot.tensor, wrapper, index).wrapper
+            if self.optimizers:
+                _take_hooks(slot, wrapper)
+            return wrapper
+        entry = self.recorder.inputs[known.index]
+        if entry.tensor is None:
+            entry.role, entry.name, entry.tensor = slot.role, slot.name, slot.tensor
+        return known.wrapper
+
+    def _view(self, tensor: torch.Tensor, index: int) -> torch.Tensor | None:
+        """Input `index` as a view of the tensor that it shares memory with, if it does."""
+        with torch._C.DisableTorchFunction():
+            if not self.storages or storage_of(tensor) not in self.storages:
+                return None
+            slots = {id(s.tensor): s for s in self.table.slots}
+            base = base_of(tensor, [s.tensor for s in slots.values()])
+            first = next((s.tensor for s in slots.values() if _same_place(s.tensor, base)), base)
+        if first is tensor:
+            return None
+        wrapper = self.stand_in(slots[id(first)])
+        self.rewrites.bases[id(tensor)] = (tensor, first)
+        self.views[index] = self.rewrites.stand_ins[id(first)].index
+        with self.recording():
+            return view_in(wrapper, first, tensor)
+
+    def _optimizer_parameters(self) -> None:
+        for i, optimizer in enumerate(self.optimizers):
+            for g, group in enumerate(optimizer.param_groups):
+                for k, tensor in enumerate(group["params"]):
+                    if id(tensor) not in self.rewrites.stand_ins:
+                        name = f"optimizer.{i}.group{g}.param{k}"
+                        slot = Slot({}, "", tensor, name, "parameter")
+                        self.parameter_names[id(tensor)] = name
+                        self.stand_in(slot)
+
+    def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> None:
+        """A buffer or tensor attribute `old` was rebound to the traced `new`."""
+        if not torch._is_functional_tensor(new):
+            return
+        if new.shape != old.shape or new.dtype != old.dtype:
+            text = (
+                f"gives {name} a tensor of another shape or dtype, {kind(new)} after {kind(old)}, and a program "
+                "updates tensors that stay as they are. Make it as large as it gets at first, and write into a "
+                "part of it; or pass it as an argument and return the new one"
+            )
+            self.request.reached.refused.append((name, text))
+            return
+        with self.active():
+            if id(old) not in self.rewrites.met:
+                self.rewrites.wrapper_of(old)
+                self.rewrites.met.discard(id(old))
+        self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+
+    def called(self, parameter: torch.Tensor) -> str:
+        """A parameter of an optimizer, as a message names it."""
+        name = self.parameter_names[id(parameter)]
+        foreign = name.startswith("optimizer.")
+        return (
+            f"{name} of shape {list(parameter.shape)} (of no module of the graph)"
+            if foreign
+            else name
+        )
+
+    def with_grad(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """The parameters that the optimizer will update."""
+        return [
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if self.rewrites.wrapper_of(p).grad is not None
+        ]
+
+    def trained(self) -> list[torch.Tensor]:
+        """The parameters that a step updates, each once."""
+        found = {id(p): p for o in self.optimizers for p in self.with_grad(o)}
+        return list(found.values())
+
+    def value_of(self, wrapper: torch.Tensor) -> TraceValue:
+        """The value of a traced tensor."""
+        return self.recorder.value_of(unwrap(wrapper))
+
+    def detached(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """A traced tensor without a history."""
+        return functional(unwrap(wrapper), wrapper)
+
+    def current(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """The fake tensor that `wrapper` holds now; pending writes through views become ops."""
+        with self.recorder.fake_mode, self.recorder:
+            return unwrap(wrapper)
+
+
+def _take_hooks(slot: Slot, wrapper: torch.Tensor) -> None:
+    """Let a parameter's hooks see the gradient of its stand-in.
+
+    Raises:
+        GraphTraceError: it has hooks that are to run once the gradient is there.
+    """
+    with torch._C.DisableTorchFunction():
+        if getattr(slot.tensor, "_post_accumulate_grad_hooks", None):
+            raise GraphTraceError(
+                f"{slot.role} {slot.name!r} has a hook from register_post_accumulate_grad_hook(), which "
+                "a graph, where gradients go to the optimizer, has no place for. Remove it, or use "
+                "register_hook()."
+            )
+        if wrapper.requires_grad:
+            for hook in (slot.tensor._backward_hooks or {}).values():
+                wrapper.register_hook(hook)
+
+
+def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (a.data_ptr(), a.shape, a.stride(), a.dtype) == (
+        b.data_ptr(),
+        b.shape,
+        b.stride(),
+        b.dtype,
+    )
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def describe_here(locator: Locator) -> str:
+    return describe(locator.here())
+
+
+def is_unusable(tensor: torch.Tensor) -> bool:
+    """Whether no program can take a tensor; one of a module that is only reached need not be used."""
+    lazy = torch.nn.parameter.is_lazy(tensor)
+    return lazy or tensor.layout != torch.strided or tensor.is_quantized
