@@ -463,6 +463,21 @@ def _networks() -> None:
             f"{kind}-{dtype}",
             rough=10,
         )
+    for name, dtype, more in (
+        ("cumsum", "f32", ""), ("cumsum", "f64", ""), ("cumsum", "bf16", ""), ("cumsum", "i64", ""),
+        ("cumsum", "i32", ""), ("cumsum", "i1", ""), ("cumprod", "f32", ""),
+        ("cumsum", "i32", '"dtype": {"dtype": "float32"}'),
+    ):  # fmt: skip
+        for dim in (0, -1):
+            text = f'[[{{"t": 0}}, {dim}], {{{more}}}]'
+            given = {"overload": f"aten.{name}.default", "args": text}
+            made = "f32" if more else "i64" if dtype[0] == "i" else dtype
+
+            def call(x: ir.Value, given: Any = given, made: str = made) -> list[ir.Value]:
+                result = TensorType((5, 13), made)
+                return list(builder.build_op("aten", [x], given, [result]).results)
+
+            case("aten", [Arg((5, 13), dtype)], call, f"{name}{dim}{'-as' if more else ''}")
     q, k, v = Arg((2, 6, 4, 8)), Arg((2, 5, 2, 8)), Arg((2, 5, 2, 3))
     flags = torch.rand(2, 1, 6, 5) < 0.6
     flags[0, 0, 2] = False

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import gflow as flow
 from benchmarks.third_party import declare_torchvision_ops
 from gflow import nn
+from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available
 
 Make = Callable[[], torch.nn.Module]
@@ -215,3 +218,23 @@ def test_inference_of_all(name: str, engine: str) -> None:
 )
 def test_training_of_many(name: str) -> None:
     check_training(name, 5)
+
+
+def test_file(tmp_path: Path) -> None:
+    """GPT-2, whose masks are made of running sums, as files: ONNX Runtime runs the one, XLA reads the other."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model, inputs = made("GPT-2")
+    x = inputs()
+    graph = Predict(model.eval(), "onnxruntime")
+    with torch.no_grad():
+        want = graph(**x)
+        flow.save(graph, tmp_path / "model.onnx", format="onnx")
+        flow.save(graph, tmp_path / "model.stablehlo", format="stablehlo")
+    session = onnxruntime.InferenceSession(
+        tmp_path / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    (name,) = (i.name for i in session.get_inputs())
+    (found,) = session.run(None, {name: x["input_ids"].numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), want, rtol=1e-4, atol=1e-5)
+    if available("xla"):
+        load_code("xla", (tmp_path / "model.stablehlo").read_bytes())

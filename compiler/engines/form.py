@@ -14,7 +14,7 @@ from gflow.dialects.ops.distribution import COLLECTIVE, SHARD, START, WAIT
 from gflow.dialects.ops.structure import ENGINE, ENGINE_YIELD
 from gflow.dialects.types import COMPLEX, TensorType, type_of
 
-from .decompositions import DECOMPOSITIONS, functions
+from .decompositions import DECOMPOSITIONS, calls, functions
 
 
 class EngineError(CompileError):
@@ -84,7 +84,7 @@ class Row:
 
 #: ops that no engine's form has, and why; `inline`: their region stands for them
 NOWHERE = {
-    "aten": "a call into PyTorch; the op stays with gflow",
+    "aten": "a call into PyTorch; the op stays with gflow",  # but for those in `CALLS`
     "check": "engines cannot end a run with an error of ours: in a partitioned program it stays with gflow, and "
     "files that are written leave it out",
     "reshard": "a program for one device has none: gflow-partition makes collectives of it",
@@ -118,7 +118,7 @@ class Form:
     def why_not(self, call: Call) -> str:
         """Why an op cannot be brought into this form; "" if it can."""
         for without in (NOWHERE, self.without):
-            if call.name in without:
+            if call.name in without and not (call.name == "aten" and decomposes(call)):
                 return without[call.name]
         for ty in (*call.operands, *call.results):
             if ty.dtype not in self.dtypes:
@@ -139,6 +139,8 @@ class Form:
 
 def decomposes(call: Call) -> bool:
     """Whether there is a decomposition for this call."""
+    if call.name == "aten":
+        return calls.applies(call.attrs, call.operands)
     if call.name in functions.FUNCTIONS:
         return functions.applies(call.name, (call.operands or call.results)[0].dtype)
     return call.name in DECOMPOSITIONS

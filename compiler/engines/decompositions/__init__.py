@@ -1,5 +1,6 @@
 """What engines have no op for, in ops of the dialect that they have: one table for all of them.
 
+calls      calls of PyTorch, by overload
 functions  elementwise ops in simpler ones
 networks   attention, gradients of convolutions and random numbers in products, sums and elementwise ops
 terms      values of the dialect with Python's operators, so that a decomposition reads as its formula
@@ -13,7 +14,7 @@ from typing import Any
 
 from gflow.dialects.mlir import ir
 
-from . import functions, networks, windows
+from . import calls, functions, networks, windows
 from .terms import Term
 
 #: operands, attributes → results
@@ -26,6 +27,7 @@ def _one(function: Callable[..., Term]) -> Decomposition:
 
 DECOMPOSITIONS: dict[str, Decomposition] = {
     **{name: _one(function) for name, function in functions.FUNCTIONS.items()},
+    "aten": calls.decompose,
     "attention": networks.attention,
     "attention_grad": networks.attention_grad,
     "avg_pool": _one(windows.avg_pool),

@@ -1,0 +1,86 @@
+"""Calls of PyTorch (`gflow.aten`) in ops of the dialect, by overload.
+
+    %y = "gflow.aten"(%x) {overload = "aten.cumsum.default", args = "[[{\\22t\\22: 0}, 1], {}]"}
+
+becomes sums with what lies 1, 2, 4, … positions before:
+
+    %0 = "gflow.pad"(%x, %zero) …   %1 = "gflow.slice"(%0) …   %2 = "gflow.add"(%x, %1)   …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gflow.dialects.aten.calls import decode_call
+from gflow.dialects.types import FLOATS, INTEGERS, TensorType
+
+from .functions import wide
+from .terms import Term, make, splat
+
+Attrs = dict[str, Any]
+
+
+class _Unknown(Exception):
+    """An argument is a number that is known at the call alone."""
+
+
+def _scalar(operand: Any) -> float:
+    raise _Unknown
+
+
+def _arguments(attrs: Attrs, operands: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    return decode_call(attrs["args"], operands, _scalar, named=lambda tag, content: content)
+
+
+def applies(attrs: Attrs, operands: Sequence[TensorType]) -> bool:
+    """Whether there is a decomposition for a call."""
+    if attrs["overload"] not in CALLS:
+        return False
+    try:
+        args, kwargs = _arguments(attrs, operands)
+    except _Unknown:
+        return False
+    known = (*FLOATS, *INTEGERS, "i1")
+    return set(kwargs) <= {"dtype"} and args[0].rank > 0 and args[0].dtype in known
+
+
+def decompose(terms: list[Term], attrs: Attrs) -> list[Term]:
+    """The results of a call that `applies` holds for."""
+    args, kwargs = _arguments(attrs, terms)
+    return [CALLS[attrs["overload"]](*args, **kwargs)]
+
+
+def _running(combine: str, neutral: float) -> Callable[..., Term]:
+    """Combined with all before it along a dimension, in as many steps as its size has binary digits."""
+
+    def running(x: Term, dim: int, dtype: str | None = None) -> Term:
+        given = _DTYPES[dtype] if dtype else x.dtype if x.dtype in FLOATS else "i64"
+        total = wide(x.to(given)) if given in FLOATS else x.to(given)
+        dim %= len(x.shape)
+        size, by = x.shape[dim], 1
+        start = splat(neutral, (), total.dtype)
+        while by < size:
+            low = [by if d == dim else 0 for d in range(len(x.shape))]
+            before = make("pad", total, start, low=low, high=[0] * len(low)).slice(dim, 0, size)
+            total, by = make(combine, total, before), 2 * by
+        return total.to(given)
+
+    return running
+
+
+#: PyTorch's names of dtypes that running sums and products are asked for in
+_DTYPES = {
+    "float32": "f32",
+    "float64": "f64",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "int64": "i64",
+    "int32": "i32",
+}
+
+
+CALLS: dict[str, Callable[..., Term]] = {
+    "aten.cumsum.default": _running("add", 0),
+    "aten.cumprod.default": _running("mul", 1),
+}
