@@ -271,6 +271,25 @@ def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("strides", [(4, 4, 1), (4, 1, 1)])
+def test_a_view_of_an_updated_argument_beside_a_gradient(
+    strides: tuple[int, ...], dynamic: bool
+) -> None:
+    """With symbolic sizes AOTAutograd makes the view by the offset of the forward's own result."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> Any:
+        parts = x.chunk(2)
+        parts[0].mul_(2)
+        return w * 2, parts[1]
+
+    compiled = torch.compile(function, backend="gflow", dynamic=dynamic)
+    x, y = (torch.arange(8.0).as_strided((2, 1, 4), strides) for _ in range(2))
+    w = torch.ones(1, requires_grad=True)
+    torch.testing.assert_close(compiled(x, w), function(y, w))
+    torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "function",
     [

@@ -361,13 +361,14 @@ class _Converter:
         return self._sizes(node.meta["val"].stride())
 
     def _fills_its_storage(self, node: torch.fx.Node) -> bool:
-        """Whether a node's tensor is row-major and has all of its memory."""
+        """Whether a node's tensor is row-major, but for strides along dimensions of 1, and has all of its memory."""
         like = node.meta["val"]
         shape = self._sizes(like.shape)
         offset, nbytes = self._sizes([like.storage_offset(), like.untyped_storage().nbytes()])
+        strides = zip(shape, self._strides_of(node), _row_major(shape), strict=True)
         return (
             offset == 0
-            and list(self._strides_of(node)) == _row_major(shape)
+            and all(n == 1 or stride == dense for n, stride, dense in strides)
             and nbytes == math.prod(shape) * like.element_size()
         )
 
