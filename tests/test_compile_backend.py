@@ -271,7 +271,7 @@ def test_offsets_of_as_strided_count_from_the_memory_of_an_argument() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("strides", [(4, 4, 1), (4, 1, 1)])
+@pytest.mark.parametrize("strides", [(4, 4, 1), (4, 1, 1), (1, 4, 2)])
 def test_a_view_of_an_updated_argument_beside_a_gradient(
     strides: tuple[int, ...], dynamic: bool
 ) -> None:

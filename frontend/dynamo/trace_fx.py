@@ -318,6 +318,19 @@ class _Converter:
                 del shared[_storage(node)]
                 dtype = node.meta["val"].dtype
                 self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
+        lost = [
+            o
+            for key in shared
+            if key in updated
+            for o in shared[key]
+            if id(self.values[o]) not in new
+        ]
+        if (
+            lost and self.formulas.domain is not None
+        ):  # for known sizes AOTAutograd repeats the calls that made the view
+            raise Untraceable(
+                "a view of an updated argument that is not row-major, with symbolic sizes"
+            )
 
     def _result(self, out: Any) -> Any:
         if not isinstance(out, torch.fx.Node):
