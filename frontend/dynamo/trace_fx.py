@@ -318,16 +318,11 @@ class _Converter:
                 del shared[_storage(node)]
                 dtype = node.meta["val"].dtype
                 self.bases |= {o: node for o in group if o.meta["val"].dtype == dtype}
-        lost = [
-            o
-            for key in shared
-            if key in updated
-            for o in shared[key]
-            if id(self.values[o]) not in new
-        ]
-        if (
-            lost and self.formulas.domain is not None
-        ):  # for known sizes AOTAutograd repeats the calls that made the view
+        symbolic = self.formulas.domain is not None or self.formulas.others
+        # where sizes are known, AOTAutograd repeats the calls that made the view; else it takes the result's offset
+        if symbolic and any(
+            id(self.values[o]) not in new for key in shared if key in updated for o in shared[key]
+        ):
             raise Untraceable(
                 "a view of an updated argument that is not row-major, with symbolic sizes"
             )

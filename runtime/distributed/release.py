@@ -5,7 +5,7 @@ Python object holds such a tensor any more, dropping it takes the interpreter's 
 lock while the interpreter is being finalized ends the process ("terminate called without an active exception", seen
 with PyTorch 2.13 in `AsyncAllgatherWork::~AsyncAllgatherWork`). So tensors are held here until the thread is done, and
 the end of the process waits for that. Tensors of collectives that PyTorch or the author runs are not known here; for
-them the end of the process gives way to threads that want the lock.
+them the end of a process that took part in collectives gives way to threads that want the lock.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import torch
 _held: list[tuple[torch.Tensor, int]] = []
 #: seconds that the end of the process waits: threads need microseconds, on a busy machine milliseconds
 _PATIENCE = 1.0
+#: whether a collective ran; its group may be destroyed at the end of the process
+_ran = False
 #: seconds in which a thread that wants the interpreter's lock is given it
 _GIVING_WAY = 0.02
 
@@ -35,6 +37,8 @@ def used(*tensors: torch.Tensor) -> Iterator[None]:
 
 def references(tensors: Iterable[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
     """The tensors with the references that each has now; to be taken before a collective begins."""
+    global _ran
+    _ran = True
     return [(t, t._use_count()) for t in tensors]  # type: ignore[attr-defined]
 
 
@@ -53,7 +57,8 @@ def _in_use(tensor: torch.Tensor, before: int) -> bool:
 
 def _wait() -> None:
     """Until all are released."""
-    time.sleep(_GIVING_WAY)
+    if _ran or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        time.sleep(_GIVING_WAY)
     end = time.monotonic() + _PATIENCE
     release(())
     while _held and time.monotonic() < end:

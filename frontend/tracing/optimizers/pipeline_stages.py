@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 
 from ..data.trace import Trace
@@ -25,7 +26,7 @@ from ..data.values import (
 )
 from ..dispatch.pruning import draws, has_effect, needed_ops, prune
 from .pipeline_recomputation import computed_again
-from .pipeline_updates import divide_updates, row_major
+from .pipeline_updates import divide_updates
 
 #: what a rank keeps
 _OWNED = ("parameter", "buffer", "gradient")
@@ -151,7 +152,9 @@ def _part(
     read: Mapping[TraceValue, None],
 ) -> StagePart:
     given = {
-        v.id: TraceInput(replace(v, strides=row_major(v.shape)), "input", f"value.{v.id}", None)
+        v.id: TraceInput(
+            replace(v, strides=row_major_strides(v.shape)), "input", f"value.{v.id}", None
+        )
         for v in read
     }
     names = {v: given[v.id].value for v in read}

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from gflow.dialects.types import row_major_strides
 from gflow.errors import GraphTraceError
 
 from ..data.trace import Trace
@@ -61,7 +62,7 @@ def divide_updates(
     values = [i.value for i in rest.inputs] + [r for op in rest.ops for r in op.results if r]
     new = _New(itertools.count(1 + max((v.id for v in values), default=0)), group)
     exchanged = {
-        v: replace(v, id=next(new.ids), strides=row_major(v.shape)) for v in places.crossing
+        v: replace(v, id=next(new.ids), strides=row_major_strides(v.shape)) for v in places.crossing
     }
     made = []
     for rank in range(count):
@@ -225,16 +226,7 @@ class _New:
 
     def value(self, shape: tuple[int, ...], dtype: torch.dtype) -> TraceValue:
         """One that no op makes yet."""
-        return TraceValue(next(self.ids), shape, dtype, row_major(shape))
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor without gaps."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+        return TraceValue(next(self.ids), shape, dtype, row_major_strides(shape))
 
 
 def _sent_as(dtype: torch.dtype) -> torch.dtype:

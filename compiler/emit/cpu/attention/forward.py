@@ -206,10 +206,8 @@ class _Forward(Attention):
         one = self.one
         most = self.number(self.at(self.greatest, self.mul(row, ITEM)))
         total = self.number(self.at(self.totals, self.mul(row, ITEM)))
-        empty, nothing = (
-            one.cmp("oeq", total, one.c(0.0)),
-            one.c(math.nan if self.form.formula else 0.0),
-        )
+        empty = one.cmp("oeq", total, one.c(0.0))
+        nothing = one.c(math.nan if self.form.formula else 0.0)
         self._times(row, self.where(empty, nothing, one.div(one.c(1.0), total)))
         hidden = one.cmp("oeq", most, one.c(float("-inf")))
         low = self.where(hidden, one.c(0.0), most)
