@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, report
-from benchmarks.items import ITEMS
-from benchmarks.measure import Plan, measure, note
-from benchmarks.peers import PEERS
+from benchmarks.harness import machine, report
+from benchmarks.harness.measure import Plan, measure, note
+from benchmarks.harness.peers import PEERS
+from benchmarks.workloads.items import ITEMS
 
-#: modules here with a `main(argv)` of their own
-COMMANDS = {
-    "scaling": "compile time against depth",
-    "passes": "each pass against the number of ops",
+#: modules here with a `main(argv)` of their own; a command is the last part of its name
+MODULES = {
+    "compile_time.scaling": "compile time against depth",
+    "compile_time.passes": "each pass against the number of ops",
     "fusion": "what fusion saves",
     "dynamic": "one program for a range of batches, beside one for each",
     "shapes": "shapes that change at each call, and caches that grow",
@@ -25,23 +25,26 @@ COMMANDS = {
     "amp": "mixed precision on and off",
     "transformers": "models of the transformers library",
     "numerics": "rounding errors of training steps beside eager's",
-    "products": "products of matrices: own, MKL, oneDNN, and the peak",
-    "attention": "attention: own, that of ATen, and written out",
+    "kernels.products": "products of matrices: own, MKL, oneDNN, and the peak",
+    "kernels.attention": "attention: own, that of ATen, and written out",
     "engines": "XLA, ONNX Runtime and OpenVINO beside our own code",
-    "linalg": "kernels through upstream's linalg and transform dialects beside our own",
-    "cubins": "kernels of training steps as machine code, without a GPU",
-    "loops": "main loops of kernels by a model of machine code, without a GPU",
+    "kernels.linalg": "kernels through upstream's linalg and transform dialects beside our own",
+    "kernels.cubins": "kernels of training steps as machine code, without a GPU",
+    "kernels.loops": "main loops of kernels by a model of machine code, without a GPU",
     "distributed": "steps on several ranks beside DDP and FSDP2",
-    "planning": "how long a rank of many plans a step, without the others",
+    "compile_time.planning": "how long a rank of many plans a step, without the others",
     "gpu": "numerics and times on a GPU (scripts/gpu_check.sh)",
 }
+COMMANDS = {module.rpartition(".")[2]: module for module in MODULES}
 
 
 def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="gflow, eager PyTorch and torch.compile on the same work. Other measurements: "
-        + "; ".join(f"`python -m benchmarks {name}`: {what}" for name, what in COMMANDS.items()),
+        + "; ".join(
+            f"`python -m benchmarks {name}`: {MODULES[at]}" for name, at in COMMANDS.items()
+        ),
         epilog="items: " + "; ".join(f"{item.name}: {item.description}" for item in ITEMS.values()),
     )
     add = parser.add_argument
@@ -73,7 +76,7 @@ def parse(argv: list[str]) -> tuple[list[str], Plan, Path | None]:
 
 def main(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
-        return importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:])
+        return importlib.import_module(f"benchmarks.{COMMANDS[argv[0]]}").main(argv[1:])
     names, plan, path = parse(argv)
     result: dict[str, Any] = {"machine": machine.describe(), "quick": plan.quick}
     result["rounds"], result["rows"] = plan.rounds, []

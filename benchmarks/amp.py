@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from benchmarks import amp_models, machine
-from benchmarks.items import ITEMS, loss_of, make_work
-from benchmarks.measure import note
-from benchmarks.report import table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import table
+from benchmarks.workloads import mixed_precision
+from benchmarks.workloads.items import ITEMS, loss_of, make_work
 
 VARIANTS: dict[str, torch.dtype | None] = {
     "float32": None,
@@ -100,16 +101,16 @@ def measure(name: str, rounds: int, quick: bool) -> dict[str, Any]:
 def curves(steps: int) -> dict[str, Any]:
     """Mean distances between loss curves: this compiler's, autocast's, and eager float32's."""
     rows: dict[str, Any] = {}
-    for name in amp_models.MODELS:
-        full = amp_models.eager_curve(name, steps)
-        cast = amp_models.eager_curve(name, steps, torch.bfloat16)
+    for name in mixed_precision.MODELS:
+        full = mixed_precision.eager_curve(name, steps)
+        cast = mixed_precision.eager_curve(name, steps, torch.bfloat16)
         row = {"start": full[0].item(), "end": full[-5:].mean().item()}
         row["autocast_from_float32"] = (cast - full).abs().mean().item()
         for variant, dtype in VARIANTS.items():
             scaler = None
             if dtype == torch.float16:
                 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-            own = amp_models.compiled_curve(name, steps, dtype, scaler)
+            own = mixed_precision.compiled_curve(name, steps, dtype, scaler)
             row[f"{variant}_from_float32"] = (own - full).abs().mean().item()
             if dtype == torch.bfloat16:
                 row["bfloat16_from_autocast"] = (own - cast).abs().mean().item()

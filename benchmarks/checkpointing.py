@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import gflow as flow
-from benchmarks import machine
-from benchmarks.models import Decoder
+from benchmarks.harness import machine
+from benchmarks.workloads.networks import Decoder
 from gflow.compiler.ir.cost import cost_of, seconds
 from gflow.compiler.memory.liveness import lives_of
 from gflow.compiler.targets import DEVICES

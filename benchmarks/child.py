@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import passes
-from benchmarks.items import decoder, make_work
-from benchmarks.measure import in_turns
-from benchmarks.peers import Step, gflow_step, import_libraries, make_step
+from benchmarks.compile_time import passes
+from benchmarks.harness.measure import in_turns
+from benchmarks.harness.peers import Step, gflow_step, import_libraries, make_step
+from benchmarks.workloads.items import decoder, make_work
 from examples.peak_memory import MIB, peak, release_unused, reset_peak, resident
 
 WARM_UP_STEPS = 3

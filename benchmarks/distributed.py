@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.models import Decoder, DecoderLayer
+from benchmarks.workloads.networks import Decoder, DecoderLayer
 
 #: by name: who runs the step, and how the model is divided
 WAYS = {
@@ -91,7 +91,7 @@ def planned(stage: int) -> Any:
     # only here: the ranks' processes need none of it
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from benchmarks.cuda_models import MODELS, trace_of
+    from benchmarks.workloads.cuda_steps import MODELS, trace_of
     from gflow.compiler.driver.pass_manager import run_pipeline
     from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
     from gflow.compiler.ir.modules import entry_function

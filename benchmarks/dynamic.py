@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 import gflow
-from benchmarks import machine
-from benchmarks.items import Work, loss_of, make_work
-from benchmarks.measure import note
-from benchmarks.report import table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import table
+from benchmarks.workloads.items import Work, loss_of, make_work
 
 #: model → the batches that are measured; the first and the last are those of the range (batch norm of one
 #: picture of one pixel is an error)

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 import gflow as flow
-from benchmarks import machine
-from benchmarks.items import ITEMS, Work, loss_of, make_work
-from benchmarks.measure import note
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import number, table
+from benchmarks.workloads.items import ITEMS, Work, loss_of, make_work
 from gflow.runtime.engines.packages import available
 
 #: by name the switch of a graph's configuration

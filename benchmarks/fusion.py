@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.items import ITEMS, loss_of, make_work
-from benchmarks.measure import note
-from benchmarks.report import table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import table
+from benchmarks.workloads.items import ITEMS, loss_of, make_work
 
 #: name → switches of the graph's config, and the options of gflow-fuse
 VARIANTS: dict[str, dict[str, bool]] = {

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import machine
-from benchmarks.eager_memory import allocated_peak, tensors_peak
-from benchmarks.items import Work, loss_of
-from benchmarks.measure import note
-from benchmarks.memory_models import MODELS, make_work
-from benchmarks.peers import gflow_step
+from benchmarks.harness import machine
+from benchmarks.harness.eager_memory import allocated_peak, tensors_peak
+from benchmarks.harness.measure import note
+from benchmarks.harness.peers import gflow_step
+from benchmarks.workloads.items import Work, loss_of
+from benchmarks.workloads.memory_steps import MODELS, make_work
 from examples.peak_memory import MIB
 
 ORDERS = ("Disable", "SpeedFirst", "MemoryFirst")

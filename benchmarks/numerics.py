@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import gflow
-from benchmarks import machine
-from benchmarks.measure import note
-from benchmarks.numerics_models import MODELS, Model
-from benchmarks.report import table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import table
+from benchmarks.workloads.numerics_steps import MODELS, Model
 
 WHAT = ("outputs", "losses", "gradients")
 

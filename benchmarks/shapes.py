@@ -28,9 +28,9 @@ import torch
 from torch import nn
 
 import gflow
-from benchmarks import machine
-from benchmarks.measure import note
-from benchmarks.report import table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import table
 
 LENGTHS = tuple(range(8, 74, 3))
 TOKENS = 64

@@ -26,10 +26,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import machine
-from benchmarks.measure import CACHE_VARIABLES, ChildError, ask, empty_caches, in_turns, note
-from benchmarks.report import table
-from benchmarks.transformers_models import MODELS, Work, make_work
+from benchmarks.harness import machine
+from benchmarks.harness.measure import (
+    CACHE_VARIABLES,
+    ChildError,
+    ask,
+    empty_caches,
+    in_turns,
+    note,
+)
+from benchmarks.harness.report import table
+from benchmarks.workloads.language_models import MODELS, Work, make_work
 
 PEERS = ("eager", "compile", "gflow")
 MODES = ("inference", "training")

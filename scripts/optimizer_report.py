@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="those with this in their name")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    from benchmarks.third_party import declare_torchvision_ops
+    from benchmarks.workloads.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
     from optimizer_harness import Case, Result, cases, run, tolerance

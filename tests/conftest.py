@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.third_party import declare_torchvision_ops
+from benchmarks.workloads.third_party import declare_torchvision_ops
 
 # Tests compile: what an earlier run left on disk must not stand in for the code at hand.
 os.environ.setdefault("GFLOW_CACHE", "0")

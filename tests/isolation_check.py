@@ -110,7 +110,7 @@ def use_gflow() -> None:
 
 def use_libraries() -> dict[str, Any]:
     """Models of diffusers, transformers and torchvision, and a Lightning trainer: what they compute."""
-    from benchmarks.third_party import declare_torchvision_ops
+    from benchmarks.workloads.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
     import diffusers

@@ -13,7 +13,14 @@ from random_ir import random_args, random_module
 from torch import nn
 
 import gflow
-from benchmarks.amp_models import Training, batches, compiled_curve, eager_curve, make, optimizer_of
+from benchmarks.workloads.mixed_precision import (
+    Training,
+    batches,
+    compiled_curve,
+    eager_curve,
+    make,
+    optimizer_of,
+)
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
 from gflow.dialects import amp, builder

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import attention, engines, linalg, models, planning, products, report
-from benchmarks.measure import add_ratios
-from benchmarks.scaling import exponent, exponents
+from benchmarks import engines
+from benchmarks.compile_time import planning
+from benchmarks.compile_time.scaling import exponent, exponents
+from benchmarks.harness import report
+from benchmarks.harness.measure import add_ratios
+from benchmarks.kernels import attention, linalg, products
+from benchmarks.workloads import networks as models
 from gflow.compiler.targets.processors import host_level
 from gflow.runtime.engines.packages import available
 

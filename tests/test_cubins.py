@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cubins
-from benchmarks.cuda_models import MODELS, trace_of
+from benchmarks.kernels import cubins
+from benchmarks.workloads.cuda_steps import MODELS, trace_of
 from gflow.compiler.emit.triton.accesses import accesses
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
 from gflow.dialects.program import AtenStep, LaunchStep, Program

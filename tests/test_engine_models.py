@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import gflow as flow
-from benchmarks.third_party import declare_torchvision_ops
+from benchmarks.workloads.third_party import declare_torchvision_ops
 from gflow import nn
 from gflow.runtime.engines.load import load_code
 from gflow.runtime.engines.packages import available

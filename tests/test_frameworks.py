@@ -60,7 +60,7 @@ def lightning_trainer(folder: Any) -> Any:
 @pytest.mark.parametrize("whole_step", [False, True])
 def test_lightning(whole_step: bool, tmp_path: Any) -> None:
     """A network compiled inside of a LightningModule; and the whole step, update included, as a graph."""
-    from benchmarks.third_party import declare_torchvision_ops
+    from benchmarks.workloads.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
     lightning = pytest.importorskip("lightning")
@@ -190,7 +190,7 @@ def test_einops() -> None:
 
 def test_torchmetrics() -> None:
     """Around a step: a metric that takes what a graph returns, and its functional form in the graph."""
-    from benchmarks.third_party import declare_torchvision_ops
+    from benchmarks.workloads.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
     torchmetrics = pytest.importorskip("torchmetrics")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import carried, exactness, main, numerics, report, sanitizer
+from benchmarks.gpu import carried, main, report, sanitizer
 from benchmarks.gpu.main import parse
+from benchmarks.gpu.rows import exactness, numerics
 from benchmarks.gpu.setting import Setting
 from gflow.runtime.stored import cache
 

@@ -18,14 +18,17 @@ FOLDERS = {
     "gflow.dialects": ROOT / "dialects",
     "gflow.compiler": ROOT / "compiler",
     "gflow.runtime": ROOT / "runtime",
+    "benchmarks": ROOT / "benchmarks",
 }
 #: what authors see of these is PyTorch's and gflow's names; their docstrings are for them
 UNMAPPED = {ROOT / "frontend", ROOT / "frontend/nn", ROOT / "frontend/optim", ROOT / "frontend/amp"}
+FULL = {ROOT / "frontend/call", ROOT / "frontend/tracing/dispatch"}
 MAY_IMPORT = {
     "gflow": {"gflow", "gflow.compiler", "gflow.runtime", "gflow.dialects"},
     "gflow.dialects": {"gflow.dialects"},
     "gflow.compiler": {"gflow.compiler", "gflow.dialects"},
     "gflow.runtime": {"gflow.runtime", "gflow.dialects"},
+    "benchmarks": {"benchmarks", "gflow", "gflow.compiler", "gflow.runtime", "gflow.dialects"},
 }
 #: The folders inside of a package, from the lowest on; those of one line know nothing of each other. Files beside
 #: the folders are the package's own, and may import, and be imported by, all.
@@ -46,6 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "gflow.compiler.engines": ("decompositions", "onnx stablehlo"),
     "gflow.compiler.emit": ("cpu triton",),
     "gflow.compiler.emit.triton": ("language", "region", "product", "ops", "toolchain"),
+    "benchmarks": ("workloads", "harness", "compile_time kernels", "gpu"),
 }  # fmt: skip
 
 # Parts of PyTorch that only tracing and compiling need.
@@ -54,7 +58,7 @@ TRACING_MACHINERY = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_a
 
 def owner(module: str) -> str | None:
     """The folder that holds a module, by its import name; None when it is not ours."""
-    for package in ("gflow.dialects", "gflow.compiler", "gflow.runtime", "gflow"):
+    for package in ("gflow.dialects", "gflow.compiler", "gflow.runtime", "gflow", "benchmarks"):
         if module == package or module.startswith(package + "."):
             return package
     return None
@@ -189,18 +193,22 @@ def test_layers_never_point_back() -> None:
 
 def test_every_folder_has_a_layer() -> None:
     for package in LAYERS:
-        folder = FOLDERS.get(package) or FOLDERS["gflow.compiler"].joinpath(*package.split(".")[2:])
-        if package == "gflow.tracing":
-            folder = FOLDERS["gflow"] / "tracing"
+        base = max((name for name in FOLDERS if f"{package}.".startswith(f"{name}.")), key=len)
+        folder = FOLDERS[base].joinpath(*package[len(base) :].split(".")[1:])
         found = {path.parent.name for path in folder.glob("*/__init__.py")}
         listed = {name for names in LAYERS[package] for name in names.split()}
         assert found == listed, (package, found ^ listed)
 
 
 def test_imports_in_functions_have_a_reason() -> None:
-    """In a comment on their line, or above the first of several: a circle is none."""
+    """In a comment on their line, or above the first of several: a circle is none.
+
+    Not in benchmarks: each imports what it measures once the processes of its peers are started.
+    """
     bare = []
     for module, path in our_files():
+        if owner(module) == "benchmarks":
+            continue
         lines = path.read_text().splitlines()
         for found in imports(path, module, path.name == "__init__.py"):
             if not found.in_function:
@@ -271,6 +279,17 @@ def test_every_folder_with_code_is_a_package() -> None:
     }
     bare = [str(f.relative_to(ROOT)) for f in folders if not (f / "__init__.py").exists()]
     assert not bare, f"add an __init__.py to {bare}"
+
+
+def test_folders_are_no_lists() -> None:
+    """More than 17 files beside each other hide which belong together: make a folder of a subject."""
+    full = {
+        str(path.parent.relative_to(ROOT)): count
+        for folder in FOLDERS.values()
+        for path in folder.rglob("__init__.py")
+        if (count := len(list(path.parent.glob("*.py"))) - 1) > 17 and path.parent not in FULL
+    }
+    assert not full, full
 
 
 def test_the_docstring_of_a_package_is_its_map() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.machine_code import traffic
+from benchmarks.kernels.machine_code import traffic
 
 TEXT = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.cuda_models import MODELS, Model, trace_of
-from benchmarks.items import adamw
-from benchmarks.models import Decoder
+from benchmarks.workloads.cuda_steps import MODELS, Model, trace_of
+from benchmarks.workloads.items import adamw
+from benchmarks.workloads.networks import Decoder
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.driver.pipelines import PipelineOptions
 from gflow.compiler.targets import CUDA_ARCHS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import loops
+from benchmarks.kernels import loops
 from gflow.compiler.emit.triton.toolchain.compile import triton_version
 from gflow.compiler.reports.sass.instructions import Instruction, parsed
 from gflow.compiler.reports.sass.kernel import resident

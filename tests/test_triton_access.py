@@ -11,7 +11,7 @@ from codegen_harness import Arg, Case, b, make, reduce, spread
 from ir_interpreter import DTYPES
 from triton_harness import compile_case, run_cases
 
-from benchmarks.machine_code import Traffic, traffic_of
+from benchmarks.kernels.machine_code import Traffic, traffic_of
 from gflow.compiler.emit.triton.toolchain.compile import compile_kernels
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir

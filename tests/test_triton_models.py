@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from zoo import CASES, Case, harness
 from zoo.case import adamw, class_loss, sgd, square_loss
 
-from benchmarks.amp_models import Inverted
-from benchmarks.models import Bert, Bottleneck, Decoder, Llama
+from benchmarks.workloads.mixed_precision import Inverted
+from benchmarks.workloads.networks import Bert, Bottleneck, Decoder, Llama
 from gflow.compiler import CompileOptions
 from gflow.dialects.program import AtenStep, LaunchStep
 

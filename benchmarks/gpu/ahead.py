@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.cuda_models import trace_of
-from benchmarks.gpu import bandwidth, contractions
 from benchmarks.gpu.calls import Part
 from benchmarks.gpu.graphs import for_setting, graph_of
-from benchmarks.gpu.own_kernels import kept_code
+from benchmarks.gpu.rows import bandwidth, contractions
+from benchmarks.gpu.rows.own_kernels import kept_code
+from benchmarks.gpu.rows.work import Work
 from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.work import Work
 from benchmarks.gpu.workloads import Inference, batch_of, models
-from benchmarks.measure import note
+from benchmarks.harness.measure import note
+from benchmarks.workloads.cuda_steps import trace_of
 
 #: makes a graph and its inputs
 Make = Callable[[], tuple[Any, Sequence[torch.Tensor]]]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from benchmarks.measure import ROOT
+from benchmarks.harness.measure import ROOT
 
 
 class ChildFailure(Exception):

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks import machine
 from benchmarks.gpu import ahead, carried, report, sanitizer, steps
 from benchmarks.gpu.calls import CALLS, NAMES, TOOLS, Part, parts_of
 from benchmarks.gpu.children import Answering, ChildFailure, Late, error_of, python_child
 from benchmarks.gpu.record import Record, Row
 from benchmarks.gpu.sections import SECTIONS
 from benchmarks.gpu.setting import Setting
-from benchmarks.measure import ROOT, note
+from benchmarks.harness import machine
+from benchmarks.harness.measure import ROOT, note
 
 #: seconds at the end that no row may take: to write what was found, and to end
 _ENDING = 5.0

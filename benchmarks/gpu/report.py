@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from math import exp, log
 from typing import Any
 
-from benchmarks.report import number, table
+from benchmarks.harness.report import number, table
 
 Found = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.gpu.record import Row
 from benchmarks.gpu.setting import Setting
-from benchmarks.measure import ROOT
+from benchmarks.harness.measure import ROOT
 
 TOOLS = ("memcheck", "racecheck")
 #: families that between them have every kind of kernel; tools are some hundred times slower

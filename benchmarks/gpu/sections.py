@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.gpu import bandwidth, contractions, numerics
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows import bandwidth, contractions, numerics
 from benchmarks.gpu.setting import Setting
 
 Rows = Callable[[Setting], Iterator[tuple[str, Callable[[], Row]]]]

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import exactness
 from benchmarks.gpu.children import Answering, ChildFailure, python_child
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows import exactness
 from benchmarks.gpu.setting import Setting, best_ratio, medians
 from benchmarks.gpu.workloads import MODES, models
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import gflow
-from benchmarks.cuda_models import MODELS, Model
 from benchmarks.gpu.graphs import for_setting
-from benchmarks.gpu.own_kernels import what_ran
+from benchmarks.gpu.rows.own_kernels import what_ran
 from benchmarks.gpu.setting import Setting
-from benchmarks.items import adamw, loss_of, sgd
-from benchmarks.models import Decoder, ResidualBlock
+from benchmarks.workloads.cuda_steps import MODELS, Model
+from benchmarks.workloads.items import adamw, loss_of, sgd
+from benchmarks.workloads.networks import Decoder, ResidualBlock
 
 MODES = ("training", "inference")
 

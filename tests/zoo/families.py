@@ -43,7 +43,7 @@ class Family:
 
 def families(library: str) -> list[Family]:
     """All architectures of a library: "transformers" or "timm"."""
-    from benchmarks.third_party import declare_torchvision_ops
+    from benchmarks.workloads.third_party import declare_torchvision_ops
 
     declare_torchvision_ops()
     return list(_transformers() if library == "transformers" else _timm())

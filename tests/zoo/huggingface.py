@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.third_party import declare_torchvision_ops
+from benchmarks.workloads.third_party import declare_torchvision_ops
 
 from .case import Case, Tensor, adamw
 

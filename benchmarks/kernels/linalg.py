@@ -29,10 +29,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks import linalg_kernels, machine
-from benchmarks.linalg_kernels import Variant
-from benchmarks.measure import ROOT, note
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import ROOT, note
+from benchmarks.harness.report import number, table
+from benchmarks.kernels import linalg_kernels
+from benchmarks.kernels.linalg_kernels import Variant
 from gflow.compiler.emit.cpu.language.parameters import Plan, plan
 from gflow.compiler.emit.cpu.region.render import render
 from gflow.compiler.kernel.description import Kernel, describe

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.exactness import compare, double
-from benchmarks.gpu.families import FAMILIES, Family
 from benchmarks.gpu.graphs import for_setting, gradients, graph_of
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows.exactness import compare, double
+from benchmarks.gpu.rows.families import FAMILIES, Family
 from benchmarks.gpu.setting import Setting
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -85,7 +85,7 @@ def models(setting: Setting) -> Iterator[tuple[str, Callable[[], Row]]]:
 def _models(
     setting: Setting,
 ) -> dict[str, Callable[[], tuple[torch.nn.Module, Callable[[], Tensor]]]]:
-    from benchmarks.models import MLP, Decoder, ResidualBlock
+    from benchmarks.workloads.networks import MLP, Decoder, ResidualBlock
 
     n, where = setting.size(16, 3), setting.where
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.third_party import declare_torchvision_ops
+from benchmarks.workloads.third_party import declare_torchvision_ops
 
 CLASSES, VOCABULARY = 10, 512
 

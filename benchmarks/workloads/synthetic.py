@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.items import Work, decoder, sgd
+from benchmarks.workloads.items import Work, decoder, sgd
 
 #: tensors of the mixture
 _SHAPES = ((64, 32), (64, 32), (64,), (32,), (32, 32), ())

@@ -26,11 +26,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.cuda_models import MODELS, Model, trace_of
-from benchmarks.machine_code import Traffic, traffic_of
-from benchmarks.measure import note
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import number, table
+from benchmarks.kernels.machine_code import Traffic, traffic_of
+from benchmarks.workloads.cuda_steps import MODELS, Model, trace_of
 from gflow.compiler.reports.sass.kernel import kernel_time, resident
 from gflow.compiler.targets import Device, parse_target
 from gflow.dialects.program import DeviceCode

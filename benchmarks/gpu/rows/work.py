@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import exactness, own_kernels
 from benchmarks.gpu.children import error_of
 from benchmarks.gpu.graphs import graph_of
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows import exactness, own_kernels
 from benchmarks.gpu.setting import Setting, best_ratio, medians
 
 Run = Callable[[], Any]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import gflow
-from benchmarks.items import adamw, loss_of, sgd
-from benchmarks.models import Bert, Decoder, Llama, ResNet50
+from benchmarks.workloads.items import adamw, loss_of, sgd
+from benchmarks.workloads.networks import Bert, Decoder, Llama, ResNet50
 from examples.mobilenet_v2 import MobileNetV2
 
 

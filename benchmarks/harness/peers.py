@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.items import Work, loss_of
+from benchmarks.workloads.items import Work, loss_of
 
 Step = Callable[[], "Tensor | tuple[Tensor, ...]"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models import MLP, Decoder, ResNet18
+from benchmarks.workloads.networks import MLP, Decoder, ResNet18
 from examples.mobilenet_v2 import MobileNetV2
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks passes [--sizes 1250,…,20000] [--graphs decoder,towers,mixture]
                                 [--pipeline TEXT] [--repeats 3] [--json FILE]
 
-Synthetic training graphs (`benchmarks/synthetic.py`) go through the pipeline and through code
+Synthetic training graphs (`benchmarks/workloads/synthetic.py`) go through the pipeline and through code
 generation; `--pipeline` runs other passes instead, without code generation. Every reading is a
 fresh process; a pass counts with the least of its repeats, all its runs in the pipeline together.
 Seconds are the process's CPU time, which other work on the machine slows down but doesn't add to.
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import machine
-from benchmarks.measure import ROOT, ChildError, ask, empty_caches, note
-from benchmarks.report import number, table
-from benchmarks.scaling import exponent
-from benchmarks.synthetic import GRAPHS, MODELS, make_mixture
+from benchmarks.compile_time.scaling import exponent
+from benchmarks.harness import machine
+from benchmarks.harness.measure import ROOT, ChildError, ask, empty_caches, note
+from benchmarks.harness.report import number, table
+from benchmarks.workloads.synthetic import GRAPHS, MODELS, make_mixture
 
 SIZES = "1250,2500,5000,10000,20000"
 #: phases of a first call that are no passes, by their name in the table
@@ -72,7 +72,7 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
 
 def first_call(graph: str, units: int) -> Any:
     """The graph over a model of so many layers or towers, after its first step."""
-    from benchmarks.peers import gflow_step
+    from benchmarks.harness.peers import gflow_step
 
     step, made = gflow_step(MODELS[graph](units))
     step()

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.models import Llama
+from benchmarks.workloads.networks import Llama
 
 
 def main(argv: list[str]) -> int:
@@ -63,8 +63,8 @@ def main(argv: list[str]) -> int:
 def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dict[str, Any]:
     """One row of the table."""
     # only here: `--help` needs none of it
-    from benchmarks.cuda_models import Model, trace_of
-    from benchmarks.items import adamw
+    from benchmarks.workloads.cuda_steps import Model, trace_of
+    from benchmarks.workloads.items import adamw
     from gflow.compiler.driver.pass_manager import run_pipeline
     from gflow.compiler.driver.pipelines import PipelineOptions, pipeline_for
     from gflow.compiler.ir.modules import entry_function

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gflow
-from benchmarks.models import MLP, Decoder
+from benchmarks.workloads.networks import MLP, Decoder
 
 Batch = tuple[Tensor, Tensor]
 

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.graphs import gradients
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows.work import Work, measure
 from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.work import Work, measure
 
 Run = Callable[[], Any]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.items import ITEMS, Work, adamw, sgd
+from benchmarks.workloads.items import ITEMS, Work, adamw, sgd
 
 
 class EncoderLayer(nn.Module):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.third_party import declare_torchvision_ops
+from benchmarks.workloads.third_party import declare_torchvision_ops
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import machine
-from benchmarks.measure import ChildError, ask, empty_caches, note
-from benchmarks.peers import PEERS
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import ChildError, ask, empty_caches, note
+from benchmarks.harness.peers import PEERS
+from benchmarks.harness.report import number, table
 
 
 def exponent(sizes: list[float], seconds: list[float]) -> float:

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import table
+from benchmarks.harness.report import table
 from gflow.compiler.driver.compile import CompileOptions, compile_module
 from gflow.compiler.emit.triton.toolchain.compile import triton_version
 from gflow.compiler.emit.triton.toolchain.device_code import add_device_code
@@ -32,7 +32,7 @@ from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import LaunchStep, Program
 
-RESULTS = Path(__file__).parent / "results" / "loops.json"
+RESULTS = Path(__file__).parent.parent / "results" / "loops.json"
 TARGET = "cuda:90"
 #: how much longer a loop may take than what was written down
 _MORE = 1.02

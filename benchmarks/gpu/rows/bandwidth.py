@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from benchmarks.gpu.graphs import gradients, tensors_of
 from benchmarks.gpu.record import Row
+from benchmarks.gpu.rows.work import Work
+from benchmarks.gpu.rows.work import measure as work_measure
 from benchmarks.gpu.setting import Setting, medians
-from benchmarks.gpu.work import Work
-from benchmarks.gpu.work import measure as work_measure
 
 
 @dataclass(frozen=True)

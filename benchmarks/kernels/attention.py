@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 import gflow as flow
-from benchmarks import machine
-from benchmarks.measure import note
-from benchmarks.products import options, seconds
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import number, table
+from benchmarks.kernels.products import options, seconds
 from gflow.compiler.emit.cpu.attention.race import SCALE, programs
 from gflow.compiler.kernel.attention_contest import AttentionContest
 from gflow.compiler.kernel.selection.cpu.attention import blocks_of

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import machine
-from benchmarks.measure import note
-from benchmarks.report import number, table
+from benchmarks.harness import machine
+from benchmarks.harness.measure import note
+from benchmarks.harness.report import number, table
 from gflow.compiler.emit.cpu.declarations import declarations
 from gflow.compiler.emit.cpu.product.function import VECTOR, Function
 from gflow.compiler.emit.cpu.product.race import programs
