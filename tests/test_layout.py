@@ -48,6 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "gflow.compiler.engines": ("decompositions", "onnx stablehlo"),
     "gflow.compiler.emit": ("cpu triton",),
+    "gflow.compiler.emit.cpu": ("language", "region", "product", "attention"),
     "gflow.compiler.emit.triton": ("language", "region", "product", "ops", "toolchain"),
     "benchmarks": ("workloads", "harness", "compile_time kernels", "gpu"),
 }  # fmt: skip

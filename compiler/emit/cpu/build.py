@@ -27,7 +27,8 @@ from ..placement import arguments, results
 from . import checks, movement
 from .attention import steps as attention
 from .declarations import declarations
-from .product import convolution, halves
+from .product import halves
+from .product.convolutions import convolution
 from .product.epilogue import Epilogue, split
 from .program_builder import Builder
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ..language.template import Template
-from . import conv_patches, depthwise
+from ...language.template import Template
+from . import depthwise, patches
 
 _MAKERS: dict[str, Callable[[], Template]] = {
-    "pack_patches": lambda: conv_patches.pack(False),
-    "pack_patches_channel_major": lambda: conv_patches.pack(True),
-    "add_patches": lambda: conv_patches.unpack(False),
-    "add_patches_channel_major": lambda: conv_patches.unpack(True),
+    "pack_patches": lambda: patches.pack(False),
+    "pack_patches_channel_major": lambda: patches.pack(True),
+    "add_patches": lambda: patches.unpack(False),
+    "add_patches_channel_major": lambda: patches.unpack(True),
     "depthwise": depthwise.forward,
     "depthwise_input_grad": depthwise.input_grad,
     "depthwise_weight_grad": depthwise.weight_grad,

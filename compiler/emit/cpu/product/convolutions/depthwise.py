@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..language.template import LANES, Template
-from .conv_patches import SIZES
+from ...language.template import LANES, Template
+from .patches import SIZES
 
 
 def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:

@@ -21,10 +21,12 @@ from gflow.dialects.extents import Count, Piece, at_most
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ..program_builder import Builder
-from . import conv_kernels, conv_patches, gemm, own
-from .epilogue import Epilogue
-from .gemm import Matrix
+from ...program_builder import Builder
+from .. import gemm, own
+from ..epilogue import Epilogue
+from ..gemm import Matrix
+from . import kernels
+from .patches import sizes
 
 
 def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -141,10 +143,10 @@ class _Convolution:
         return place
 
     def run(self, name: str, **words: Count | Place) -> None:
-        text, externals, names = conv_kernels.kernel(name)
+        text, externals, names = kernels.kernel(name)
         self.b.kernels[name] = text
         self.b.externals |= externals
-        given = conv_patches.sizes(self.g) | words
+        given = sizes(self.g) | words
         self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
 
     def product(
