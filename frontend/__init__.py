@@ -22,7 +22,7 @@ _OWN = {
     "GraphTraceError": "errors",
     "GraphAttributeError": "errors",
     "compile": "functions.compiled",
-    "dynamic_dim": "call.dynamic_dim",
+    "dynamic_dim": "call.dynamic.dynamic_dim",
     "from_stablehlo": "functions.imported",
     "load": "saved.saving",
     "save": "saved.saving",

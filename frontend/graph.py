@@ -17,17 +17,17 @@ from typing import Any
 import torch
 
 from .amp import StaticGradScaler
-from .call.automatic import AutomaticSizes, NoRange, can_vary, dims_of
-from .call.automatic_numbers import AutomaticNumbers, as_plain, needed
-from .call.call_record import record_call
-from .call.compilations import Compilation, Compilations
-from .call.dynamic_dim import DynamicCalls
-from .call.expected import describe_call, difference, full_message
+from .call.dynamic.automatic import AutomaticSizes, NoRange, can_vary, dims_of
+from .call.dynamic.automatic_numbers import AutomaticNumbers, as_plain, needed
+from .call.dynamic.dynamic_dim import DynamicCalls
 from .call.first_step import FirstStep, Setup
 from .call.gradients import keeps, read_gradient
-from .call.new_plan import compile_plan, trace_call
-from .call.plan import Plan
-from .call.plans import PlanCache
+from .call.plans.cache import PlanCache
+from .call.plans.call_record import record_call
+from .call.plans.compilations import Compilation, Compilations
+from .call.plans.expected import describe_call, difference, full_message
+from .call.plans.new_plan import compile_plan, trace_call
+from .call.plans.plan import Plan
 from .call.sharing import Sharing
 from .call.signature import Parameters, bind_call
 from .call.tracebacks import without_internals

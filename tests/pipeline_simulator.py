@@ -19,7 +19,7 @@ from rank_interpreter import Traffic, run_ranks
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gflow.call import new_plan
+from gflow.call.plans import new_plan
 from gflow.execution.executor import Compiled
 from gflow.lowering import lower
 from gflow.runtime.composed.micro_batches import Joined, split

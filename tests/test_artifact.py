@@ -112,7 +112,13 @@ def test_a_process_without_the_code(saved: tuple[Path, dict[str, Any]]) -> None:
     assert found["other"]["more"] == [None, "name"]
     modules = found["other"]["modules"]
     assert "gflow.runtime.stored.artifact" in modules
-    banned = ("gflow.tracing", "gflow.graph", "gflow.lowering", "gflow.compiler", "gflow.call.plan")
+    banned = (
+        "gflow.tracing",
+        "gflow.graph",
+        "gflow.lowering",
+        "gflow.compiler",
+        "gflow.call.plans.plan",
+    )
     if objects.supported():
         banned += ("torch_mlir",)
     assert not [m for m in modules if m.startswith(banned)]

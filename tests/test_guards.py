@@ -652,7 +652,7 @@ STEADY: dict[str, Callable[[nn.Module], Callable[[Tensor], Any]]] = {
 
 @pytest.mark.parametrize("kind", STEADY)
 def test_equal_calls_are_compiled_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gflow.call.plans import PlanCache
+    from gflow.call.plans.cache import PlanCache
 
     added: list[Any] = []
     add = PlanCache.add

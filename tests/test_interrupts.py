@@ -105,7 +105,7 @@ def test_a_compilation_that_fails(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("gflow.call.new_plan.compile_step", fail)
+        patch.setattr("gflow.call.plans.new_plan.compile_step", fail)
         with pytest.raises(error):
             graph(x)
     assert same(snapshot(graph), before)

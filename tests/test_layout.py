@@ -22,7 +22,7 @@ FOLDERS = {
 }
 #: what authors see of these is PyTorch's and gflow's names; their docstrings are for them
 UNMAPPED = {ROOT / "frontend", ROOT / "frontend/nn", ROOT / "frontend/optim", ROOT / "frontend/amp"}
-FULL = {ROOT / "frontend/call", ROOT / "frontend/tracing/dispatch"}
+FULL = {ROOT / "frontend/tracing/dispatch"}
 MAY_IMPORT = {
     "gflow": {"gflow", "gflow.compiler", "gflow.runtime", "gflow.dialects"},
     "gflow.dialects": {"gflow.dialects"},
@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "amp distributed dynamo nn optim",
         "functions",
     ),
+    "gflow.call": ("conditions dynamic", "plans"),
     "gflow.tracing": ("data", "context", "program", "reads", "dispatch", "optimizers"),
     "gflow.compiler": (
         "targets", "ir", "distribution", "memory", "kernel", "engines", "passes", "emit", "driver", "reports", "tools",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from gflow.call.compilations import Recompiles
+from gflow.call.plans.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
 from gflow.errors import GraphError, GraphInputError

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from gflow.call.automatic import NoRange
-from gflow.call.expected import describe_call
+from gflow.call.dynamic.automatic import NoRange
 from gflow.call.first_step import FirstStep
-from gflow.call.plan import Plan
-from gflow.call.plans import use_arena
+from gflow.call.plans.cache import use_arena
+from gflow.call.plans.expected import describe_call
+from gflow.call.plans.plan import Plan
 from gflow.call.result_views import views_of, with_views
 from gflow.call.signature import check_tensors
 from gflow.call.watchers import building

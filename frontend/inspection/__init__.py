@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gflow.call.compilations import Recompiles
+from gflow.call.plans.compilations import Recompiles
 from gflow.dialects.assembly import to_assembly
 from gflow.errors import GraphError
 from gflow.report.printing import graph_text
@@ -27,7 +27,7 @@ from gflow.tracing.context.debug_settings import debug_settings
 from gflow.tracing.context.location import here
 
 if TYPE_CHECKING:
-    from gflow.call.plan import Plan
+    from gflow.call.plans.plan import Plan
 
     from .explain import Explanation
     from .kernels import KernelInfo
@@ -178,7 +178,7 @@ class Inspection:
     def explain_recompiles(self) -> Recompiles:
         """Each compilation so far (the last 256), in their order: when, how long it took in seconds, and what no
         earlier program served: an argument, a size, a mode, a Python value, from what to what. `print` it, or read the
-        fields of its items (`gflow.call.compilations.Compilation`)."""
+        fields of its items (`gflow.call.plans.compilations.Compilation`)."""
         state: Any = self._checked()  # type: ignore[attr-defined]
         return Recompiles(made for made, *_ in state.compilations.found)
 

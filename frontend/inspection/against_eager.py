@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.errors import EagerMismatch, GraphError
 from gflow.execution.executor import compile_trace
 from gflow.tracing.data.bound_call import BoundCall

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler import resolve
 from gflow.compiler.driver.pass_manager import Pipeline
 from gflow.compiler.driver.stages import run_to, stages_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.memory.planned import label

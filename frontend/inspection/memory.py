@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.tables import ratio, table
 from gflow.compiler.memory.planned import PlannedValue, PlanReading, read_plan
 from gflow.compiler.reports.visual.memory import memory_page

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler.ir.attribution import members, ops_of_steps, sources_of
 from gflow.compiler.ir.locations import Source
 from gflow.compiler.ir.tables import ratio, table, time_text

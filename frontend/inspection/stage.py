@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler import resolve
 from gflow.compiler.driver.stages import run_to
 from gflow.compiler.ir.modules import entry_function

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save as tensors_as_bytes
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.compiler.driver.pipelines import export_pipeline
 from gflow.compiler.engines.form import EngineError

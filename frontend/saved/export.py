@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gflow.call.plan import Plan
+from gflow.call.plans.plan import Plan
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
 from gflow.execution.executor import programs_for

@@ -16,11 +16,11 @@ from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef, TraceValue
 from gflow.tracing.reads.state import StateGuard
 
+from ..conditions.layout_guard import LayoutGuard, metadata
+from ..conditions.memory_check import MemoryCheck
+from ..conditions.python_state import PythonState
+from ..result_views import views_of, with_views
 from .call_record import CallRecord
-from .layout_guard import LayoutGuard, metadata
-from .memory_check import MemoryCheck
-from .python_state import PythonState
-from .result_views import views_of, with_views
 
 #: stands for inputs where addresses are of the real tensors
 _NO_INPUT = torch.empty(0)

@@ -16,7 +16,7 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.pipeline_stages import StagePart, Stages
 from gflow.tracing.optimizers.pipeline_updates import AXIS
 
-from .micro_batches import check_results
+from ..dynamic.micro_batches import check_results
 
 
 def compile_pipeline(trace: Trace, options: Any) -> Compiled:

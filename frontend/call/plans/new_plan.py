@@ -16,12 +16,12 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.request import TraceRequest
 from gflow.tracing.tracer import FirstStepNeeded, begin_trace
 
-from .first_step import FirstStep, Setup, make_first_step
-from .micro_batches import compile_step, split_call
+from ..dynamic.micro_batches import compile_step, split_call
+from ..first_step import FirstStep, Setup, make_first_step
+from ..signature import check_call, check_tensors
+from ..zero_state import whole
 from .pipeline import compile_pipeline
 from .plan import Plan
-from .signature import check_call, check_tensors
-from .zero_state import whole
 
 
 @dataclass(frozen=True)
