@@ -46,52 +46,56 @@ ON_PROCESSORS = ("panels", "rows", "patches", "attention", "attention_rows")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
-    "kind": Attr("str", "what computes the op", choices=tuple(KERNEL_KINDS)),
-    "scratch": Attr("i64", "bytes that it needs while it runs"),
+    "kind": Attr("str", "the kind of kernel", choices=tuple(KERNEL_KINDS)),
+    "scratch": Attr("i64", "bytes of memory that the kernel needs while it runs"),
     "tile": Attr(
         "i64[]",
-        "of a product: M, N and K of the tile that a program holds, or a processor's registers; of a processor's "
-        "attention: rows and columns of a tile, and keys of a block",
+        "GPU products: M, N and K of the tile of one program; CPU products: the register tile; CPU attention: rows "
+        "and columns of the register tile, and keys in a block",
     ),
     "block": Attr(
         "i64[]",
-        "of other kernels: rows and columns that a program holds, or one of them; of a processor's products: rows "
-        "that a thread packs, columns that all threads pack, and columns of a share; of its attention: rows of a task",
+        "other GPU kernels: rows and columns of one program, or one of them; CPU products: rows that a thread packs, "
+        "columns that all threads pack, and columns of a task; CPU attention: rows of a task",
     ),
     "batch": Attr(
         "str",
-        "how threads of a processor make a batch of products: one after the other together, or each its own",
+        "how CPU threads share a batch of products: all threads on one product after the other, or one product each",
         choices=("together", "apart"),
     ),
-    "warps": Attr("i64", "of a program, of 32 threads each"),
-    "stages": Attr("i64", "tiles of the inner loop that are on their way at once"),
-    "parts": Attr("i64", "pieces of the tile in which what follows a product is computed"),
+    "warps": Attr("i64", "warps of a program, of 32 threads each"),
+    "stages": Attr("i64", "pipeline stages: tiles of the inner loop that are loaded ahead"),
+    "parts": Attr("i64", "pieces of the tile in which the epilogue is computed"),
     "loads": Attr(
-        "str", "how operands come: addresses or TMA", choices=("pointers", "descriptors")
+        "str",
+        "how operands are loaded: by pointers, or by descriptors (TMA)",
+        choices=("pointers", "descriptors"),
     ),
-    "persistent": Attr("i64", "programs that walk over all tiles; 0: one program a tile"),
-    "split_k": Attr("i64", "parts that K of a product is split into, added up by a second launch"),
+    "persistent": Attr(
+        "i64", "persistent programs, which loop over all tiles; 0: one program for each tile"
+    ),
+    "split_k": Attr("i64", "split-K: parts of K, which a second launch adds up"),
     "pieces": Attr(
-        "i64", "programs that share each reduction, whose results a second launch combines"
+        "i64", "programs that share a reduction; a second launch combines their results"
     ),
     "copies": Attr(
-        "str[]", "operands that are copied first so that whole vectors of them can be loaded"
+        "str[]", "operands that are copied first, to an alignment that allows vector loads"
     ),
     "then": Attr(
         "any",
         "block, warps, stages, pieces and precision of the op's other launches, in order: copies of operands, then "
-        "what comes after the kernel",
+        "launches after the kernel",
     ),
     "precision": Attr(
         "str",
-        "how products of float32 are made: with 10 bits of mantissa, or as exactly from three of these; in float32 "
-        "where it is left out",
+        "how float32 products are computed: in tf32 (10 bits of mantissa), or from three tf32 products with the "
+        "accuracy of float32; without it in float32",
         choices=("tf32", "tf32x3"),
     ),
-    "library": Attr("str", "whose kernel of attention PyTorch is to call"),
+    "library": Attr("str", "the library whose attention kernel PyTorch calls"),
     "tuned": Attr(
         "str",
-        "the device that the choice, or alike ones, were measured on; it is not measured again",
+        "the device on which the choice, or an equal one, was measured; it is not measured again",
     ),
 }
 

@@ -12,6 +12,7 @@ torch="torch==${2:-2.13.*}"
 kinds="${RELEASE_KINDS:-wheel sdist}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" # spinning threads take turns for minutes on a busy machine
 quiet=(--disable-pip-version-check --quiet --progress-bar off)
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 

@@ -1,10 +1,10 @@
-"""Mixed precision: contractions in halves, everything else computed in float32.
+"""Mixed precision: run contractions in half precision, and compute all other ops in float32.
 
-Matrix products, convolutions and attention take and give `dtype` (they accumulate in float32). All other ops are
-computed in float32; values that contractions read are rounded once, where they are made, and kept as halves where
-nothing needs their full digits (`compiler/passes/amp/decide.py` has the rules). Exact ops (shapes, ReLU, pooling,
-masks) run on the halves. Arguments and results keep their types: parameters are the float32 masters, each is rounded
-once for forward and backward, and updates are computed in float32. Without a contraction that gains nothing changes.
+Matrix products, convolutions and attention take operands and give results of type `dtype`; they accumulate in float32.
+A value that a contraction reads is rounded once, where it is produced, and is stored in half precision if no op needs
+full precision (`compiler/passes/amp/decide.py` has the rules). Exact ops (shapes, ReLU, pooling, masks) run in half
+precision. Arguments and results keep their types. Parameters are the float32 master weights: each is rounded once for
+forward and backward, and updates are computed in float32. A function without a contraction that profits is unchanged.
 
 Before:
 
@@ -21,7 +21,7 @@ After `gflow-amp{dtype=bf16}`:
     %4 = "gflow.convert"(%3) {dtype = "f32"} : (tensor<2x4xbf16>) -> tensor<2x4xf32>
     %5 = "gflow.exp"(%4) : (tensor<2x4xf32>) -> tensor<2x4xf32>
 
-Location names tell parameter updates ("optimizer:…") from the rest: contractions in them stay float32.
+Parameter updates are recognized by their location names ("optimizer:…"). Contractions in them stay float32.
 """
 
 from __future__ import annotations

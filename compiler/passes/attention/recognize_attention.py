@@ -1,4 +1,4 @@
-"""One `gflow.attention` for softmax(scale · q kᵀ + mask) v, and one op for its gradients.
+"""Replace softmax(scale · q kᵀ + mask) v by one `gflow.attention`, and its gradients by one op.
 
 Before:
 
@@ -17,18 +17,23 @@ After `gflow-recognize-attention,gflow-simplify`:
        : (tensor<16x128x1x64xf32>, …) -> (tensor<16x128x1x64xf32>, tensor<16x1x128xf32>)
     %4 = "gflow.reshape"(%3#0) {shape = array<i64: 16, 128, 64>} : …
 
-The scores are never in memory as a whole, neither in the forward nor for the backward. Nothing is taken whose
-scores or weights something else reads. A mask becomes `causal` where constants and positions say so, and a bias
-otherwise. A row that sees no key is what it is in eager: NaN where scores are set to -inf, and so is v's gradient;
-equal weights where they are set to a large number. What is added to scores and comes from outside is taken in
-inference alone, in float32 and float64: logarithms of sums of such rows are too coarse for gradients. A score that is
-set to less than -1e8 counts as masked (in float16 to the lowest number); where all others of its row are lower still,
-eager would give it weight.
+The scores are then never stored as a whole, in the forward or for the backward.
 
-With `own`, it takes what a processor's own kernel makes as the program says, numbers that are not finite included:
-float32; a mask that sets scores is an operand of i1 (it hides NaN), one that adds to them stays an addition (NaN plus
--inf is NaN); weights of 0 times infinite values are NaN. The ops have `formula = true`, so that no other kernel is
-chosen for them.
+What is recognized:
+
+- The scores and weights must have no other reader.
+- A mask becomes `causal` if constants and positions show that it is, and a bias otherwise.
+- A row without a visible key gives what eager gives: NaN where its scores are set to -inf (also in the gradient of v),
+  equal weights where they are set to a large negative number.
+- A bias from outside is recognized only in inference, in float32 and float64: for such rows the logarithm of the sum is
+  too inexact for gradients.
+- A score that is set to less than -1e8 counts as masked (in float16: to the lowest number). This differs from eager if
+  all other scores of the row are lower still: eager would give the score a weight.
+
+With `own`, the pass recognizes what gflow's own CPU kernel computes exactly as the program states it, non-finite
+numbers included. That is float32 only. A mask that sets scores is an operand of i1 (it hides NaN); a mask that is
+added stays an addition (NaN plus -inf is NaN); a weight of 0 times an infinite value is NaN. The ops get `formula =
+true`, so no other kernel is chosen for them.
 """
 
 from __future__ import annotations

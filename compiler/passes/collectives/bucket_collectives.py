@@ -1,4 +1,4 @@
-"""Make few large collectives of many small ones, so that each message is worth its latency.
+"""Merge small collectives into buckets, so that fewer messages pay the network latency.
 
 Before:
 
@@ -14,15 +14,18 @@ After:
     %a = "gflow.reshape"(%3) {shape = array<i64: 4, 2>} : …
     %b = "gflow.slice"(%2) {starts = array<i64: 8>, limits = array<i64: 12>, …} : …
 
-A bucket has collectives of one kind, along the same axes, of one element type, none of which depends on another, in
-the order in which their operands are made, and of at most `bytes` together (one that is larger is alone; of gathers
-what they give counts). Where
-`gflow.buckets` tells other numbers of bytes, the nth is that of the nth bucket, the last that of all others. It
-stands where the last of its operands is made: communication begins while the backward goes on. An all_gather stands
-just before what reads it, since it gives more than it takes; those of one bucket are of one phase, and of one value
-each. Parts of an all_reduce lie one after the other in the bucket; a reduce_scatter or all_gather has a row for each
-rank, in which the parts for that rank lie. Only collectives that a program is divided by are joined (those with
-`gflow.gradient`); the author's stay.
+A bucket holds collectives of one kind, along the same axes, of one element type, that don't depend on each other.
+They are taken in the order in which their operands are computed, up to `bytes` in total; for an all_gather the size of
+the result counts. A larger collective gets a bucket of its own. If the function has `gflow.buckets`, its nth number of
+bytes limits the nth bucket, and its last number all further buckets.
+
+A bucket is placed where its last operand is computed, so communication starts during the backward. An all_gather is
+placed just before its first reader, since its result is larger than its operand. The gathers of one bucket belong to
+one phase, and each gathers one value.
+
+In the bucket of an all_reduce, the parts are contiguous, one after the other. In that of a reduce_scatter or
+all_gather there is a row for each rank, which holds the parts of that rank. Only collectives that gflow inserted are
+merged (those with `gflow.gradient`). Collectives of the author are not changed.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ class BucketOptions:
 
     bytes: int = field(
         default=25 << 20,
-        metadata={"doc": "the most that is sent as one (DDP's bucket_cap_mb is 25 MiB)"},
+        metadata={"doc": "the largest bucket, in bytes (DDP's bucket_cap_mb is 25 MiB)"},
     )
 
 

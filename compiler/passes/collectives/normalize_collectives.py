@@ -1,4 +1,4 @@
-"""Bring collectives into the one form that runs: along the first dimension, in one order.
+"""Normalize collectives: along the first dimension, and in one total order.
 
 Before:
 
@@ -12,9 +12,9 @@ After:
         : (tensor<4x8xf32>) -> (tensor<8x8xf32>, tensor<i8>)
     %0 = "gflow.transpose"(%b) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
 
-Libraries concatenate and take apart contiguous memory only, that is along the first dimension; what is moved for
-another one is the copy that they would make, which fusion joins to a kernel nearby. All collectives then take each
-other's tokens in the order in which they stand, and are numbered; the last token becomes a result.
+Communication libraries concatenate and split contiguous memory, that is along the first dimension. For another
+dimension the pass inserts transposes, which fusion can merge into neighbouring kernels. The pass then chains all
+collectives by their tokens in program order and numbers them. The last token becomes a result of the function.
 """
 
 from __future__ import annotations

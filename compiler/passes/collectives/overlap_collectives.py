@@ -1,4 +1,4 @@
-"""Let ranks compute while collectives move data.
+"""Overlap communication with computation.
 
 Before (the order of `gflow-schedule`): the second layer waits for its parameter, the update for its gradient.
 
@@ -7,19 +7,19 @@ Before (the order of `gflow-schedule`): the second layer waits for its parameter
     %w1, %u = "gflow.collective"(%p1, %t) {kind = "all_gather", gflow.gradient = "w1", …} : …
     %y1 = "gflow.matmul"(%y0, %w1) : …
 
-After: each collective stands where it starts; `gflow-split-collectives` puts its wait before what reads it.
+After: each collective is placed where it starts. `gflow-split-collectives` places its wait before its first reader.
 
     %w0, %t = "gflow.collective"(%p0) {kind = "all_gather", gflow.gradient = "w0", …} : …
     %w1, %u = "gflow.collective"(%p1, %t) {kind = "all_gather", gflow.gradient = "w1", …} : …
     %y0 = "gflow.matmul"(%x, %w0) : …
     %y1 = "gflow.matmul"(%y0, %w1) : …
 
-Times are those of the simulator: the floors of `device` and the model of `network`. What the program computes is sent
-as soon as it is there, and read as late as other work is left; parameters are gathered so long before their first
-reader as the gather takes. Of the gradients of weights, the last few may wait until nothing else is left, so that work
-is left while the last collectives run. Of the orders with more or fewer of these the quickest is taken whose live
-bytes peak at most `growth` above those of the order before; none of them: the order stays. Only collectives that a
-program is divided by move (those with `gflow.gradient`); the author's keep their order.
+Times come from the simulator: lower bounds for `device`, and the model of `network`. A computed value is sent as soon
+as it is ready, and its result is read as late as other work remains. A parameter is gathered ahead of its first reader
+by the time that the gather takes. The last few weight gradients may be delayed, so that computation remains while the
+last collectives run. The pass tries orders that delay more or fewer of them, and takes the fastest whose peak of live
+bytes exceeds that of the original order by at most the share `growth`. If there is none, the order stays. Only
+collectives that gflow inserted move (those with `gflow.gradient`). Collectives of the author keep their order.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ class OverlapOptions:
     """Whose times count."""
 
     device: str = field(
-        default="cpu", metadata={"doc": f"what ranks compute on: {', '.join(DEVICES)}"}
+        default="cpu", metadata={"doc": f"the device of the ranks: {', '.join(DEVICES)}"}
     )
-    network: str = field(default="", metadata={"doc": "what joins them; the device's without it"})
+    network: str = field(
+        default="", metadata={"doc": "the network between them; by default that of the device"}
+    )
     growth: float = field(
-        default=0.05, metadata={"doc": "how much more memory may be live at once, as a share"}
+        default=0.05, metadata={"doc": "the allowed increase of the peak of live bytes, as a share"}
     )
 
 

@@ -1,4 +1,4 @@
-"""Take each collective apart into its start and its wait, so that other work can stand between them.
+"""Split each collective into its start and its wait, so other work can run in between.
 
 Before:
 
@@ -11,10 +11,10 @@ After:
         sequence = 0 : i64, …} : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<i8>)
     %0 = "gflow.collective_wait"(%s, %x) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
 
-The wait reads the operand too: it stays alive and unchanged until then, for every pass that knows of operands. What
-the wait gives lies where the start's result does. Waits come late: just before the first op that reads what they give,
-or something that is written where the operand lies. Starts stay where the collective stood: as early as its operand is
-there, after a schedule that brings it forward. It runs after gflow-materialize, which makes copies of operands.
+The wait has the operand of the collective as an operand, too, so the operand stays live and unchanged until the wait.
+The result of the wait has the buffer of the start's result. A wait is placed as late as possible: just before the first
+op that reads its result, or that writes to the buffer of the operand. A start keeps the place of the collective, which
+the schedule has moved to where the operand is ready. The pass runs after `gflow-materialize`, which copies operands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SPMD partitioning: from a program of whole values to the program of each rank, with its collectives.
+"""SPMD partitioning: turn a program over global values into the program of each rank, with collectives.
 
 Before (after `gflow-propagate-shardings`, over `gflow.mesh = {axes = ["tp"], sizes = array<i64: 2>}`):
 
@@ -13,10 +13,10 @@ After:
         : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<i8>)
     %3 = "gflow.tanh"(%2) : …
 
-The text is the same for all ranks. What depends on the rank comes from `gflow.shard`: which part of a whole value it
-takes, where its positions begin, which random numbers it draws (parts of one value draw different ones, ranks that
-hold the same part equal ones). A value is placed otherwise once for each way in which it is needed, before the first op
-that needs it. Dimensions are split evenly or not at all.
+All ranks run the same IR. Values that depend on the rank come from `gflow.shard`: the part of a global value, the
+offset of its positions, and its random numbers (different parts of a value draw different numbers, ranks with the
+same part draw equal ones). A value is resharded once for each sharding that its readers need, before the first such
+reader. Dimensions are split evenly or not at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the shardings of arguments and results to those of all values, with the fewest bytes of resharding.
+"""Propagate the shardings of arguments and results to all values, with the fewest bytes of resharding.
 
 Before:
 
@@ -10,7 +10,7 @@ Before:
         %2 = "gflow.matmul"(%1, %v) : …
         return %2
 
-After, beside what was there:
+After, in addition to the attributes above:
 
     %0 = "gflow.matmul"(%x, %w) {gflow.operand_shardings = [["B"], ["S(1)"]], gflow.sharding = [["S(1)"]],
                                  gflow.why = "tp: n is split"} : …
@@ -18,11 +18,13 @@ After, beside what was there:
     %2 = "gflow.matmul"(%1, %v) {gflow.operand_shardings = [["S(1)"], ["S(0)"]], gflow.sharding = [["P(sum)"]],
                                  gflow.why = "tp: k is split, each rank has a sum of its part"} : …
 
-and each result of the function has a `gflow.sharding`. Axes of the mesh are placed one after the other, each
-by a search over the ways in which the rules of ops let ranks share them (`search.py`). Where an op needs an
-operand otherwise than its producer gives it, `gflow-partition` inserts a collective. Arguments without a sharding are
-the same on all ranks; a result that updates an argument lies as that does; other results are never partial. An
-op without a rule, `gflow.aten` for one, runs on whole values, and says so.
+Each result of the function gets a `gflow.sharding`, too. The axes of the mesh are handled one after the other. For
+each, a search chooses among the shardings that the rules of the ops allow (`search.py`). Where an op needs an operand
+in another sharding than its producer gives, `gflow-partition` inserts a collective.
+
+An argument without a sharding is replicated. A result that updates an argument has the sharding of the argument;
+other results are never partial. An op without a rule, such as `gflow.aten`, runs on global values, and its
+`gflow.why` says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Give parts of the program to another engine, as `gflow.engine` regions; the rest keeps our kernels.
+"""Partition the program: parts for another engine become `gflow.engine` regions, the rest keeps gflow's kernels.
 
-Before, where `%k` is a call of PyTorch that the engine has no form for:
+Before, where `%k` is a call into PyTorch that the engine does not support:
 
     %0 = "gflow.matmul"(%x, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
     %1 = "gflow.tanh"(%0) : (tensor<64x64xf32>) -> tensor<64x64xf32>
@@ -16,11 +16,13 @@ After `gflow-partition-engines{engine=xla}`:
     }) {engine = "xla", …} : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
     %k = "gflow.aten"(%1) {gflow.stays = "a call into PyTorch; the op stays with gflow", …} : …
 
-Each op gets the number of times that what it needs has gone back and forth between the engine and gflow; ops of the
-engine with one number are one region. No region then waits for another one that waits for it. An op that can be in
-several regions goes into the last one, where most of a step is. Regions that the device needs less than `min-cost`
-microseconds for stay, and so do checks of values, with what they need where that is cheap: an update may be written in
-place only after the last check. Constants are copied into the regions that read them. Every op that stays says why.
+Each op gets a number: how often its operands have crossed between the engine and gflow. Ops of the engine with the same
+number form one region, so no two regions depend on each other cyclically. An op that could be in several regions joins
+the last of them, which usually holds most of the step.
+
+Some supported ops stay with gflow: regions that take the device less than `min-cost` microseconds, and checks of values
+together with their operands where those are cheap, since an update may be written in place only after the last check.
+Constants are copied into the regions that read them. Every op that stays has the reason in `gflow.stays`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Options:
     engine: str = field(default="xla", metadata={"doc": "the engine"})
     min_cost: float = field(
         default=20.0,
-        metadata={"doc": "microseconds of our own kernels that a region must be worth"},
+        metadata={"doc": "the shortest region, in microseconds of gflow's own kernels"},
     )
 
 

@@ -16,18 +16,16 @@ After:
       "gflow.yield"(%2) …
     }) {kind = "row", …} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8xf32>
 
-A group has one index space. Reductions join their elementwise producers; what follows a
-reduction joins where a kernel can walk it: in a "row" kernel (the innermost dimension is
-reduced) everything, in a "column" kernel (it is kept) only what has the reduced shape.
-Constants, broadcasts and unit reshapes cost nothing and are repeated in each group that needs
-them. A value that another group can recompute from what it loads anyway is recomputed, not
-stored. Last, a pointwise kernel that reads a contraction's result may become part of it
-(`kind = "contraction"`): bias, activation, residual add, an update.
+A group has one index space. A reduction joins the group of its elementwise producers. Ops that follow a reduction may
+join too: in a "row" kernel (the innermost dimension is reduced) all of them, in a "column" kernel (the innermost
+dimension is kept) only those of the reduced shape. Constants, broadcasts and unit reshapes cost nothing and are
+repeated in each group that needs them. A value is recomputed rather than stored if another group can compute it from
+operands that it loads anyway. At the end, a pointwise kernel that reads the result of a contraction may become its
+epilogue (`kind = "contraction"`): bias, activation, residual add, a parameter update.
 
-Groups must not depend on each other in a circle. Every group has a level, one above the highest
-group it reads; an op may join a group only if all else that it reads has a lower level, so
-levels never change and the test is local (compare the levels of XLA's instruction fusion and
-the "height" of Inductor's scheduler).
+Groups must not depend on each other cyclically. Every group has a level, one above the highest group that it reads. An
+op may join a group only if all its other operands have a lower level. Levels therefore never change, and the test is
+local (compare the levels of XLA's instruction fusion and the "height" of Inductor's scheduler).
 """
 
 from __future__ import annotations

@@ -21,33 +21,34 @@ class FuseOptions:
     recompute_cost: int = field(
         default=20,
         metadata={
-            "doc": "the arithmetic cost (an add is 1) up to which a value is recomputed rather "
-            "than stored and loaded"
+            "doc": "the arithmetic cost (an add is 1) up to which a value is recomputed "
+            "instead of stored and loaded"
         },
     )
     epilogues: bool = field(
-        default=True, metadata={"doc": "a contraction and what follows it may be one kernel"}
+        default=True, metadata={"doc": "a contraction and its epilogue may be one kernel"}
     )
     recompute_normalized: bool = field(
         default=False,
         metadata={
-            "doc": "a value that a kernel computes after its reductions may be recomputed as well, from what "
-            "they gave"
+            "doc": "a value that a kernel computes after its reductions may be recomputed from "
+            "their results"
         },
     )
     split_reductions: bool = field(
         default=False,
         metadata={
-            "doc": "the first part of a kernel that reduces may follow a contraction, and the rest be "
-            "a kernel of its own"
+            "doc": "a reducing kernel may be split: its first part becomes the epilogue of a "
+            "contraction, the rest a separate kernel"
         },
     )
     add_to_output: bool = field(
-        default=True, metadata={"doc": "adding a tensor to a contraction's result counts as that"}
+        default=True,
+        metadata={"doc": "adding a tensor to the result of a contraction may be an epilogue"},
     )
     update_in_contraction: bool = field(
         default=True,
-        metadata={"doc": "updating an argument by a contraction's result counts as that"},
+        metadata={"doc": "updating an argument by the result of a contraction may be an epilogue"},
     )
     cast_scale: bool = field(
         default=True,

@@ -1,4 +1,4 @@
-"""Pointwise kernels that read arguments alone run first, next to each other, so that they can share launches.
+"""Move pointwise kernels that read only arguments to the start, next to each other, so they can share launches.
 
 Before:
 
@@ -17,8 +17,9 @@ After:
     %1 = "gflow.matmul"(%x, %w) : …
     %2 = "gflow.matmul"(%1, %0) : …
 
-The results live from the beginning on. So those are taken that are small (`small` bytes), and those that are needed
-when most memory is: a weight that the backward reads again, not one that is read once in inference.
+A moved result is live from the start of the function. The pass therefore moves only small results (up to `small`
+bytes), and results that are live at the memory peak in any case: a weight that the backward reads again, but not one
+that inference reads once.
 """
 
 from __future__ import annotations

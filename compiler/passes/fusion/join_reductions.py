@@ -1,6 +1,6 @@
-"""Sum columns in the kernel that walks the rows.
+"""Compute column sums inside the row kernel that reads the same values.
 
-Before, as `gflow-fuse` makes kernels of it, one of rows and one of columns, which both read %g:
+Before `gflow-fuse`, which makes a row kernel and a column kernel of this, both reading `%g`:
 
     func.func @f(%x: tensor<4096x256xf32>, %g: tensor<4096x256xf32>, %b: tensor<256xf32>)
         -> (tensor<4096x256xf32>, tensor<256xf32>) {
@@ -14,7 +14,8 @@ Before, as `gflow-fuse` makes kernels of it, one of rows and one of columns, whi
       return %d, %u : tensor<4096x256xf32>, tensor<256xf32>
     }
 
-After `gflow-fuse,gflow-join-reductions` the first leaves sums of runs of rows, and the second sums those:
+After `gflow-fuse,gflow-join-reductions` the first kernel also gives partial sums over blocks of rows, and the second
+adds these up:
 
     func.func @f(%x: …) -> … {
       %0:2 = "gflow.fused"(%x, %g) ({
@@ -35,10 +36,10 @@ After `gflow-fuse,gflow-join-reductions` the first leaves sums of runs of rows, 
       return %0#0, %1 : …
     }
 
-So the backward of a norm reads what it needs once. A kernel of columns joins one of rows over the same index space if
-all that it loads of that size the other one loads or computes, before or after it in the program. What the sums become
-(updates of several parameters) is one kernel where nothing in between needs it. It is for devices that run a program
-for each run of rows.
+The backward of a norm then reads its operands once. A column kernel joins a row kernel over the same index space if the
+row kernel loads or computes all full-size operands of the column kernel; either may come first in the program. The ops
+that follow the sums (updates of several parameters) are one kernel where no op in between needs their results. The pass
+is for devices that run one program instance for each block of rows.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class JoinOptions:
     """Which kernels are worth it."""
 
     least_rows: int = field(default=2048, metadata={"doc": "rows of a kernel"})
-    programs: int = field(default=528, metadata={"doc": "runs that its rows are cut into, at most"})
+    programs: int = field(
+        default=528, metadata={"doc": "blocks that its rows are divided into, at most"}
+    )
     shortest: int = field(default=128, metadata={"doc": "elements of a row, at least"})
     longest: int = field(default=4096, metadata={"doc": "elements of a row, at most"})
     max_inputs: int = field(default=40, metadata={"doc": "operands of one kernel"})

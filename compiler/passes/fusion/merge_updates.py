@@ -1,6 +1,6 @@
 """Run the updates of all parameters in few kernels, after the last gradient is known.
 
-Before, as `gflow-fuse` makes kernels of it:
+Before `gflow-fuse`:
 
     func.func @step(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>)
         -> (tensor<4x4xf32> {gflow.alias = 0 : i64}, tensor<4x4xf32> {gflow.alias = 1 : i64}) {
@@ -21,11 +21,10 @@ After `gflow-fuse{epilogues=false},gflow-materialize,gflow-merge-updates`:
       return %u0, %u1 : …
     }
 
-Neighbours of one `gflow.launch` are one kernel: they run side by side, in any order. So none of them
-may read what another one writes; such an update (a step count that others read) goes to the next
-launch. All gradients live until then: fewer launches for more memory. Only pointwise kernels are taken
-whose every result updates an argument that nothing reads later, and which read no argument that another
-op has overwritten by then.
+Adjacent ops of one `gflow.launch` are one kernel and run concurrently, in any order. None of them may read what another
+writes; such an update (a step count that others read) goes to the next launch. All gradients stay live until then, so
+the pass trades memory for fewer launches. It merges only pointwise kernels all of whose results update arguments that
+nothing reads later, and that read no argument which another op has overwritten by then.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from ..base import Pass
 class MergeOptions:
     """Options of gflow-merge-updates."""
 
-    least: int = field(default=2, metadata={"doc": "updates that are worth a launch of their own"})
+    least: int = field(default=2, metadata={"doc": "the fewest updates that get a merged launch"})
 
 
 def run(function: func.FuncOp, options: MergeOptions) -> None:

@@ -1,11 +1,10 @@
-"""Convolutions, and all that stands between them, from channels first to channels last.
+"""Convert convolutions, and the ops between them, from channels-first to channels-last.
 
-Every 2-d and 3-d convolution with layout "NC*" becomes one with "N*C", gradients too. Its result
-exists channels last, as a row-major tensor of its own; a transpose (a view, free) stands for the
-channels-first value. Elementwise ops, reductions, pooling, pads, slices, concatenations and broadcasts
-follow: they work on the channels-last tensors and give channels-last results, so that no transpose
-is left between convolutions, normalizations and activations. Weight gradients are transposed back
-to the layout of the parameter. All other users read the channels-first view.
+Every 2-d and 3-d convolution with layout "NC*", gradients included, gets layout "N*C". Its result is a row-major
+channels-last tensor, and a transpose (a view without cost) gives the channels-first value. Elementwise ops, reductions,
+pooling, pads, slices, concatenations and broadcasts are rewritten to read and produce channels-last tensors, so no
+transpose is left between convolutions, normalizations and activations. Weight gradients are transposed back to the
+layout of the parameter. All other users read the channels-first view.
 
 Before:
 

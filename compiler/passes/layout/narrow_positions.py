@@ -1,4 +1,4 @@
-"""Positions of maxima that only their gradient reads count from the window, in a byte, rather than from the plane.
+"""Store the positions of pooling maxima as bytes relative to the window where only the gradient reads them.
 
 Before:
 
@@ -16,7 +16,7 @@ After:
        : (tensor<2x8x8x3xf32>) -> (tensor<2x4x4x3xf32>, tensor<2x4x4x3xui8>)
     %1 = "gflow.max_pool_grad"(%0#0, %0#1) {…} : (tensor<2x4x4x3xf32>, tensor<2x4x4x3xui8>) -> tensor<2x8x8x3xf32>
 
-Positions that nothing reads are not asked for.
+The default is a 64-bit position in the plane, as in PyTorch. Positions that nothing reads are not computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Concatenations move behind the elementwise ops that follow: these compute the parts.
+"""Sink concatenations below the elementwise ops that read them, so that these ops compute the parts.
 
 Before:
 
@@ -14,9 +14,10 @@ After:
     %3 = "gflow.mul"(%b, %2) : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
     %4 = "gflow.concatenate"(%1, %3) {dim = 0 : i64, …} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
 
-A kernel that computes parts can write them where they belong (`gflow-write-in-place`), so a rotation of halves, as
-position embeddings have it, is one kernel. Taken are concatenations of at most four parts that nothing else reads.
-What is computed for slices alone is computed for each, unless the kernel of a product or of a norm can make it.
+A kernel that computes the parts can write them directly into the result (`gflow-write-in-place`), so a rotation of
+halves, as in rotary position embeddings, is one kernel. The pass handles concatenations of at most four operands that
+have no other reader. An elementwise value whose only readers are slices is computed for each slice separately, unless
+it can be the epilogue of a product or part of a norm's kernel.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reshapes that split dimensions move behind the ops that follow, until they meet one that undoes them.
+"""Sink reshapes that split dimensions below the ops that read them, to a reshape that joins these dimensions.
 
-Linear layers compute [batch · position, channel], and what stands between them is written over [batch,
-position, channel]. A reshape between two ops is memory for a value that one kernel could hand on. So
-elementwise ops and reductions of split values are done before the split, by as many dimensions as the product
-has; what else they read (broadcasts, constants, random numbers, other values) is brought to that shape.
+Linear layers compute [batch · position, channel], and the ops between them are written over [batch, position, channel].
+A reshape between two ops keeps them from being one kernel, so the value in between is stored. The pass therefore moves
+elementwise ops and reductions before the reshape, to the shape of the product. Their other operands (broadcasts,
+constants, random numbers, other values) are reshaped to match.
 
 Before:
 
@@ -23,8 +23,8 @@ After:
     %2 = "gflow.add"(%0, %1) : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %3 = "gflow.matmul"(%2, %v) : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
 
-An op stays as it is where it reads a broadcast that repeats along a part of a joined dimension (a table of
-positions), a view that cannot be joined without a copy, or a value that is computed for it alone.
+An op is left unchanged if one of its operands is a broadcast that repeats along a part of a joined dimension (a table
+of positions), a view whose dimensions cannot be joined without a copy, or a value that has no other reader.
 """
 
 from __future__ import annotations

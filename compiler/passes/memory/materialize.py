@@ -1,10 +1,10 @@
-"""Insert the copies that memory needs, as kernels of their own.
+"""Insert the copies that the memory layout requires, as separate kernels.
 
-After this pass every reshape is a view, contractions read operands that a GEMM can take, and every
-returned value (or what it is a reshape of) is written by an op of its own: into the result's buffer,
-or into the storage of the argument that it updates.
+After this pass every reshape is a view, and contractions read operands with strides that a GEMM accepts. Every returned
+value (or the value that it is a reshape of) is written by an op: into the buffer of the result, or into the storage of
+the argument that it updates.
 
-Before, where `%1` cannot be a view of `%0`, which is one of `%x`:
+Before, where `%0` is a view of `%x`, and `%1` cannot be a view of `%0`:
 
     %0 = "gflow.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
     %1 = "gflow.reshape"(%0) {shape = array<i64: 2, 16>} : (tensor<8x4xf32>) -> tensor<2x16xf32>
@@ -20,10 +20,12 @@ After:
     %1 = "gflow.reshape"(%c) {shape = array<i64: 2, 16>} : …
     %2 = "gflow.matmul"(%1, %w) : …
 
-An update is written in place if nothing reads the old value later, if the kernel that makes it reads it
-only where it writes, and if no `gflow.check` and no step that may fail comes later: a call that fails has changed
-nothing. Else it goes to a buffer and is copied at the end. What is written in place has the argument's strides for all
-that read it later: one reader that needs it dense reads a copy, and for several the update is made in a buffer too.
+An update is written in place under three conditions: nothing reads the old value later, the kernel reads each old
+element only at the position where it writes, and no `gflow.check` or other step that may fail comes later (so a call
+that fails has changed nothing). Otherwise the update is written to a buffer and copied at the end.
+
+Later readers of an update in place see the strides of the argument. If one of them needs a dense operand, it reads a
+copy; if several do, the update is written to a buffer instead.
 """
 
 from __future__ import annotations

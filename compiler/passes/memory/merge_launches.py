@@ -1,4 +1,4 @@
-"""Let pointwise kernels of a GPU that stand next to each other, and don't meet in memory, share launches.
+"""Let adjacent pointwise GPU kernels without memory dependences share launches.
 
 Before, planned for a GPU:
 
@@ -16,13 +16,14 @@ After, where `%1` computes something else:
     %3 = "gflow.fused"(%w3, %g3) … {gflow.kernel = {kind = "merged", …}, gflow.launch = 0 : i64, …} : …
     %4 = "gflow.fused"(%x) … {gflow.kernel = {kind = "region", …}, …} : …
 
-So the updates of all parameters take a few launches. Ops may share one if their kernels have one text, which addresses
-and sizes are parameters of: elementwise ones, over one dimension. Which ops meet follows from where they lie, so this
-comes after `gflow-plan-memory`; no op is moved past one that it meets, or past the wait for a collective. The block of
-a launch follows from all its ops, and they have one choice. Launches can be edited like other choices: without
-`gflow.launch`, and with a kernel of kind "region", an op runs alone; code generation refuses ops of one launch whose
-kernels differ. An op whose kernel was edited before this pass is left alone. On a processor `gflow-merge-updates`
-decides which ops share a step.
+The updates of all parameters then take a few launches. Ops may share a launch if their kernels have the same source,
+with addresses and sizes as parameters: elementwise kernels over one dimension. Memory dependences follow from the
+planned addresses, so the pass runs after `gflow-plan-memory`. No op is moved past an op that it depends on, or past
+the wait for a collective. All ops of a launch have one kernel choice, and the block size follows from all of them.
+
+Launches can be edited like other choices. An op without `gflow.launch`, with a kernel of kind "region", runs alone.
+Code generation refuses a launch whose ops have different kernels. The pass leaves an op alone whose kernel was edited
+before. On a CPU `gflow-merge-updates` decides which ops share a step.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class MergeLaunchesOptions:
     least: int = field(
         default=4,
         metadata={
-            "doc": "ops that are worth a kernel for several, which has to be compiled besides"
+            "doc": "the fewest ops for which a merged kernel, which must be compiled in addition, is worthwhile"
         },
     )
 

@@ -1,4 +1,4 @@
-"""Give every value a place: the arena, a result's buffer, or the argument that it updates.
+"""Assign a place to every value: the arena, the buffer of a result, or the argument that it updates.
 
 Before:
 
@@ -20,19 +20,19 @@ After `gflow-fuse{epilogues=false},gflow-materialize,gflow-plan-memory`:
       return %3 : tensor<8x4xf32>
     }
 
-Live ranges follow program order; views extend the life of what they look at. A kernel that is
-done with a dying operand where it writes takes over its buffer. Offsets (in bytes) come from
-several strategies, and the smallest arena is kept; the search ends as soon as one needs no more
-than `gflow.lower_bound`, the largest sum of live bytes at any one op, which no arena can beat in
-this order. The strategies:
+Live ranges follow program order. A view extends the live range of its base. A kernel writes into the buffer of an
+operand that dies there, if it reads each element of the operand only before it overwrites it. Offsets (in bytes) come
+from several strategies, and the smallest arena is kept. The search ends as soon as a strategy reaches
+`gflow.lower_bound`, the largest sum of live bytes at any one op, which is a lower bound for every arena in this
+order. The strategies:
 
 - `timeline`: allocate and free as the program runs, each buffer in the smallest free block
 - `skyline`: from the bottom up, at the lowest place the buffer that lives longest in the time there
 - `size`, `lifetime`, `volume` (size × life): the largest first, each at the lowest free offset
 - `best-fit`: the largest first, each in the smallest gap
 
-What an op's kernel needs while it runs (patches of a convolution, partial sums of threads), as
-`gflow-select-kernels` wrote it, is planned like a value that lives for that op: `gflow.scratch = [offset, bytes]`.
+The scratch of a kernel (patches of a convolution, partial sums of threads), as `gflow-select-kernels` stated it, is
+planned like a value that is live during that op: `gflow.scratch = [offset, bytes]`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,20 @@ class PlanMemoryOptions:
 
     compress: bool = field(
         default=True,
-        metadata={"doc": "values may lie where others lay before; without, each has its own bytes"},
+        metadata={"doc": "values with disjoint live ranges may share bytes"},
     )
     strategies: tuple[str, ...] = field(
         default=("timeline", "skyline", "size"),
-        metadata={"doc": f"of {', '.join(STRATEGIES)}, in the order they are tried; or all"},
+        metadata={
+            "doc": f"any of {', '.join(STRATEGIES)}, in the order in which they are tried; or all"
+        },
     )
     improve: int = field(
-        default=0, metadata={"doc": "steps of a local search, where no strategy meets the bound"}
+        default=0,
+        metadata={"doc": "steps of a local search, if no strategy reaches the lower bound"},
     )
     time_limit: float = field(
-        default=10.0, metadata={"doc": "seconds after which the local search ends in any case"}
+        default=10.0, metadata={"doc": "the time limit of the local search, in seconds"}
     )
 
 

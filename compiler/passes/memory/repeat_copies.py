@@ -1,6 +1,6 @@
-"""Make a copy again where it is needed next, rather than keep it, where memory is short.
+"""Repeat a copy before its next reader, instead of keeping it, at the memory peak.
 
-Before, where `%c` needs a copy of `%t`, and `%a` is read at the end in any case:
+Before, where `%c` needs a copy of `%t`, and `%a` is live until the end in any case:
 
     %a = "gflow.matmul"(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
     %t = "gflow.transpose"(%a) {permutation = array<i64: 1, 0>} : (tensor<8x8xf32>) -> tensor<8x8xf32>
@@ -25,9 +25,9 @@ After `gflow-fuse{epilogues=false},gflow-materialize,gflow-repeat-copies`:
     %3 = "gflow.matmul"(%2, %1) : …
     %4 = "gflow.matmul"(%a, %a) : …
 
-It goes after `gflow-materialize`. A kernel is repeated if it does next to no arithmetic (copies, casts), if
-all that it reads is there anyway when it is needed again, and if its result is live at the op where
-the most bytes are, but not read by it. So no life gets longer, and none is shortened in vain.
+The pass runs after `gflow-materialize`. A kernel is repeated under three conditions: it does little arithmetic (copies,
+casts); all its operands are still live where the result is needed again; and the result is live at the op with the most
+live bytes, but not read by it. So no live range gets longer, and each repetition lowers the peak.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ class RepeatCopiesOptions:
     """What is cheap."""
 
     cost: int = field(
-        default=2, metadata={"doc": "the arithmetic for each element (an add is 1) that is cheap"}
+        default=2,
+        metadata={"doc": "the most arithmetic for each element (an add is 1) of a repeated kernel"},
     )
-    rounds: int = field(default=4, metadata={"doc": "how many peaks are lowered, one by one"})
+    rounds: int = field(
+        default=4, metadata={"doc": "how many peaks are lowered, one after the other"}
+    )
 
 
 def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:

@@ -1,4 +1,4 @@
-"""Choose the kernel that each op runs as, and how it runs.
+"""Choose the kernel of each op and the parameters of its launches.
 
 Before:
 
@@ -10,16 +10,17 @@ After `gflow-select-kernels{target=cuda:90}`:
         stages = 3 : i64, then = [{block = array<i64: 4, 128>, stages = 2 : i64, warps = 4 : i64}],
         tile = array<i64: 128, 256, 64>, warps = 8 : i64}} : …
 
-`gflow-plan-memory` plans the scratch, code generation makes the kernels that are written here, and an artifact keeps
-them. Choices can be edited: one that code cannot follow, or a field that what runs the op has no use of, is an error
-at the op. A processor's kernels have kind and scratch alone, and its own products (`panels`, `patches`) how they are
-cut. For ops that share a launch `gflow-merge-launches` chooses later. What a field means:
+`gflow-plan-memory` plans the scratch, code generation emits the kernels that are written here, and an artifact keeps
+them. Choices can be edited. A choice that code generation does not support, or a field that does not apply to the
+kernel, is an error at the op. CPU kernels have only `kind` and `scratch`; gflow's own CPU products (`panels`,
+`patches`) also have their blocking. `gflow-merge-launches` chooses for ops that share a launch. The fields:
 
 %FIELDS%
 
-The choices follow a model of the device. On a processor the first call races products of float32, our own beside the
-BLAS, and writes what won. Where there is a GPU, autotuning measures the choice beside its neighbours,
-which code generation derives from it, and writes the fastest here, with the device's name; it is not measured again.
+The choices follow a cost model of the device. On a CPU, the first call measures float32 products with gflow's own
+kernel and with the BLAS, and writes the faster choice here. On a GPU, autotuning measures the choice and its
+neighbours, which code generation derives from it, and writes the fastest with the name of the device. It is not
+measured again.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ class SelectKernelsOptions:
 
     target: str = field(default="cpu", metadata={"doc": f"{', '.join(KINDS)}, or as cuda:90"})
     threads: int = field(
-        default=0, metadata={"doc": "of a processor: the most that run a kernel; all cores if 0"}
+        default=0, metadata={"doc": "of a CPU: the most threads that run a kernel; 0: all cores"}
     )
     isa: str = field(
         default="",
         metadata={
-            "doc": "of a processor: the level of its instruction sets, by which products are cut: "
-            f"{' or '.join(PROCESSORS)}, or `none` for none of our own; this machine's if empty"
+            "doc": "of a CPU: the instruction-set level that gflow's own products are blocked for: "
+            f"{', '.join(PROCESSORS)}, or `none` for no own products; empty: that of this machine"
         },
     )
     blas: bool = field(
-        default=True, metadata={"doc": "of a processor: whether the BLAS in PyTorch may be called"}
+        default=True, metadata={"doc": "of a CPU: whether the BLAS in PyTorch may be called"}
     )
 
 

@@ -1,6 +1,6 @@
-"""Check the memory plan: no two live values overlap, all lie where they must and as their readers expect.
+"""Verify the memory plan: no live values overlap, and every value has the place and strides that its readers expect.
 
-A plan with a mistake:
+A plan with an error:
 
     func.func @f(%a: tensor<4x4xf32>) -> tensor<4x4xf32> attributes {gflow.arena_size = 64 : i64} {
       %0 = "gflow.matmul"(%a, %a) {gflow.buffers = ["arena:0"]} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
@@ -13,17 +13,17 @@ Error:
 
     …: error: result 0 overwrites result 0 of gflow.matmul (op 0), which is needed still
 
-Changes nothing, takes time in proportion to the ops, and is the last pass of every compilation, whatever
-the pipeline was. It reads `gflow.buffers`, `gflow.arena_size`, `gflow.strides` and the order of ops, and asks
-of the planner nothing but the rule of when a kernel may write over its operand. So it holds that
+The pass changes nothing. Its run time is linear in the number of ops. It is the last pass of every compilation, for
+every pipeline. It reads `gflow.buffers`, `gflow.arena_size`, `gflow.strides` and the order of ops. It shares only one
+rule with the planner: when a kernel may overwrite its operand. It checks that
 
-- places are inside the arena, on an alignment, and on no value that is needed still, nor is scratch;
-- updates lie in their arguments, with the strides that these have (`arg:2[1, 8]`) and elements that share no
-  memory; results lie in the caller's buffers, row-major;
-- every op can write its results and read its operands with the strides that they have;
-- nobody reads an argument's old value after its update, unless the kernel that updates it is done with it,
-  position by position;
-- ops of one `gflow.launch` stand together, update arguments, and read nothing that another of them writes.
+- places and scratch are inside the arena and aligned, and overlap no live value;
+- updates are in their arguments, with the strides of the argument (`arg:2[1, 8]`) and without elements that share
+  memory; results are in the caller's buffers, row-major;
+- every op supports the strides of its results and operands;
+- no op reads the old value of an argument after its update, except the updating kernel itself, which reads each element
+  before it writes it;
+- the ops of one `gflow.launch` are adjacent, update arguments, and read nothing that another of them writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Write what a concatenation or a copy reads right into its result, so that nothing is moved.
+"""Let producers write directly into the result of a concatenation or a copy, so no data is moved.
 
-Before, as `gflow-fuse` makes kernels of it:
+Before `gflow-fuse`:
 
     func.func @f(%x: tensor<32x64xf32>, %w: tensor<128x8xf32>) -> tensor<32x8xf32> {
       %0 = "gflow.sin"(%x) : (tensor<32x64xf32>) -> tensor<32x64xf32>
@@ -20,10 +20,10 @@ After `gflow-fuse,gflow-materialize,gflow-write-in-place`:
       return %2 : …
     }
 
-`%1` is there from the first of its parts on; `%0#0` and `%0#1` are the left and the right half of it, with rows that
-are 128 elements apart. Reshapes and transposes may stand between a part and where it goes. All operands must be
-values that nothing else reads, of kernels that can write with strides: pointwise and row kernels, gradients of
-attention, and other concatenations and copies. A value whose rows would not be contiguous any more stays where it is.
+The buffer of `%1` is live from its first part on. `%0#0` and `%0#1` are its left and right half, with a row stride of
+128 elements. There may be reshapes and transposes between a part and the concatenation. All operands must have no
+other reader, and must be results of kernels that can write with strides: pointwise and row kernels, gradients of
+attention, and other concatenations and copies. A value whose rows would become non-contiguous keeps its own buffer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute the values of marked module calls again in the backward, rather than keep them.
+"""Recompute the values of marked module calls in the backward instead of keeping them.
 
 Before:
 
@@ -21,21 +21,20 @@ After:
     %a2 = "gflow.exp"(%b#0) : …
     %g = "gflow.mul"(%d, %a2) : …
 
-Of a scope (a call of a marked module, `gflow.scope`) remain: what it reads, and what the forward
-after it reads. All else that the backward needs of it is recomputed from what it reads, by
-copies of its ops in front of the first op that needs them. What the copies read passes through a
-barrier together with the gradient that arrives there, so no pass can merge them with the first run
-or move them in front of that gradient. Parameters and buffers need no barrier: what depends on
-nothing else is not recomputed. In a function that is a backward alone (of a stage of a pipeline) the
-first gradient is an argument, and nothing reads the first run.
+A scope is one call of a marked module (`gflow.scope`). Two kinds of values of a scope are kept: those that the scope
+reads, and those that the forward after it reads. All other values that the backward needs are recomputed, by copies of
+the scope's ops before the first op that needs them. The operands of these copies pass through a barrier, together with
+the gradient that arrives there. The barrier keeps other passes from merging the copies with the originals, and from
+moving them before that gradient. Parameters and buffers need no barrier, since a value that depends only on them is not
+recomputed. In a function that holds only a backward (of a pipeline stage), the first gradient is an argument, and
+nothing reads the original ops.
 
-Random numbers are functions of the state and the op's `stream`, so copies draw the same mask. Calls
-into PyTorch that draw (`gflow.aten` with `unique`) are not repeated: their results are kept.
-Updates of buffers (running statistics) are results of the function, which nothing in the backward
-reads: they stay single.
+Random numbers are functions of the state and the op's `stream`, so the copies draw the same mask. Calls into PyTorch
+that draw random numbers (`gflow.aten` with `unique`) are not repeated; their results are kept. Updates of buffers
+(running statistics) are results of the function that the backward does not read, so they are computed once.
 
-Scopes nest: the copies of an inner scope are again a scope of the outer one's second run, and are
-computed a third time in the inner's backward. All marks are gone after this pass.
+Scopes may be nested. The copies of an inner scope form a scope within the recomputation of the outer one, and are
+computed a third time in the inner backward. No marks remain after this pass.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from gflow.dialects.ops.structure import BARRIER
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to compute values again: the op to repeat and those of its results that it then makes
+    """How to recompute values: the op to repeat and those of its results that it then makes
     (`partial`: not all), what it reads, the bytes of results that nobody needs, and seconds."""
 
     op: int

@@ -1,6 +1,6 @@
-"""Compute values again where they are needed, rather than keep them, until memory fits a budget.
+"""Recompute values where they are needed, instead of keeping them, until memory fits a budget.
 
-Before, where `%h` is kept while 16 KiB values come and go:
+Before, where `%h` is live across the other products, whose results have 16 KiB each:
 
     %h = "gflow.tanh"(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
     %a = "gflow.matmul"(%h, %w) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>
@@ -19,19 +19,17 @@ After `gflow-fuse,gflow-rematerialize{fraction=0.7}`:
     %h2 = "gflow.fused"(%x) … {gflow.recomputed, kind = "pointwise", …} : …
     %e = "gflow.matmul"(%h2, %d) : …
 
-Works on fused kernels in their final order, on any function: no marks are needed, and it goes with
-those that `gflow-checkpoint` has worked on. The budget holds for the planned arena, as
-`gflow-plan-memory` will lay it out: the pass plans a copy of the function to be sure. Of a kernel
-only those results are recomputed that are needed.
+The pass works on fused kernels in their final order, in any function. It needs no marks, and can follow
+`gflow-checkpoint`. The budget applies to the planned arena: the pass runs the planner of `gflow-plan-memory` on a
+copy of the function to check it. Only the results of a kernel that are needed are recomputed.
 
-The greedy search (`compiler/passes/recomputation/choose.py`) takes the values whose second run costs the
-fewest seconds, by the roofline of `device`, for the bytes that it frees where there are too many.
-Random numbers come out the same; calls into PyTorch that draw are not repeated, nor is anything
-whose operands have been overwritten.
+A greedy search (`compiler/passes/recomputation/choose.py`) chooses values by the ratio of recomputation time, from the
+roofline of `device`, to the bytes freed where the budget is exceeded. Random numbers are reproduced exactly. Calls into
+PyTorch that draw random numbers are not repeated, and neither are ops whose operands have been overwritten.
 
-The function carries `gflow.rematerialized`: the number of ops run twice, the extra seconds that the
-roofline predicts, and the arena without and with them. A budget that cannot be met is an error that
-says the smallest one that can.
+The function gets `gflow.rematerialized`: the number of recomputed ops, the additional seconds that the roofline
+predicts, and the arena without and with recomputation. If the budget cannot be met, the error states the smallest
+budget that can.
 """
 
 from __future__ import annotations
@@ -54,14 +52,18 @@ from .rewrite import rewrite
 class RematerializeOptions:
     """How much memory there is."""
 
-    budget: int = field(default=0, metadata={"doc": "bytes of arena to stay under; 0: no budget"})
+    budget: int = field(default=0, metadata={"doc": "the largest arena, in bytes; 0: no budget"})
     fraction: float = field(
         default=0.0,
-        metadata={"doc": "the budget as a share of the arena without anything recomputed"},
+        metadata={"doc": "the budget as a share of the arena without recomputation"},
     )
-    device: str = field(default="cpu", metadata={"doc": f"whose times count: {', '.join(DEVICES)}"})
+    device: str = field(
+        default="cpu",
+        metadata={"doc": f"the device whose roofline gives times: {', '.join(DEVICES)}"},
+    )
     scratch: str = field(
-        default="", metadata={"doc": "a target whose kernels' scratch counts: cpu, cuda:90"}
+        default="",
+        metadata={"doc": "the target whose kernels' scratch counts as memory: cpu, cuda:90"},
     )
 
 

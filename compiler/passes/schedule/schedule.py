@@ -24,20 +24,19 @@ After `gflow-fuse{epilogues=false},gflow-schedule`:
       return %u0, %u1 : …
     }
 
-- `SpeedFirst` (above): program order, but gradients of convolution weights are made, and parameters
-  updated, as soon as they can be, once their old values are no longer needed. In program
-  order all gradients live until the optimizer runs at the end; here each dies at once, and its
-  update reads it from the cache.
-- `MemoryFirst`: of several orders (ops that free memory early, ops that need memory late) the one
-  whose live bytes peak lowest; never more than program order needs.
+- `SpeedFirst` (above): program order, but gradients of convolution weights are computed, and parameters updated, as
+  soon as possible, that is once the old value of the parameter is no longer needed. In program order all gradients
+  are live until the optimizer runs at the end. Here each gradient dies immediately, and its update reads it from the
+  cache.
+- `MemoryFirst`: the order with the lowest peak of live bytes among several (ops that free memory early, ops that need
+  memory late). The peak is never higher than in program order.
 - `Disable`: program order.
-- `OverlapCpuGpu`: steps that run through PyTorch come as soon as their operands are there, and
-  kernels are queued meanwhile, by the roofline times of `device`.
-- `DelayShortGpu`: kernels that are as short as a launch wait until no longer one is ready, so the
-  device has work while the host queues them.
+- `OverlapCpuGpu`: steps that run through PyTorch start as soon as their operands are ready, and kernels are queued
+  meanwhile, by the roofline times of `device`.
+- `DelayShortGpu`: a kernel that is as short as a launch waits until no longer kernel is ready, so the device has work
+  while the host queues launches.
 
-An order keeps every result: an update waits for every op that reads the old value, so that it can
-be written in place.
+Every order gives the same results. An update is ordered after all ops that read the old value, so it can be in place.
 """
 
 from __future__ import annotations
@@ -71,11 +70,15 @@ class ScheduleOptions:
     )
     device: str = field(
         default="cpu",
-        metadata={"doc": f"whose times OverlapCpuGpu and DelayShortGpu read: {', '.join(DEVICES)}"},
+        metadata={
+            "doc": f"the device whose times OverlapCpuGpu and DelayShortGpu use: {', '.join(DEVICES)}"
+        },
     )
     scratch: str = field(
         default="",
-        metadata={"doc": "a target (cpu, cuda:90) whose code's scratch MemoryFirst counts"},
+        metadata={
+            "doc": "the target (cpu, cuda:90) whose kernels' scratch MemoryFirst counts as memory"
+        },
     )
 
 

@@ -1,4 +1,4 @@
-"""Fold scaling and shifting each channel of a convolution's result into its weight: batch norm in inference.
+"""Fold a batch norm in inference (a scale and a shift for each channel) into the weight of the convolution before it.
 
 Before:
 
@@ -20,10 +20,10 @@ After `gflow-fold-batch-norm,gflow-simplify`:
     %5 = "gflow.broadcast"(%1) {dims = array<i64: 1>, shape = array<i64: 512, 4>} : …
     %6 = "gflow.add"(%4, %5) : (tensor<512x4xf32>, tensor<512x4xf32>) -> tensor<512x4xf32>
 
-Works on convolutions as well as on products of matrices. Taken are chains of additions,
-subtractions, multiplications and divisions by one number for each channel, where nothing else reads
-what lies between, where the weight is smaller than the result by `ratio`, and where the function does
-not update the weight. Sums are rounded in another order than before.
+The pass handles convolutions and matrix products. It folds chains of additions, subtractions, multiplications and
+divisions by one number for each channel, under three conditions: the values inside the chain have no other reader, the
+weight is smaller than the result by the factor `ratio`, and the function does not update the weight. Rounding differs
+from the original order.
 """
 
 from __future__ import annotations

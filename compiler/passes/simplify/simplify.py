@@ -1,8 +1,8 @@
-"""Fold constants, apply algebra that keeps results exact, cancel shape ops, erase dead ops.
+"""Fold constants, apply exact algebraic identities, cancel shape ops, and erase dead ops.
 
-The rules are small functions in `compiler/passes/simplify/`, by subject; one sweep over the function in
-program order applies them all (`rewriter.py`). Rules that would change a result of
-IEEE arithmetic, infinities, NaN and the sign of zero included, are not there.
+The rules are small functions in `compiler/passes/simplify/`, ordered by subject. One sweep over the function in program
+order applies them all (`rewriter.py`). No rule changes a result of IEEE arithmetic, including infinities, NaN and the
+sign of zero.
 
 Before:
 

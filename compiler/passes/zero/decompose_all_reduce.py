@@ -1,4 +1,4 @@
-"""Make a reduce_scatter and an all_gather of the all_reduce of a gradient.
+"""Replace the all_reduce of a gradient by a reduce_scatter and an all_gather.
 
 Before:
 
@@ -11,8 +11,8 @@ After:
     %1, %u = "gflow.collective"(%s, %t) {kind = "all_gather", gflow.gradient = "w", …} : (tensor<4xf32>, …) -> …
     %g = "gflow.reshape"(%1) {shape = array<i64: 4, 2>} : …
 
-That is what a ring all_reduce does. Plain data parallelism so adds the terms of each element in the order in which
-the stages of ZeRO add them, in equal buckets: the results have the same bits.
+A ring all_reduce does the same two steps. With this pass, plain data parallelism adds the terms of each element in the
+same order and in the same buckets as the stages of ZeRO, so the results are bitwise equal.
 """
 
 from __future__ import annotations

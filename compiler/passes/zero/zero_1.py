@@ -1,4 +1,4 @@
-"""ZeRO 1: each rank updates its piece of every parameter, and has optimizer state for it alone.
+"""ZeRO stage 1: each rank updates its shard of every parameter, and keeps optimizer state only for that shard.
 
 Before:
 
@@ -16,10 +16,11 @@ After:
     %1, %v = "gflow.collective"(%u) {kind = "all_gather", gflow.gradient = "w", …} : (tensor<4xf32>) -> …
     %w1 = "gflow.reshape"(%1) {shape = array<i64: 4, 2>} : …
 
-What is elementwise from the gradient on is computed on pieces (`pieces.py`); a norm is that of the pieces, combined
-over the ranks. What an update reads otherwise (a matrix product, a reduction of rows) reads the gathered whole, so
-every optimizer stays right. Arguments with optimizer state that are read and updated in pieces alone become
-pieces (`gflow.whole` says of what). Gradients of fewer than `min-size` elements stay whole.
+Ops that are elementwise from the gradient on are computed on shards (`pieces.py`). A norm is computed for each shard
+and combined over the ranks. Other ops of an update (a matrix product, a reduction of rows) read the gathered tensor,
+so every optimizer gives correct results. Optimizer state that is read and updated only in shards becomes a sharded
+argument, and `gflow.whole` gives the shape of the whole tensor. Gradients of fewer than `min-size` elements are not
+sharded.
 """
 
 from __future__ import annotations

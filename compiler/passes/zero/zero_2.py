@@ -1,6 +1,6 @@
-"""ZeRO 2: gradients are divided as soon as they are complete, so that no rank keeps a whole one.
+"""ZeRO stage 2: each gradient is reduce-scattered as soon as it is complete, so no rank keeps a whole gradient.
 
-Before (after gflow-zero-1): what is reduced waits for the end of the backward.
+Before (after `gflow-zero-1`): the reduce_scatter runs at the end of the backward.
 
     %dw = "gflow.matmul"(%x, %dy) : …
     %dx = "gflow.matmul"(%dy, %w) : …
@@ -12,8 +12,8 @@ After:
     %s, %t = "gflow.collective"(%dw) {kind = "reduce_scatter", gflow.gradient = "w", …} : …
     %dx = "gflow.matmul"(%dy, %w) : …
 
-A reduce_scatter of a gradient, with the ops that only bring its operand into form, moves up to where the gradient's
-last term is added. All ranks run the same program, so the order of collectives stays one for all.
+The reduce_scatter of a gradient moves up to where the last term of the gradient is added, together with the ops that
+only reshape its operand. All ranks run the same program, so the order of collectives stays the same on all ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ZeRO 3: each rank has its piece of every parameter; the whole is there while it is used.
+"""ZeRO stage 3: each rank keeps its shard of every parameter, and gathers a whole parameter only while it is used.
 
-Before (after gflow-zero-1, which reads `%w` whole in the forward and the backward, and a piece of it in the update):
+Before (after `gflow-zero-1`; forward and backward read the whole `%w`, the update reads a shard of it):
 
     %y = "gflow.matmul"(%x, %w) : …
     %dx = "gflow.matmul"(%dy, %w) : …
@@ -18,12 +18,13 @@ After, where `%w` is a `tensor<4xf32>`:
     %v = "gflow.sub"(%w, %s) : …
     return …                                                     // %v updates %w
 
-A parameter is gathered before it is first used in the forward and again before its first use in the backward (as
-locations say), and freed after the last use in each: memory is planned, so nothing needs to be said for that. With
-`restore-level=2` it is gathered once, and kept from the forward to the backward; with 0 before each op that reads it.
-Where the forward and backward read it in a narrower type (mixed precision), the piece is converted and gathered in
-that. What is read alone (in a program without updates, or a frozen parameter) is divided where `gflow.copies` says
-that each rank has a copy. It runs after gflow-zero-1.
+A parameter is gathered before its first use in the forward, and again before its first use in the backward; locations
+tell the phases apart. The memory planner frees it after its last use in each phase, without a special op. With
+`restore-level=2` it is gathered once and kept from the forward to the backward, with 0 before each op that reads it.
+
+If the forward and backward read the parameter in a narrower type (mixed precision), the shard is converted first and
+gathered in that type. A parameter without an update (in a program without updates, or a frozen one) is sharded if
+`gflow.copies` states that each rank has a copy. The pass runs after `gflow-zero-1`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class Zero3Options:
 
     restore_level: int = field(
         default=1,
-        metadata={"doc": "0: at each use; 1: for the forward and for the backward; 2: once"},
+        metadata={
+            "doc": "when a parameter is gathered: 0: before each use; 1: once for the forward and once for "
+            "the backward; 2: once"
+        },
     )
 
 

@@ -40,7 +40,7 @@ class Writer(dag.Frame):
     k, t, configs: what to write, and how it is run.
     pieces: the stores of partial results: each program that shares a reduction has its own place.
     chunk: how much of the looped axis one of these programs takes; 0 if one program takes it all.
-    stages: tiles of the inner loop that are on their way at once.
+    stages: pipeline stages, the tiles of the inner loop that are loaded ahead.
     """
 
     def __init__(
