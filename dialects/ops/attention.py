@@ -114,31 +114,35 @@ def _attention_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
 
 
 _ATTRS = {
-    "scale": Attr("f64", "what products of q and k are multiplied by"),
-    "causal": Attr("bool", "whether position i sees positions 0 … i only"),
-    "dropout": Attr("f64", "the probability that a weight becomes 0", optional=True),
+    "scale": Attr("f64", "the factor of the products of q and k"),
+    "causal": Attr("bool", "whether position i attends only to positions 0 … i"),
+    "dropout": Attr("f64", "the probability that a weight is set to 0", optional=True),
     "stream": Attr(
-        "i64", "of the dropout's numbers, as in `random`: element [b, h, i, j]", optional=True
+        "i64",
+        "the stream of the dropout's random numbers, as in `random`: element [b, h, i, j]",
+        optional=True,
     ),
     "formula": Attr(
         "bool",
-        "whether numbers that are not finite spread as two products and a softmax spread them, so that a row whose "
-        "scores are all -inf is NaN rather than 0; PyTorch's kernels don't do that",
+        "whether non-finite numbers propagate as in two products and a softmax, so a row whose "
+        "scores are all -inf is NaN instead of 0; PyTorch's kernels don't do that",
         optional=True,
     ),
 }
 
 OPS: tuple[OpDef, ...] = (
     OpDef("attention", "attention",
-          "softmax(scale * q k^T + bias) v for each batch and head, and the logarithms of the softmax's sums; tensors are "
-          "[batch, position, head, channel], the logarithms [batch, head, position]; k and v may have fewer heads than q, "
-          "which share them in groups; the bias [batch, head, q's position, k's position] repeats along sizes of 1, as i1 "
-          "it says who takes part; a row without any is 0",
+          "softmax(scale * q k^T + bias) v for each batch and head, and the logarithms of the sums of"
+" the softmax. q, k and v are [batch, position, head, channel], the logarithms [batch, "
+"head, position]. k and v may have fewer heads than q; groups of heads of q then share them"
+" (grouped-query attention). The bias is [batch, head, position of q, position of k] and "
+"broadcasts along sizes of 1. A bias of i1 is a mask, true where the key takes part. A row "
+"without any key gives 0",
           ("q", "k", "v", "bias?", "rng?"), _ATTRS, results=2, infer=_attention, cost=64, amp="allow",
           full_results=(1,), mixed=True, sharding=ShardingRule(factors.attention(3, extras))),
     OpDef("attention_grad", "attention",
-          "the gradients of `attention` by q, k, v and, if asked for, by its bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?"),
-          {**_ATTRS, "bias_grad": Attr("bool", "whether the bias's is wanted", optional=True)}, results=None,
+          "The gradients of `attention` with respect to q, k, v and, with `bias_grad`, the bias", ("dy", "q", "k", "v", "y", "logsumexp", "bias?", "rng?"),
+          {**_ATTRS, "bias_grad": Attr("bool", "whether the gradient of the bias is a result", optional=True)}, results=None,
           infer=_attention_grad, cost=64, amp="allow", full_operands=(5,), mixed=True,
           sharding=ShardingRule(factors.attention(6, extras))),
 )  # fmt: skip

@@ -178,31 +178,34 @@ _CONV_ATTRS = {
 
 OPS: tuple[OpDef, ...] = (
     OpDef("reduce", "reduction",
-          "x combined along `dims`, which disappear; over zero elements sum gives 0, prod 1, any false, all true; "
-          "max and min propagate NaN; argmax and argmin give the first position, as i64; with `dtype`, a sum of f32 as it was "
-          "added up, not rounded to f32",
+          "Reduces x along `dims`, which are removed. Over zero elements sum gives 0, prod 1, any "
+"false and all true. max and min propagate NaN. argmax and argmin give the first position, "
+"as i64. With `dtype`, a sum of f32 elements is returned as it was accumulated, not rounded"
+" to f32",
           ("x",), {"kind": Attr("str", "the combiner", choices=REDUCE_KINDS), "dims": Attr("i64[]", "strictly increasing"),
                    "dtype": Attr("str", "the result's element type, where it is not x's: f64", optional=True)},
           infer=_reduce, amp_kinds=dict.fromkeys(("max", "min", "argmax", "argmin"), "clear"),
           sharding=ShardingRule(factors.reduce)),
     OpDef("partial_sums", "reduction",
-          "the sums of each `run` rows of x, whose dimensions but the last are walked as one; the last sum may be of fewer",
-          ("x",), {"run": Attr("i64", "rows that are summed")}, infer=_partial_sums),
-    OpDef("matmul", "contraction", "[..., M, K] times [..., K, N]; halves accumulate in float32", ("a", "b"), infer=_matmul, cost=64, amp="allow",
+          "Sums of blocks of `run` rows of x. All dimensions but the last count as one dimension of "
+"rows. The last block may have fewer rows",
+          ("x",), {"run": Attr("i64", "rows in a block")}, infer=_partial_sums),
+    OpDef("matmul", "contraction", "Matrix product of [..., M, K] and [..., K, N]. Half-precision products accumulate in "
+"float32", ("a", "b"), infer=_matmul, cost=64, amp="allow",
           sharding=ShardingRule("... m k, ... k n -> ... m n", ((0,), (1,)))),
-    OpDef("convolution", "convolution", "cross-correlation of an activation with a weight", ("x", "weight"), _CONV_ATTRS,
+    OpDef("convolution", "convolution", "Cross-correlation of an activation with a weight", ("x", "weight"), _CONV_ATTRS,
           infer=_convolution, cost=64, amp="allow",
           sharding=ShardingRule(factors.convolution)),
-    OpDef("convolution_input_grad", "convolution", "the gradient of `convolution` by its input of `shape`", ("dy", "weight"),
+    OpDef("convolution_input_grad", "convolution", "The gradient of `convolution` with respect to its input, which has `shape`", ("dy", "weight"),
           {**_CONV_ATTRS, "shape": Attr("i64[]", "the input's shape")}, infer=_conv_input_grad, cost=64, amp="allow",
           sharding=ShardingRule(factors.convolution_input_grad)),
-    OpDef("convolution_weight_grad", "convolution", "the gradient of `convolution` by its weight of `shape`", ("x", "dy"),
+    OpDef("convolution_weight_grad", "convolution", "The gradient of `convolution` with respect to its weight, which has `shape`", ("x", "dy"),
           {**_CONV_ATTRS, "shape": Attr("i64[]", "the weight's shape")}, infer=_conv_weight_grad, cost=64, amp="allow",
           sharding=ShardingRule(factors.convolution_weight_grad)),
     OpDef("random", "random",
-          "stateless random numbers (Philox 4x32-10, docs/random.md): element i depends on (seed, offset, stream, i) only; "
-          "uniform in [0, 1), standard normal, or raw bits", ("rng",),
-          {"kind": Attr("str", "the distribution", choices=RANDOM_KINDS), "stream": Attr("i64", "tells apart draws of one step"),
+          "Stateless random numbers (Philox 4x32-10, docs/random.md). Element i depends only on "
+"(seed, offset, stream, i). They are uniform in [0, 1), standard normal, or raw bits", ("rng",),
+          {"kind": Attr("str", "the distribution", choices=RANDOM_KINDS), "stream": Attr("i64", "a number that distinguishes the random ops of one step"),
            "shape": Attr("i64[]", "the result's shape"), "dtype": Attr("str", "the element type")}, infer=_random, cost=32,
           sharding=ShardingRule(factors.random)),
 )  # fmt: skip

@@ -30,27 +30,28 @@ REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 TOKEN = TensorType((), "i8")
 
 _ATTRS = {
-    "kind": Attr("str", "what is done", choices=KINDS),
+    "kind": Attr("str", "the operation", choices=KINDS),
     "axes": Attr("str[]", "the mesh axes whose ranks take part (`gflow.mesh`)", optional=True),
     "group": Attr("str", "a process group by its name, instead of mesh axes", optional=True),
     "ranks": Attr("i64", "how many ranks take part"),
-    "sequence": Attr("i64", "its number in the order that all ranks keep; increases down the program"),
+    "sequence": Attr("i64", "its number in the order that all ranks follow; increases in program order"),
     "reduction": Attr(
-        "str", "of all_reduce and reduce_scatter", optional=True, choices=REDUCTIONS
+        "str", "the reduction of all_reduce and reduce_scatter", optional=True, choices=REDUCTIONS
     ),
     "dim": Attr(
         "i64",
-        "the dimension that all_gather concatenates, reduce_scatter and all_to_all take apart; 0 without it",
+        "the dimension that all_gather concatenates and that reduce_scatter and all_to_all split; "
+"default 0",
         optional=True,
     ),
     "concat_dim": Attr(
-        "i64", "the dimension that all_to_all concatenates; `dim` without it", optional=True
+        "i64", "the dimension that all_to_all concatenates; default `dim`", optional=True
     ),
-    "sends": Attr("i64[]", "of all_to_all: elements of `dim` for each rank; equal ones without it", optional=True),
-    "takes": Attr("i64[]", "of all_to_all: elements from each rank; as `sends` without it", optional=True),
-    "root": Attr("i64", "of broadcast: the rank of the group that has the value", optional=True),
-    "peer": Attr("i64", "of send and recv: the other rank, in the group", optional=True),
-    "type": Attr("type", "of recv: what comes", optional=True),
+    "sends": Attr("i64[]", "of all_to_all: the elements of `dim` sent to each rank; default equal parts", optional=True),
+    "takes": Attr("i64[]", "of all_to_all: the elements received from each rank; default `sends`", optional=True),
+    "root": Attr("i64", "of broadcast: the rank in the group that sends the value", optional=True),
+    "peer": Attr("i64", "of send and recv: the other rank in the group", optional=True),
+    "type": Attr("type", "of recv: the type of the received value", optional=True),
 }  # fmt: skip
 
 
@@ -168,9 +169,10 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         COLLECTIVE,
         "distribution",
-        "all ranks of a group take part; gives its value (of send one that means nothing) and a token that the next collective "
-        "takes: tokens are data, so the order stays. all_gather, reduce_scatter and all_to_all number parts by rank "
-        "in the group, row-major over `axes`",
+        "A collective of all ranks of a group. Its results are a value (for send a dummy) and a "
+"token, which the next collective takes as an operand: tokens are data, so the order of "
+"collectives is kept. all_gather, reduce_scatter and all_to_all number parts by the rank in"
+" the group, row-major over `axes`",
         ("*inputs",),
         _ATTRS,
         results=None,
@@ -180,8 +182,8 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         START,
         "distribution",
-        "begins a collective. Until its `gflow.collective_wait` the first result is not there, and the operand may "
-        "not be written; nothing but the wait reads that result",
+        "Starts a collective. Until its `gflow.collective_wait` the first result is undefined, and "
+"the operand must not be written. Only the wait reads that result",
         ("*inputs",),
         _ATTRS,
         results=None,
@@ -191,8 +193,8 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         WAIT,
         "distribution",
-        "waits for a collective: the result is what was started, in the same memory. It reads the operand of the "
-        "start too, which so stays alive and unchanged until then",
+        "Waits for a collective. The result has the memory of the start's result. The wait also "
+"reads the operand of the start, so the operand stays live and unchanged until then",
         ("started", "*operand"),
         {},
         infer=_wait,
@@ -200,8 +202,9 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         SHARD,
         "distribution",
-        "this rank's piece of a value that all ranks have: the value row-major in one dimension, filled up with "
-        "zeros to a multiple of `ranks`, and of `ranks` equal pieces the one with this rank's number",
+        "This rank's shard of a replicated value. The value is flattened row-major, padded with "
+"zeros to a multiple of `ranks`, and divided into `ranks` equal shards; the result is the "
+"shard of this rank",
         ("x",),
         {name: _ATTRS[name] for name in ("axes", "group", "ranks")},
         infer=_shard,

@@ -138,37 +138,40 @@ def _avg_pool_grad(operands: Types, attrs: Attrs) -> list[TensorType]:
 
 
 _WINDOWS = {
-    "kernel": Attr("i64[]", "sizes of a window; each of these has an entry for each spatial dimension", optional=True),
-    "stride": Attr("i64[]", "from one window to the next", optional=True),
-    "padding": Attr("i64[]", "places before the first element and after the last that are in no window's result", optional=True),
-    "ceil_mode": Attr("bool", "whether the last window may reach beyond the padding", optional=True),
-    "size": Attr("i64[]", "instead of the others: how many windows, which share the input as evenly as can be; window i "
-                 "of n is elements floor(i * size / n) to ceil((i + 1) * size / n)", optional=True),
+    "kernel": Attr("i64[]", "window sizes; this and the following arrays have one entry for each spatial dimension", optional=True),
+    "stride": Attr("i64[]", "distance between windows", optional=True),
+    "padding": Attr("i64[]", "positions before the first element and after the last", optional=True),
+    "ceil_mode": Attr("bool", "whether the last window may extend beyond the padding", optional=True),
+    "size": Attr("i64[]", "for adaptive pooling, instead of `kernel`, `stride` and `padding`: the number of windows; "
+"window i of n has the elements from floor(i * size / n) up to ceil((i + 1) * size / n)", optional=True),
     "layout": Attr("str", "channels first or last", choices=("NC*", "N*C")),
 }  # fmt: skip
-_DILATION = {"dilation": Attr("i64[]", "between neighbours in a window", optional=True)}
+_DILATION = {"dilation": Attr("i64[]", "distance between the elements of a window", optional=True)}
 _MAX = {**_WINDOWS, **_DILATION}
 _AVG = {
     **_WINDOWS,
-    "count_padding": Attr("bool", "whether padding counts as zeros in a mean", optional=True),
-    "divisor": Attr("i64", "what sums are divided by, if not their elements", optional=True),
+    "count_padding": Attr("bool", "whether the mean includes padding, as zeros", optional=True),
+    "divisor": Attr(
+        "i64", "the divisor of the sums; without it the number of elements", optional=True
+    ),
 }
 _SHAPE = {"shape": Attr("i64[]", "the input's shape")}
 
 OPS: tuple[OpDef, ...] = (
     OpDef("max_pool", "pooling",
-          "the largest element of each window, by channel, and, if asked for, where it stands; "
-          "the first of equal ones, the last NaN if there is any", ("x",),
-          {**_MAX, "positions": Attr("str", "the second result: none, row-major numbers in the channel's plane (i64), or in the "
-                                     "window, at most 256 (ui8)", choices=("none", "plane", "window"))}, results=None, infer=_max_pool,
+          "The maximum of each window and channel and, if `positions` asks for it, its position. Of "
+"equal elements the first counts, of NaNs the last", ("x",),
+          {**_MAX, "positions": Attr("str", "the second result: none, row-major positions in the channel's plane (i64), or in the "
+"window, which then has at most 256 elements (ui8)", choices=("none", "plane", "window"))}, results=None, infer=_max_pool,
           cost=8, amp="clear", mixed=True,
           sharding=ShardingRule(factors.pooling())),
-    OpDef("max_pool_grad", "pooling", "the gradient of `max_pool` by its input of `shape`, from the positions of the maxima",
+    OpDef("max_pool_grad", "pooling", "The gradient of `max_pool` with respect to its input, which has `shape`, from the "
+"positions of the maxima",
           ("dy", "positions"), {**_MAX, **_SHAPE}, infer=_max_pool_grad, cost=8, amp="clear",
           sharding=ShardingRule(factors.pooling((0,)))),
-    OpDef("avg_pool", "pooling", "the mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8, amp="promote",
+    OpDef("avg_pool", "pooling", "The mean of each window, by channel", ("x",), _AVG, infer=_avg_pool, cost=8, amp="promote",
           sharding=ShardingRule(factors.pooling((0,)))),
-    OpDef("avg_pool_grad", "pooling", "the gradient of `avg_pool` by its input of `shape`", ("dy",), {**_AVG, **_SHAPE},
+    OpDef("avg_pool_grad", "pooling", "The gradient of `avg_pool` with respect to its input, which has `shape`", ("dy",), {**_AVG, **_SHAPE},
           infer=_avg_pool_grad, cost=8,
           sharding=ShardingRule(factors.pooling((0,)))),
 )  # fmt: skip

@@ -25,13 +25,17 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         RESHARD,
         "distribution",
-        "x, held by the ranks of the module's mesh as `sharding` says; `gflow-partition` makes collectives of it",
+        "x with the given sharding over the mesh of the module. `gflow-partition` replaces it by "
+        "collectives",
         ("x",),
         {
-            "sharding": Attr("str[]", "for each mesh axis S(dimension), B or P(reduction)"),
+            "sharding": Attr(
+                "str[]", "for each mesh axis S(dimension), B (replicated) or P(reduction) (partial)"
+            ),
             "side": Attr(
                 "str",
-                "enter: from here to a `leave`, the author's program works on each rank's part by itself",
+                "enter: from here to a `leave`, the author's program computes on the local part of each "
+                "rank",
                 optional=True,
                 choices=("enter", "leave"),
             ),

@@ -38,12 +38,13 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "fused",
         "structure",
-        "a group of ops that becomes one kernel; the region sees its operands only as block arguments",
+        "A group of ops that becomes one kernel. The region accesses its operands only as block "
+        "arguments",
         ("*inputs",),
         {
             "kind": Attr(
                 "str",
-                "how the kernel walks its index space; chosen by the code generator if missing",
+                "the loop structure of the kernel; chosen by the code generator if missing",
                 optional=True,
                 choices=("pointwise", "row", "column", "contraction"),
             )
@@ -55,8 +56,9 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         ENGINE,
         "structure",
-        "a part of the program that another engine compiles and runs as a whole; the region sees its operands only as "
-        "block arguments. The engine has read all operands when it writes the first result",
+        "A part of the program that another engine compiles and runs as a whole. The region "
+        "accesses its operands only as block arguments. The engine reads all operands before it "
+        "writes the first result",
         ("*inputs",),
         {"engine": Attr("str", "which", choices=ENGINES)},
         results=None,
@@ -67,7 +69,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         ENGINE_YIELD,
         "structure",
-        "ends a region of `gflow.engine` and gives its results",
+        "Terminates a region of `gflow.engine` and returns its results",
         ("*values",),
         results=0,
         mixed=True,
@@ -77,7 +79,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "yield",
         "structure",
-        "ends a region and gives its results",
+        "Terminates a region of `gflow.fused` and returns its results",
         ("*values",),
         results=0,
         mixed=True,
@@ -86,8 +88,8 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         BARRIER,
         "structure",
-        "result i is operand i, but not before all operands are there; no rewrite sees through it, "
-        "and it costs nothing when the program runs",
+        "Result i is operand i, available only after all operands are computed. No rewrite looks "
+        "through it, and it has no cost at run time",
         ("*inputs",),
         results=None,
         infer=lambda operands, attrs: list(operands),
@@ -97,13 +99,13 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         CHECK,
         "structure",
-        "ends the run with an error if `bad` is true; it has an effect, so it stays where nothing reads a result, "
-        "and whatever replaces an argument's value comes after it. On a device the run goes on, and the next "
-        "call raises the error",
+        "Ends the run with an error if `bad` is true. The op has a side effect, so it is not "
+        "removed although it has no results, and every write to an argument is ordered after it. On"
+        " a GPU the run continues, and the next call raises the error",
         ("bad", "found?"),
         {
-            "error": Attr("str", "the exception", choices=ERRORS),
-            "message": Attr("str", "its message; `{}` in it becomes `found`"),
+            "error": Attr("str", "the class of the exception", choices=ERRORS),
+            "message": Attr("str", "its message; `{}` in it is replaced by `found`"),
         },
         results=0,
         infer=_check,
@@ -112,14 +114,15 @@ OPS: tuple[OpDef, ...] = (
     OpDef(
         "aten",
         "structure",
-        'any ATen overload, run through PyTorch; `args` holds the call as JSON, with {"t": i} for operand i',
+        "A call of any ATen overload through PyTorch. `args` holds the call's arguments as JSON, "
+        'with {"t": i} for operand i',
         ("*inputs",),
         {
-            "overload": Attr("str", "as `aten.topk.default`"),
+            "overload": Attr("str", "the overload, as in `aten.topk.default`"),
             "args": Attr("str", "JSON [positional, keyword]"),
             "unique": Attr(
                 "i64",
-                "tells apart calls that draw random numbers, so that cse does not merge them",
+                "a number that distinguishes calls that draw random numbers, so cse does not merge them",
                 optional=True,
             ),
         },
