@@ -280,7 +280,7 @@ def by_sign_of_nan(a: Tensor, b: Tensor) -> Tensor:
     """Where integers are the bits of NaN, but for the sign: IEEE 754 leaves it open which an operation gives."""
     floats = {torch.int16: torch.bfloat16, torch.int32: torch.float32, torch.int64: torch.float64}
     if a.dtype not in floats:
-        return torch.zeros_like(a, dtype=torch.bool)
+        return torch.zeros((), dtype=torch.bool)
     of = floats[a.dtype]
     signs = (a ^ b) == torch.iinfo(a.dtype).min
     return signs & a.contiguous().view(of).isnan() & b.contiguous().view(of).isnan()
