@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import gflow.dynamo.backend  # noqa: F401
 from gflow.tracing.data.sizes import Domain, Fixed, Narrower
-from gflow.tracing.dispatch.size_expressions import Formulas
+from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import gflow as flow
-from gflow.tracing.dispatch.checks import CHECKS
+from gflow.tracing.dispatch.failures.checks import CHECKS
 
 Tensor = torch.Tensor
 

@@ -291,7 +291,7 @@ def test_text() -> None:
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 3, 5), (2, 3, 4, 5), (0, 3), (1, 1, 1, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_shape_rules_agree_with_pytorch(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from gflow.tracing.dispatch.shape_rules import RULES
+    from gflow.tracing.dispatch.shapes.shape_rules import RULES
 
     aten = torch.ops.aten
     x = torch.rand(shape).to(dtype)

@@ -25,8 +25,8 @@ _DENSE = {
 _ATTENTION = "aten._scaled_dot_product_"
 #: the number of the first operand that is no tensor of queries, keys, values or their gradients
 _EXTRAS = {"attention": 3, "attention_grad": 6}
-#: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has the
-#: meaning that the trace relies on for row-major ones (`_row_major_matrix` in frontend/tracing/dispatch/rewrites.py)
+#: calls of PyTorch that factor a row-major matrix transposed and another as it is: what they give has$
+#: the meaning that traces rely on for row-major ones (see gflow.tracing.dispatch.functions.networks)
 _FACTORS = ("_linalg_det.default", "_linalg_slogdet.default", "_linalg_solve_ex.default")
 #: calls of PyTorch whose kernels on the CPU give wrong results where elements share memory, as those of a constant do
 #: that is one element read everywhere: medians permute a copy that they make with the operand's strides

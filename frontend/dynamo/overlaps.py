@@ -16,7 +16,7 @@ from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_
 
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
-from gflow.tracing.dispatch.overlaps import Unwritable, call, unsafe_parts
+from gflow.tracing.dispatch.functions.overlaps import Unwritable, call, unsafe_parts
 
 from .sizes import hint_of, is_symbolic
 

@@ -16,7 +16,7 @@ import torch
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gflow.tracing.dispatch.overlaps import Unwritable
+from gflow.tracing.dispatch.functions.overlaps import Unwritable
 
 
 @contextlib.contextmanager

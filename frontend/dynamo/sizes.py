@@ -21,7 +21,7 @@ from gflow.dialects.extents import evaluate, formula
 from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.tracing.data.sizes import Domain, Fixed, Narrower, Size
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.dispatch.size_expressions import Formulas
+from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
 from .trace_fx import FxTrace, Untraceable
 

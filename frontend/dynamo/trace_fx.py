@@ -17,8 +17,8 @@ from gflow.dialects.extents import Symbol
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
-from gflow.tracing.dispatch.numbers import Number, number_of, wrap
-from gflow.tracing.dispatch.size_expressions import Formulas
+from gflow.tracing.dispatch.symbols.numbers import Number, number_of, wrap
+from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)

@@ -24,7 +24,7 @@ from gflow.tracing.data.values import (
     renamed_op,
     values_in,
 )
-from gflow.tracing.dispatch.pruning import has_effect, needed_ops
+from gflow.tracing.dispatch.failures.pruning import has_effect, needed_ops
 from gflow.tracing.program.collectives import is_collective
 
 aten = torch.ops.aten

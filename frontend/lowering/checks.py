@@ -16,7 +16,7 @@ from gflow.dialects import extents
 from gflow.dialects.extents import varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import type_of
-from gflow.tracing.dispatch.refusals import REFUSING, name_if_refusing
+from gflow.tracing.dispatch.failures.refusals import REFUSING, name_if_refusing
 
 from .dtypes import is_float
 from .emitter import Emitter, Value, broadcast_shapes

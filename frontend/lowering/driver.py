@@ -16,7 +16,7 @@ from gflow.dialects.types import row_major_strides
 from gflow.tracing.data.sizes import with_size
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import TraceInput, TraceOp, TraceValue
-from gflow.tracing.dispatch.refusals import name_if_refusing
+from gflow.tracing.dispatch.failures.refusals import name_if_refusing
 from gflow.tracing.program.collectives import is_collective
 
 from .calls import lower_call

@@ -12,7 +12,7 @@ from torch.utils._pytree import arg_tree_leaves
 
 from gflow.dialects.aten.calls import encode_call
 from gflow.dialects.opdef import MIXED_GROUPS
-from gflow.tracing.dispatch.pruning import draws_from
+from gflow.tracing.dispatch.failures.pruning import draws_from
 
 from .dtypes import LoweringError, mlir_dtype
 from .emitter import Emitter, Value

@@ -11,7 +11,7 @@ from gflow.errors import GraphTraceError
 
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
-from .dispatch.rewrites import StandIn
+from .dispatch.functions.stand_ins import StandIn
 from .program.aliases import check_ends, told
 from .program.shared import Shared, conflicts, storage_of
 from .traced_inputs import TracedInputs, parameters_of

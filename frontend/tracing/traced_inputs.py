@@ -22,9 +22,10 @@ from .data.places import NumberSource, OptimizerTrace, Place
 from .data.trace import Trace
 from .data.updates import kind
 from .data.values import TraceOutput, TraceValue
-from .dispatch.numbers import wrap
+from .dispatch.functions.rewrites import Rewrites
+from .dispatch.functions.stand_ins import StandIn, functional, unwrap
 from .dispatch.recorder import Recorder, describe
-from .dispatch.rewrites import Rewrites, StandIn, functional, unwrap
+from .dispatch.symbols.numbers import wrap
 from .program.data_parallel import DataParallel
 from .program.modules import Slot
 from .program.sharded_modules import sharded_modules
@@ -70,7 +71,7 @@ class TracedInputs:
         self._steps: list[OptimizerTrace] = []
         if (dynamic := request.call.dynamic) is not None:
             # only here: it loads all of PyTorch's symbolic shapes
-            from .dispatch.size_env import SizeEnv
+            from .dispatch.symbols.size_env import SizeEnv
 
             where = partial(describe_here, self.locator)
             self.recorder.add_size(SizeEnv(dynamic.sizes, where))

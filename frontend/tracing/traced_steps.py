@@ -13,9 +13,9 @@ from .data.global_tensors import common_mesh
 from .data.places import OptimizerTrace
 from .data.trace import Trace
 from .data.values import TraceOutput
-from .dispatch.pruning import prune
+from .dispatch.failures.pruning import prune
+from .dispatch.functions.stand_ins import functional
 from .dispatch.recorder import describe
-from .dispatch.rewrites import functional
 from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare

@@ -20,9 +20,9 @@ from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
 from .data.values import View
-from .dispatch.dynamo_stub import light_dynamo
+from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
-from .dispatch.pruning import prune
+from .dispatch.shapes.dynamo_stub import light_dynamo
 from .optimizers.optimizer import NewState
 from .optimizers.pipeline_stages import divide_stages
 from .optimizers.state import prepare_state, state_to_devices

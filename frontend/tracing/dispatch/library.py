@@ -20,8 +20,8 @@ from gflow.errors import GraphTraceError
 from ..context.location import here
 from ..context.threads import here_only, replaced
 from ..program import collectives, seeding
-from .assertions import check_tensor_all_with
 from .clipping import total_norm
+from .failures.assertions import check_tensor_all_with
 
 
 def _is_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:

@@ -31,15 +31,15 @@ from ..data.global_tensors import Layout, is_global, layout_of, local_of
 from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
-from .checks import CHECKS
-from .fakes import fake_call
+from .failures.checks import CHECKS
+from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
-from .held_numbers import number_problem
-from .numbers import Number, number_of, wrap
-from .refusals import name_if_refusing
+from .shapes.fakes import fake_call
+from .symbols.held_numbers import number_problem
+from .symbols.numbers import Number, number_of, wrap
 
 if TYPE_CHECKING:
-    from .size_env import SizeEnv
+    from .symbols.size_env import SizeEnv
 
 aten = torch.ops.aten
 _PRIM_DEVICE = torch.ops.prim.device.default

@@ -36,9 +36,10 @@ from ..data.places import (
     Structure,
 )
 from ..dispatch.clipping import NORM_TYPE, clip_groups
-from ..dispatch.numbers import StateBranch, number_of, traced_functions, wrap
+from ..dispatch.functions.rewrites import Rewrites
+from ..dispatch.functions.stand_ins import functional, unwrap
 from ..dispatch.recorder import Recorder, untraced
-from ..dispatch.rewrites import Rewrites, functional, unwrap
+from ..dispatch.symbols.numbers import StateBranch, number_of, traced_functions, wrap
 from ..program.shared import view_in
 from .copies import attributes_stay
 from .host_calls import module_names, real_ids, refused, refused_calls

@@ -13,7 +13,7 @@ import torch
 
 from ..data.trace import Trace
 from ..data.values import TraceOp, TraceValue, values_in
-from ..dispatch.pruning import draws, has_effect, needed_ops
+from ..dispatch.failures.pruning import draws, has_effect, needed_ops
 
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 _WITHOUT_STATISTICS = torch.ops.aten._native_batch_norm_legit.no_stats

@@ -24,7 +24,7 @@ from ..data.values import (
     renamed_op,
     values_in,
 )
-from ..dispatch.pruning import draws, has_effect, needed_ops, prune
+from ..dispatch.failures.pruning import draws, has_effect, needed_ops, prune
 from .pipeline_recomputation import computed_again
 from .pipeline_updates import divide_updates
 

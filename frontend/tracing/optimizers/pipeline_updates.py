@@ -29,7 +29,7 @@ from gflow.errors import GraphTraceError
 
 from ..data.trace import Trace
 from ..data.values import SourceLoc, TraceOp, TraceOutput, TraceValue, renamed_op, values_in
-from ..dispatch.pruning import prune
+from ..dispatch.failures.pruning import prune
 
 #: the axis of a mesh along which a pipeline's ranks stand
 AXIS = "pp"

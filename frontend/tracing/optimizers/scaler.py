@@ -22,8 +22,9 @@ from ..context.location import Locator
 from ..data.places import BakedValue, OptimizerTrace, Place, StateSlot
 from ..data.values import TraceOp, TraceValue
 from ..dispatch.clipping import clip_groups
+from ..dispatch.functions.rewrites import Rewrites
+from ..dispatch.functions.stand_ins import StandIn, functional, unwrap
 from ..dispatch.recorder import Recorder, describe
-from ..dispatch.rewrites import Rewrites, StandIn, functional, unwrap
 from .rates import scaled_rates
 from .step_hooks import without_hooks
 

@@ -19,8 +19,8 @@ from gflow.errors import GraphTraceError
 
 from ..context.location import user_line
 from ..data.values import TraceOp, TraceValue
+from ..dispatch.functions.stand_ins import unwrap
 from ..dispatch.recorder import Recorder, untraced
-from ..dispatch.rewrites import unwrap
 from .scaler import choose, values_now
 
 aten = torch.ops.aten

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from .recorder import Recorder
+from ..recorder import Recorder
 
 Tensor = torch.Tensor
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..data.trace import Trace
-from ..data.values import TraceInput, TraceOp, TraceValue, values_in
-from ..program.collectives import is_collective
+from ...data.trace import Trace
+from ...data.values import TraceInput, TraceOp, TraceValue, values_in
+from ...program.collectives import is_collective
 from .refusals import name_if_refusing
 
 

@@ -23,7 +23,7 @@ import torch
 from gflow.errors import GraphTraceError
 from gflow.runtime.failures import ERRORS
 
-from ..context.location import user_frame
+from ...context.location import user_frame
 
 _HERE = str(Path(__file__).parent)
 

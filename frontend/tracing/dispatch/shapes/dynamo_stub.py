@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ..context.threads import originals
+from ...context.threads import originals
 
 _NAME = "torch._dynamo"
 

@@ -23,8 +23,8 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
 from gflow.errors import GraphTraceError
 
-from ..data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
-from ..data.values import TraceValue
+from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
+from ...data.values import TraceValue
 from .numbers import Number, wrap
 from .size_expressions import Formulas
 from .size_functions import function_of

@@ -18,7 +18,7 @@ import torch
 
 from gflow.dialects.extents import evaluate
 
-from ..data.sizes import Domain, Fixed, Narrower, Size
+from ...data.sizes import Domain, Fixed, Narrower, Size
 
 #: the highest power of a size
 _DEGREE = 3

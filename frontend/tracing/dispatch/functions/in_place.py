@@ -17,9 +17,9 @@ import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._pytree import tree_leaves
 
-from .numbers import number_of
+from ..recorder import untraced
+from ..symbols.numbers import number_of
 from .overlaps import is_basic, is_view
-from .recorder import untraced
 
 Tensor = torch.Tensor
 

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..data.guards import Expr, Guard, same
-from ..data.values import TraceValue
+from ...data.guards import Expr, Guard, same
+from ...data.values import TraceValue
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from gflow.dialects.types import share_memory
 
-from ..data.values import instances_in
+from ...data.values import instances_in
 
 Tensor = torch.Tensor
 _views: Any = torch._C._functionalization

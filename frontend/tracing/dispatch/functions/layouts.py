@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .recorder import Recorder, set_value, untraced
+from ..recorder import Recorder, set_value, untraced
 
 Tensor = torch.Tensor
 #: an operand, and the tensor that its strides come from (itself, or what it is a view of) with its shape and strides

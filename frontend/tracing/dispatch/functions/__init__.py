@@ -1,0 +1,13 @@
+"""What happens above autograd while tracing: a function mode, and what it does with single functions of PyTorch.
+
+gradients   `backward()` and `.grad`
+in_place    what an elementwise op may write into a tensor in place, or by `out=`
+layouts     what an update in place leaves of a traced tensor's strides: all of them
+memory      functions that ask where a tensor lies in memory, or give it other strides
+networks    layers: batch norm, dropout, pooling, embeddings, attention, losses
+overlaps    writes to parts of views whose elements are one in memory: of an expanded tensor, of overlapping windows
+recurrent   LSTMs, GRUs and plain RNNs
+rewrites    the function mode
+stand_ins   the traced tensors that stand for real ones
+values      functions that look at the values of tensors
+"""

@@ -1,0 +1,281 @@
+"""Layers and losses of PyTorch that mutate without saying so (batch norm's running statistics), look at the values of
+tensors, or take kernels that a graph does not have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from gflow.errors import GraphTraceError
+
+from ..failures.assertions import fail_if
+from ..recorder import describe
+from . import overlaps
+from .recurrent import recurrent
+from .stand_ins import Handler, StandIns, plain
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    if input.numel() == 0:  # as PyTorch: statistics stay
+        out = input.clone() if weight is None else input * weight[0]
+        return out if bias is None else out + bias[0]
+    if running_mean is None or running_var is None:
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)[
+            0
+        ]
+    if training:
+        return aten._native_batch_norm_legit.default(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
+        )[0]
+    return aten._native_batch_norm_legit_no_training.default(
+        input, weight, bias, running_mean, running_var, momentum, eps
+    )[0]
+
+
+def _native_batch_norm(
+    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Running statistics are updated, which the op's schema does not say."""
+    names = (
+        "input",
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "training",
+        "momentum",
+        "eps",
+    )
+    given = dict(zip(names, args)) | kwargs
+    if not given["training"] or given["running_mean"] is None or given["running_var"] is None:
+        return func(*args, **kwargs)
+    return aten._native_batch_norm_legit.default(*(given[n] for n in names))
+
+
+def _f_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training:
+        F._verify_batch_size(input.size())  # type: ignore[attr-defined]
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+def _instance_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    batch, channels = input.shape[:2]
+
+    def spread(t: Tensor | None) -> Tensor | None:
+        return None if t is None else t.repeat(batch)
+
+    mean, var = spread(running_mean), spread(running_var)
+    flat = input.contiguous().view(1, batch * channels, *input.shape[2:])
+    out = _batch_norm(flat, spread(weight), spread(bias), mean, var, use_input_stats, momentum, eps)
+    with torch.no_grad():
+        for running, spread_stats in ((running_mean, mean), (running_var, var)):
+            if use_input_stats and running is not None and spread_stats is not None:
+                running.copy_(spread_stats.view(batch, channels).mean(0))
+    return out.view(input.shape)
+
+
+def _f_instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if use_input_stats:
+        F._verify_spatial_size(input.size())  # type: ignore[attr-defined]
+    return _instance_norm(
+        input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps
+    )
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if p < 0.0 or p > 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0.0 or input.numel() == 0:
+        return input
+    out = torch.native_dropout(input, p, True)[0] if p < 1.0 else input * 0.0
+    return input.copy_(out) if inplace else out
+
+
+def _torch_dropout(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
+    return _dropout(names["input"], names["p"], names["train"])
+
+
+def _max_pool1d(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """PyTorch's kernel without gradients takes fixed sizes alone; the op for images takes any."""
+    given = dict(kwargs)
+    if mode.recorder.sizes is None or given.pop("return_indices", False) or len(args) > 6:
+        return func(*args, **kwargs)
+    return _as_images(*args, **given)
+
+
+def _as_images(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:  # fmt: skip
+    def pair(first: int, value: Any) -> list[Any]:
+        return [first, *(value if isinstance(value, (list, tuple)) else (value,))]
+
+    sizes = pair(1, kernel_size)
+    step = sizes if stride is None or stride == () or stride == [] else pair(1, stride)
+    image = input.unsqueeze(-2)
+    return torch.max_pool2d(
+        image, sizes, step, pair(0, padding), pair(1, dilation), ceil_mode
+    ).squeeze(-2)
+
+
+def _one_hot(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """PyTorch's own looks at the values: to check them, or to find the number of classes."""
+    words = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    tensor, num_classes = words["tensor"], words.get("num_classes", -1)
+    if num_classes < 0:
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: one_hot() without num_classes takes the number of classes from "
+            "the values of a tensor, which do not exist while a graph is traced. Pass num_classes."
+        )
+    if tensor.dtype != torch.int64:
+        raise GraphTraceError(
+            f"{describe(mode.recorder.locator.here())}: one_hot() takes classes of dtype int64, got "
+            f"{str(tensor.dtype).removeprefix('torch.')}; convert them with .long()"
+        )
+    fail_if(tensor < 0, "RuntimeError", "Class values must be non-negative.")
+    fail_if(
+        tensor >= num_classes, "RuntimeError",
+        f"Class values must be smaller than num_classes, which is {num_classes}.",
+    )  # fmt: skip
+    classes = torch.arange(num_classes, device=tensor.device, dtype=tensor.dtype)
+    return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """PyTorch's own; it looks at the values of `var`."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    if isinstance(var, Tensor):
+        fail_if(var < 0, "ValueError", "var has negative entry/entries")
+    elif var < 0:
+        raise ValueError("var has negative entry/entries")
+    var = var.clone() if isinstance(var, Tensor) else torch.full_like(input, var)
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
+def _embedding(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse."""
+    places = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
+    at = places[func]
+    if len(args) > at:
+        args = (*args[:at], False, *args[at + 1 :])
+    elif "sparse" in kwargs:
+        kwargs = kwargs | {"sparse": False}
+    return func(*args, **kwargs)
+
+
+def _row_major_matrix(
+    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """PyTorch factors a row-major matrix transposed, another as it is, and its backward goes by the same
+    question. Operands are row-major in a program, so the trace's are too."""
+    if args:
+        return func(args[0].contiguous(), *args[1:], **kwargs)
+    name = "A" if "A" in kwargs else "input"
+    return func(**{**kwargs, name: kwargs[name].contiguous()})
+
+
+def _attention(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """PyTorch takes attention apart where the last dimension of an operand has gaps or stands for one element; under
+    autocast it converts such a one to a dense tensor of halves before it looks. A graph is traced in the program's own
+    types, and its scores as halves would leave their range: one whose elements share memory is copied."""
+
+    def dense(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dim() or value.stride(-1) == 1:
+            return value
+        return value.contiguous() if overlaps.shares(value, mode.concrete) else value
+
+    names = ("query", "key", "value")
+    given = {k: dense(v) if k in names else v for k, v in kwargs.items()}
+    return func(*map(dense, args[:3]), *args[3:], **given)
+
+
+#: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
+_FACTORING = (
+    torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
+    torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
+)  # fmt: skip
+
+HANDLERS: dict[Any, Handler] = {
+    **dict.fromkeys(_FACTORING, _row_major_matrix),
+    F.scaled_dot_product_attention: _attention,
+    torch.batch_norm: plain(_batch_norm),
+    F.batch_norm: plain(_f_batch_norm),
+    torch.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm: _native_batch_norm,
+    aten.native_batch_norm.default: _native_batch_norm,
+    torch.instance_norm: plain(_instance_norm),
+    F.instance_norm: plain(_f_instance_norm),
+    F.dropout: plain(_dropout),
+    F.embedding: _embedding,
+    F.embedding_bag: _embedding,
+    torch.embedding: _embedding,
+    torch.embedding_bag: _embedding,
+    F.one_hot: _one_hot,
+    F.gaussian_nll_loss: plain(_gaussian_nll_loss),
+    torch.dropout: _torch_dropout,
+    torch.max_pool1d: _max_pool1d,
+    F.max_pool1d: _max_pool1d,
+    torch.lstm: recurrent,
+    torch.gru: recurrent,
+    torch.rnn_tanh: recurrent,
+    torch.rnn_relu: recurrent,
+}

@@ -1,0 +1,97 @@
+"""What happens above autograd while tracing: a function mode that
+
+- turns real tensors captured from outside into traced constants,
+- replaces functions that mutate without saying so (batch norm's running statistics) by
+  their functional kin,
+- turns requests for a tensor's value into clear errors, or traced numbers in an optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch._C._functorch import peek_interpreter_stack
+from torch.overrides import TorchFunctionMode
+
+from gflow.errors import GraphTraceError
+
+from ...program import collectives, resharding
+from ..recorder import Recorder, describe
+from . import gradients, memory, networks, overlaps, values
+from .in_place import write_problem
+from .layouts import RESHAPING, layouts, restore
+from .stand_ins import StandIns
+
+Tensor = torch.Tensor
+
+
+class Rewrites(StandIns, TorchFunctionMode):
+    """Active around `build()` and `optimizer.step()`."""
+
+    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+        TorchFunctionMode.__init__(self)
+        StandIns.__init__(self, recorder, has_optimizer)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if peek_interpreter_stack() is not None:
+            raise GraphTraceError(
+                f"{describe(self.recorder.locator.here())}: build() uses a torch.func transform "
+                "(vmap, grad, jvp, ...), which a graph cannot record. Write the batch dimension "
+                "out, and use torch.autograd.grad(..., create_graph=True) for derivatives."
+            )
+        args = tuple([self.lift(a) for a in args])
+        kwargs = {k: self.lift(v) for k, v in kwargs.items()} if kwargs else {}
+        name = getattr(func, "__name__", "")
+        before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
+        handler = _HANDLERS.get(func)
+        run = func if handler is None else partial(_handled, handler, self, func)
+        if handler is None or handler in memory.IN_PLACE:
+            if overlaps.writes_first(func, kwargs):
+                self._check_target(func, args)
+            problem = write_problem(func, args, kwargs, self.concrete)
+            if problem is not None:
+                raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {problem}")
+        try:
+            result = overlaps.call(func, args, kwargs, self.concrete, run, self.has_moved)
+        except overlaps.Unwritable as error:
+            raise GraphTraceError(f"{describe(self.recorder.locator.here())}: {error}") from None
+        if before:
+            restore(self, before)
+        if self.in_optimizer:  # code of a step sees parameters, and may compare them
+            return self.stepped.get(id(result), result)
+        # What was updated in place is the real tensor again: `self.count += 1` assigns it to the module.
+        known = self.reals.get(id(result))
+        return result if known is None else known[1]
+
+    def _check_target(self, func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """
+        Raises:
+            GraphTraceError: an op changes a tensor in place of which elements are one in memory, and which is no
+                view that `overlaps` knows.
+        """
+        target = args[0] if args else None
+        if not isinstance(target, Tensor) or overlaps.may_overlap(target):
+            return
+        outside = (*self.stand_ins.values(), *self.given)  # `check_update` names it
+        if overlaps.shares(target, self.concrete) and not any(s.wrapper is target for s in outside):
+            where = describe(self.recorder.locator.here())
+            raise GraphTraceError(f"{where}: {overlaps.shared_problem(func, target)}")
+
+
+def _handled(handler: Any, mode: Rewrites, func: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return handler(mode, func, args, kwargs)
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    **networks.HANDLERS,
+    **gradients.HANDLERS,
+    **values.HANDLERS,
+    **memory.HANDLERS,
+    resharding.reshard: resharding.handler,
+    **collectives.in_place(),
+}

@@ -1,0 +1,194 @@
+"""The traced tensors that stand for real ones, and what handlers of functions ask about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from gflow.tracing.reads.reads import OF_TENSORS
+
+from ...data.global_tensors import OWN
+from ...data.values import TraceValue
+from ..recorder import Recorder, untraced
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """The traced tensor used for a real one, which is input `index` of the trace. begin: what it holds at first, where
+    that is not the input itself."""
+
+    real: Tensor
+    wrapper: Tensor
+    index: int
+    begin: TraceValue | None = None
+
+
+class StandIns:
+    """What a trace knows of the real tensors that it met, and of the backwards and steps around what is traced."""
+
+    def __init__(self, recorder: Recorder, has_optimizer: bool) -> None:
+        self.recorder = recorder
+        self.has_optimizer = has_optimizer
+        self.in_optimizer = False
+        self.seed: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.read_gradient: Callable[[Tensor], None] | None = None
+        self.view_of: Callable[[Tensor, int], Tensor | None] | None = None
+        #: records what is done in it, whether or not `build()` runs
+        self.active: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.bases: dict[int, tuple[Tensor, Tensor]] = {}  # views by their ids, with what they view
+        self.stand_ins: dict[int, StandIn] = {}
+        self.reals: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # stand-ins by their ids, with real tensors
+        self.given: list[StandIn] = []  # of arguments
+        self.restrided: dict[
+            int, tuple[Tensor, str]
+        ] = {}  # what changed strides in place, with where
+        self.stepped: dict[
+            int, Tensor
+        ] = {}  # parameters by the ids of what stands for them in a step
+        self.met: set[int] = set()  # ids of the real tensors that were used
+        #: real tensors by their ids, whose gradient was asked for before there was any
+        self.ungraded: dict[int, Tensor] = {}
+        self.bare: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # fake tensors by their ids, with stand-ins
+        recorder.held = self._held
+
+    def register(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
+        """Use `wrapper`, made for input `index`, wherever `real` is met."""
+        known = self.stand_ins[id(real)] = self.stand_in(real, wrapper, index)
+        self.reals[id(known.wrapper)] = (known.wrapper, real)
+        return known
+
+    def stand_in(self, real: Tensor, wrapper: Tensor, index: int) -> StandIn:
+        """`wrapper` for a real tensor; one that says that it is conjugate, where the real one does."""
+        with torch._C.DisableTorchFunction():
+            if not real.is_conj() or wrapper.is_conj():
+                return StandIn(real, wrapper, index)
+        with self.active(), torch.no_grad():
+            conjugate = torch.conj_physical(wrapper.detach()).conj()
+            begin = self.recorder.value_of(unwrap(conjugate))
+        with untraced():
+            if wrapper.requires_grad:
+                conjugate.requires_grad_(True)
+            if isinstance(real, torch.nn.Parameter):
+                conjugate._is_param = True  # type: ignore[attr-defined]
+        vars(conjugate).update(vars(wrapper))
+        return StandIn(real, conjugate, index, begin)
+
+    def wrapper_of(self, real: Tensor) -> Tensor:
+        """The traced stand-in of a real tensor."""
+        self.met.add(id(real))
+        known = self.stand_ins.get(id(real))
+        if known is not None:
+            return known.wrapper
+        if isinstance(real, FakeTensor):
+            return self._unwrapped(real)
+        index = len(self.recorder.inputs)
+        fake = self.recorder.constant(real)
+        wrapper = self.view_of(real, index) if self.view_of is not None else None
+        if wrapper is None:
+            wrapper = functional(fake, real)
+        return self.register(real, wrapper, index).wrapper
+
+    def _held(self, real: Tensor) -> FakeTensor | None:
+        """What the stand-in of a real tensor holds: for tensors that come below this mode, as those that
+        a hook of the backward reads."""
+        known = self.stand_ins.get(id(real))
+        if known is None:
+            return None
+        with self.recorder.fake_mode, self.recorder:
+            return unwrap(known.wrapper)  # type: ignore[return-value]
+
+    def _unwrapped(self, fake: FakeTensor) -> Tensor:
+        """The stand-in of a result that no functional tensor went into: of an op of numbers alone."""
+        known = self.bare.get(id(fake))
+        if known is None:
+            self.recorder.value_of(fake)  # it is of this trace
+            known = self.bare[id(fake)] = (fake, functional(fake, fake))
+        return known[1]
+
+    def lift(self, arg: Any) -> Any:
+        """`arg` with real tensors replaced by their stand-ins."""
+        if isinstance(arg, Tensor):
+            return arg if torch._is_functional_tensor(arg) else self.wrapper_of(arg)
+        kind = type(arg)
+        if kind is tuple or kind is list:
+            for a in arg:
+                if isinstance(a, (Tensor, list, tuple, dict)):
+                    return kind([self.lift(a) for a in arg])
+            return arg
+        if kind is dict:
+            return {k: self.lift(v) for k, v in arg.items()}
+        return arg
+
+    def argument_of(self, tensor: Tensor) -> StandIn | None:
+        """What a traced tensor lies in the memory of, if that comes from outside."""
+        if tensor.layout != torch.strided:
+            return None
+        storage = tensor.untyped_storage()._cdata
+        outside = (*self.given, *self.stand_ins.values())
+        return next((s for s in outside if s.wrapper.untyped_storage()._cdata == storage), None)
+
+    def has_moved(self, tensor: Tensor) -> bool:
+        """Whether a traced tensor, or what it views, has other strides than its value in the program: after an
+        update of one with gaps."""
+        for held in (tensor, tensor._base):
+            if held is None or held.numel() <= 1:
+                continue
+            with self.recorder.fake_mode, self.recorder:
+                value = self.recorder.value_of(unwrap(held))
+            if tuple(map(self.concrete, held.stride())) != value.strides:
+                return True
+        return False
+
+    def concrete(self, size: Any) -> Any:
+        """A size or stride as an integer."""
+        sizes = self.recorder.sizes
+        return size if sizes is None else sizes.concrete(size)
+
+
+def functional(fake: Tensor, like: Tensor) -> Tensor:
+    """A functional tensor around `fake` with the autograd leaf status of `like`."""
+    with untraced():
+        wrapper = torch._to_functional_tensor(fake)
+        if like.requires_grad:
+            wrapper.requires_grad_(True)
+        if isinstance(like, torch.nn.Parameter):
+            wrapper._is_param = True
+    if not isinstance(like, FakeTensor):
+        vars(wrapper).update(own_attributes(like))
+    return wrapper
+
+
+def own_attributes(tensor: Tensor) -> dict[str, Any]:
+    """What code other than PyTorch's keeps at a tensor, as `weight.is_embedding`."""
+    own = vars(tensor)
+    return {name: own[name] for name in own.keys() - OF_TENSORS - OWN} if own else {}
+
+
+def unwrap(wrapper: Tensor) -> Tensor:
+    """The fake tensor that a functional tensor holds now."""
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+#: runs in the place of a function: what the trace knows, the function, its arguments by position and by name
+Handler = Callable[[StandIns, Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
+
+
+def plain(function: Callable[..., Any]) -> Handler:
+    """A handler that calls `function` with the arguments alone."""
+
+    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    return handler

@@ -1,0 +1,100 @@
+"""Functions that look at the values of tensors: errors that say so, or traced numbers in an optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..failures.assertions import asserted
+from ..recorder import item_error
+from ..symbols.numbers import number_of, wrap
+from .stand_ins import Handler, StandIns, unwrap
+
+Tensor = torch.Tensor
+
+
+def _value(what: str) -> Handler:
+    def handler(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        fake = unwrap(tensor)
+        if getattr(fake, "constant", None) is not None:
+            return func(*args, **kwargs)
+        raise item_error(mode.recorder.locator.here(), what)
+
+    return handler
+
+
+def _item(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if mode.in_optimizer and tensor.numel() == 1 and not tensor.is_complex():
+        return wrap(mode.recorder.number_from(unwrap(tensor)))
+    return func(*args, **kwargs)
+
+
+def _bool(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if mode.in_optimizer or getattr(unwrap(args[0]), "constant", None) is not None:
+        return bool(func(*args, **kwargs))
+    found = asserted(args[0])
+    return bool(func(*args, **kwargs)) if found is None else found
+
+
+def _tensor_literal(
+    mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
+    data: Any = args[0] if args else kwargs.get("data")
+    if number_of(data) is not None:
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.scalar_tensor(data, **words)
+    if isinstance(data, (list, tuple)) and any(
+        number_of(x) is not None or isinstance(x, Tensor) for x in data
+    ):
+        words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return torch.stack(
+            [
+                torch.as_tensor(x, **words)
+                if isinstance(x, Tensor)
+                else torch.scalar_tensor(x, **words)
+                for x in data
+            ]
+        )
+    return func(*args, **kwargs)
+
+
+def _tensor_split(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    words = dict(zip(("input", "indices_or_sections"), args, strict=False)) | kwargs
+    places = words.get("indices_or_sections", words.get("tensor_indices_or_sections"))
+    if isinstance(places, Tensor):
+        raise item_error(mode.recorder.locator.here(), "the values of a tensor, to split by them")
+    return func(*args, **kwargs)
+
+
+def _repr(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor = args[0]
+    return f"<traced tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}>"
+
+
+def _format(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if args[1]:
+        raise item_error(mode.recorder.locator.here(), "a tensor's value, to format it")
+    return _repr(mode, func, args, kwargs)
+
+
+HANDLERS: dict[Any, Handler] = {
+    torch.tensor_split: _tensor_split,
+    Tensor.tensor_split: _tensor_split,
+    Tensor.__bool__: _bool,
+    Tensor.item: _item,
+    Tensor.tolist: _value("a tensor's values (.tolist())"),
+    Tensor.numpy: _value("a tensor's memory (.numpy())"),
+    Tensor.__array__: _value("a tensor's memory (conversion to numpy)"),
+    Tensor.data_ptr: _value("a tensor's memory (.data_ptr())"),
+    Tensor.__deepcopy__: _value("a copy of a tensor with its values (copy.deepcopy)"),
+    Tensor.share_memory_: _value("a tensor's memory (.share_memory_())"),
+    Tensor.__repr__: _repr,
+    Tensor.__format__: _format,
+    Tensor.is_set_to: _value("whether tensors share memory (.is_set_to())"),
+    torch.tensor: _tensor_literal,
+    torch.as_tensor: _tensor_literal,
+}
