@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from data_parallel_ranks import run_checks
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils._pytree import tree_leaves
 
 import gflow as flow
+from gflow.runtime.stored.sharded import load_sharded
 
 CHECKS: dict[str, Callable[[int, int], None]] = {}
 
@@ -61,19 +67,28 @@ def stage(model: Net, stages: int) -> None:
 
 
 def eager_step(
-    model: Net, optimizer: Any, x: Tensor, t: Tensor, micro: int, clip: float = 0.0
+    model: Net,
+    optimizer: Any,
+    x: Tensor,
+    t: Tensor,
+    micro: int,
+    clip: float = 0.0,
+    scaler: Any = None,
 ) -> tuple[Tensor, Tensor]:
+    scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
     optimizer.zero_grad()
     losses, results = [], []
     for a, b in zip(x.chunk(micro), t.chunk(micro)):
         y = model(a)
         loss = (y - b).square().mean()
-        (loss / micro).backward()
+        scaler.scale(loss / micro).backward()
         losses.append(loss.detach())
         results.append(y.detach())
     if clip:
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     return torch.stack(losses).mean(), torch.cat(results)
 
 
@@ -103,13 +118,106 @@ def like_one_process(
     assert all(kept) == any(kept) == (rank == (stages - 1) % world), "one rank keeps a stage"
     for (name, a), b in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    same_state(mine, theirs)
+    found, wanted = train(*batch(9)), eager_step(eager, theirs, *batch(9), 4, clip)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def same_state(mine: Any, theirs: Any) -> None:
     states = [o.state_dict()["state"] for o in (mine, theirs)]
     for key, entry in states[1].items():
         for name, value in entry.items():
             if isinstance(value, Tensor):
                 torch.testing.assert_close(states[0][key][name], value, rtol=1e-5, atol=1e-5)
-    found, wanted = train(*batch(9)), eager_step(eager, theirs, *batch(9), 4, clip)
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@check
+def gradient_scaler(rank: int, world: int) -> None:
+    """A step whose gradients overflow in one stage is skipped on all ranks, which have one scale."""
+    model = Net(3)
+    eager = copy.deepcopy(model)
+    stage(model, world)
+    theirs = torch.optim.AdamW(eager.parameters(), 0.01)
+    mine = torch.optim.AdamW(
+        [
+            {
+                "params": list(model.parameters()),
+                "clip_grad_max_norm": 0.05,
+                "clip_grad_norm_type": 2,
+            }
+        ],
+        0.01,
+    )
+    ours = flow.amp.GradScaler(init_scale=2.0**10, growth_interval=2)
+    reference = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    train = Train(model, mine, 4)
+    train.set_grad_scaler(ours)
+    for step in range(4):
+        x, t = batch(step)
+        if step == 2:
+            t[0, 0] = 1e38
+        found, wanted = train(x, t), eager_step(eager, theirs, x, t, 4, 0.05, reference)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert ours.get_scale() == reference.get_scale(), step
+    assert ours.get_scale() == 2.0**10
+    for (name, a), b in zip(model.state_dict().items(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    same_state(mine, theirs)
+
+
+@check
+def several_pipelines(rank: int, world: int) -> None:
+    """Two pipelines, each with its own half of the batch, make the steps of one process with all of it: schedules,
+    clipping, a scaler, ZeRO in the stages, both orders of the mesh, sharded checkpoints."""
+    for axes, stages, zero, make in (
+        (("pp", "dp"), 2, 0, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
+        (("dp", "pp"), 4, 2, lambda p: torch.optim.AdamW(p, 0.01)),
+    ):
+        model = Net(max(stages, 3))
+        model.first = model.first[0]  # without batch norm, which has the statistics of a half
+        eager = copy.deepcopy(model)
+        stage(model, stages)
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=axes)
+        place, copied = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
+        parallel = DDP(model, process_group=mesh.get_group("dp"))
+        theirs = make(eager.parameters())
+        clip = {"clip_grad_max_norm": 0.05, "clip_grad_norm_type": 2.0}
+        mine = make([{"params": list(model.parameters()), **clip}])
+        scalers = [s(init_scale=2.0**10) for s in (flow.amp.GradScaler, torch.amp.GradScaler)]
+        train = Train(parallel, mine, 4)
+        train.set_grad_scaler(scalers[0])
+        if zero:
+            train.config.enable_zero(True, stage=zero, shard_min_size=1)
+        for step in range(4):
+            if step == 3:  # all is whole now
+                for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+                same_state(mine, theirs)
+            x, t = batch(step)
+            _, y = train(x.chunk(2)[copied], t.chunk(2)[copied])
+            _, wanted = eager_step(eager, theirs, x, t, 8, 0.05, scalers[1])
+            torch.testing.assert_close(y, wanted.chunk(2)[copied], rtol=1e-5, atol=1e-5)
+            if step == 2:
+                model.state_dict()
+        assert len(list(train._state.plans)) == 1
+        kept = {
+            k: v.untyped_storage().nbytes() // 4 for k, v in mine.state[model.last.weight].items()
+        }
+        owner = place == (stages - 1) % 2
+        moments = [n for k, n in kept.items() if k != "step"]
+        assert moments == [36 if owner and not zero else 1] * len(moments), (
+            "one place keeps a stage"
+        )
+        flow.distributed.save_checkpoint(train, folder(str(zero)))
+        saved = load_sharded(folder(str(zero)))
+        flow.distributed.unshard(parallel, mine)
+        whole = train.state_dict()
+        for a, b in zip(tree_leaves(saved), tree_leaves(whole), strict=True):
+            assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
+
+
+def folder(name: str) -> Path:
+    return Path(sys.argv[3]).parent / f"checkpoint{name}"
 
 
 @check
@@ -137,10 +245,11 @@ def refused(rank: int, world: int) -> None:
     model = Net(3)
     stage(model, 2)
     sgd = torch.optim.SGD(model.parameters(), 0.1)
+    fails(lambda: Train(DDP(model), sgd, 4)(*batch(0)), "leaves no pipelines", "process_group=")
     fails(lambda: Train(model, sgd, 1)(*batch(0)), "set_gradient_accumulation_steps")
     train = Train(model, sgd, 4)
     train.config.enable_zero()
-    fails(lambda: train(*batch(0)), "enable_zero")
+    fails(lambda: train(*batch(0)), "enable_zero", "DistributedDataParallel")
     model.last.to(flow.nn.graph.GraphModule).set_stage(0)
     model.first.to(flow.nn.graph.GraphModule).set_stage(1)
     fails(lambda: Train(model, sgd, 4)(*batch(0)), "comes after it")

@@ -39,11 +39,12 @@ class OutOfStepError(AssertionError):
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a rank has come to."""
+    """A collective that a rank has come to. alike: whether all ranks run one program."""
 
     attrs: dict[str, Any]
     group: tuple[int, ...]
     operands: list[Tensor]
+    alike: bool = True
 
     @property
     def name(self) -> str:
@@ -71,9 +72,11 @@ def run_ranks(
         OutOfStepError: ranks would wait for each other for ever.
     """
     world = len(args)
+    alike = isinstance(modules, ir.Module)
     each = [modules] * world if isinstance(modules, ir.Module) else list(modules)
     runs = [
-        _run(module, rank, world, given) for rank, (module, given) in enumerate(zip(each, args))
+        _run(module, rank, world, given, alike)
+        for rank, (module, given) in enumerate(zip(each, args))
     ]
     results: dict[int, list[Tensor]] = {}
     waiting: dict[int, Call] = {}
@@ -128,11 +131,17 @@ def _meet(
                 found[rank] = [letters.pop(0), _TOKEN]
         elif all(r in waiting for r in call.group):
             calls = [waiting[r] for r in call.group]
-            if any((c.attrs, c.group) != (call.attrs, call.group) for c in calls):
+            if any((_compared(c), c.group) != (_compared(call), call.group) for c in calls):
                 continue
             values = collective(call.attrs, [c.operands[0] for c in calls])
             found.update({r: [v, _TOKEN] for r, v in zip(call.group, values)})
     return found
+
+
+def _compared(call: Call) -> dict[str, Any]:
+    """What must be equal on all ranks of a group. A number counts a program's collectives of all groups: programs that
+    differ in other groups' may differ in it."""
+    return {k: v for k, v in call.attrs.items() if k != "sequence" or call.alike}
 
 
 def collective(attrs: dict[str, Any], xs: list[Tensor]) -> list[Tensor]:
@@ -161,7 +170,7 @@ def collective(attrs: dict[str, Any], xs: list[Tensor]) -> list[Tensor]:
 
 
 def _run(
-    module: ir.Module, rank: int, world: int, args: Sequence[Tensor]
+    module: ir.Module, rank: int, world: int, args: Sequence[Tensor], alike: bool
 ) -> Generator[Call, list[Tensor] | None, list[Tensor]]:
     with module.context:
         attributes = module.operation.attributes
@@ -185,7 +194,7 @@ def _run(
             assert len(group) == attrs["ranks"], (group, attrs)
             if attrs.get("type") is not None:
                 attrs["type"] = str(tensor_type(attrs["type"]))
-            got = yield Call(attrs, group, data)
+            got = yield Call(attrs, group, data, alike)
             assert got is not None
         elif name == "collective_wait":
             got = [operands[0]]

@@ -13,7 +13,12 @@ pytestmark = needs_gloo
 
 
 def test_two_ranks(tmp_path: Path) -> None:
-    run_ranks(pipeline_ranks, tmp_path, 2, list(pipeline_ranks.CHECKS))
+    checks = [name for name in pipeline_ranks.CHECKS if name != "several_pipelines"]
+    run_ranks(pipeline_ranks, tmp_path, 2, checks)
+
+
+def test_two_pipelines(tmp_path: Path) -> None:
+    run_ranks(pipeline_ranks, tmp_path, 4, ["several_pipelines"])
 
 
 @pytest.mark.sweep

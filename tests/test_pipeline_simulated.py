@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from pipeline_ranks import Net, Train, batch, eager_step, stage
-from pipeline_simulator import simulated
+from pipeline_simulator import batches, simulated
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import gflow as flow
 
@@ -101,6 +102,99 @@ def test_gradient_scaler(stages: int, world: int, monkeypatch: pytest.MonkeyPatc
     owners = {i.name: made[0].stages.owners.get(i.value) for i in made[0].trace.inputs}
     assert owners["scaler.scale"] is owners["optimizer.0.model.last.weight.step"] is None
     assert owners["optimizer.0.model.last.weight.exp_avg"] == (stages - 1) % world
+
+
+ZERO = "builtin.module(func.func(gflow-zero-1,gflow-zero-2))"
+PLAIN = "builtin.module(func.func(gflow-decompose-all-reduce{min-size=1}))"
+
+
+@pytest.mark.parametrize(
+    ("stages", "axes", "make", "passes"),
+    [
+        (2, ("pp", "dp"), sgd, PLAIN),
+        (4, ("dp", "pp"), adamw, ZERO.replace("zero-1", "zero-1{min-size=1}")),
+        (2, ("dp", "pp"), sgd, ZERO.replace("zero-1", "zero-1{min-size=20}")),
+    ],
+)
+def test_several_pipelines(
+    stages: int, axes: tuple[str, str], make: Make, passes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pipelines, each with its own half of the batch, make the step of eager float64 on the whole batch: clipping,
+    a scaler whose gradients overflow in one stage of one pipeline, and ZeRO in the stages."""
+    model = Net(max(stages, 3)).double()
+    model.first = model.first[
+        0
+    ]  # without batch norm, whose statistics are those of a pipeline's half
+    eager = copy.deepcopy(model)
+    stage(model, stages)
+    with simulated(4, monkeypatch, passes) as made:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=axes)
+        parallel = nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+        theirs, mine = make(eager.parameters()), make(clipping(parallel.parameters(), 0.05))
+        scalers = [
+            made_by(init_scale=2.0**10, growth_interval=2)
+            for made_by in (flow.amp.GradScaler, partial(torch.amp.GradScaler, "cpu"))
+        ]
+        train = Train(parallel, mine, 4)
+        train.set_grad_scaler(scalers[0])
+        for step in range(4):
+            x, t = (a.double() for a in batch(step))
+            if step == 2:
+                t[9, 0] = float("inf")
+            with batches([*zip(x.chunk(2), t.chunk(2))]) as first:
+                found, _ = train(*first)
+            theirs.zero_grad()
+            losses = []
+            for a, b in zip(x.chunk(8), t.chunk(8)):
+                losses.append((eager(a) - b).square().mean())
+                scalers[1].scale(losses[-1] / 8).backward()
+            torch.testing.assert_close(found, torch.stack(losses[:4]).mean())
+            scalers[1].unscale_(theirs)
+            norm = nn.utils.clip_grad_norm_(eager.parameters(), 0.05)
+            assert norm > 0.05 or step == 2, "nothing is clipped"
+            scalers[1].step(theirs)
+            scalers[1].update()
+            assert scalers[0].get_scale() == scalers[1].get_scale(), step
+            same(parallel.module, eager, 1e-12)
+    (run,) = made
+    assert {a: run.stages.mesh.axes[a] for a in axes} == {"pp": 2, "dp": 2}
+    assert [*run.stages.mesh.axes] == [*axes]
+    assert all({"reduce_scatter", "all_reduce"} <= {*t.made} for t in run.traffic)
+    assert bool(run.pieces) == ("zero" in passes)
+
+
+def test_buffers_of_several_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pipeline's micro-batches begin with the buffers of the first one (`broadcast_buffers`), as each
+    micro-batch of a data-parallel graph does."""
+    model = Net(3).double()
+    eager = copy.deepcopy(model)
+    stage(model, 2)
+    with simulated(4, monkeypatch) as made:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        parallel = nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+        train = Train(parallel, sgd(parallel.parameters()), 4)
+        theirs = sgd(eager.parameters())
+        for step in range(2):
+            x, t = (a.double() for a in batch(step))
+            with batches([*zip(x.chunk(2), t.chunk(2))]) as first:
+                train(*first)
+            theirs.zero_grad()
+            for a, b in zip(
+                zip(x[:8].chunk(4), t[:8].chunk(4)), zip(x[8:].chunk(4), t[8:].chunk(4))
+            ):
+                second = copy.deepcopy(eager)  # the other pipeline, with the first one's buffers
+                ((eager(a[0]) - a[1]).square().mean() / 8).backward()
+                grads = torch.autograd.grad(
+                    (second(b[0]) - b[1]).square().mean() / 8, [*second.parameters()]
+                )
+                for p, g in zip(eager.parameters(), grads):
+                    p.grad += g
+            theirs.step()
+        same(parallel.module, eager, 1e-12)
+    (run,) = made
+    kinds = {p.kind: [str(op.func) for op in p.trace.ops] for p in run.stages.parts if not p.stage}
+    assert any("broadcast" in name for name in kinds["F"])
+    assert not any("broadcast" in name for name in kinds["B"])
 
 
 class Whole(torch.optim.SGD):

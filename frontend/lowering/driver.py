@@ -60,6 +60,7 @@ def lower(
         block = ir.Block.create_at_start(function.operation.regions[0], types)
         em = Emitter(block, wide_statistics=target == "cpu", halves=halves)
         em.trace = trace
+        em.mesh.update(trace.axes)
         values: dict[int, Value] = {}
         for argument, given in zip(block.arguments, trace.inputs):
             value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])

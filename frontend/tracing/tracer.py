@@ -15,7 +15,6 @@ from gflow.errors import GraphError, GraphTraceError
 
 from .context.collector import collector_paused
 from .context.location import Locator, here, user_line
-from .context.ranks import world_group, world_size
 from .context.user_warnings import warnings_at_user_lines
 from .context.watched_calls import asked_by_build, globals_of, watched_calls
 from .data.trace import Trace
@@ -28,7 +27,7 @@ from .optimizers.pipeline_stages import divide_stages
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
 from .program.module_config import is_checkpointed
-from .program.module_stages import stages_of
+from .program.module_stages import COPIES, has_stages, stages_of
 from .program.modules import kept_real
 from .program.parallel_modules import reshardings
 from .program.sharded_modules import check as check_sharded
@@ -250,9 +249,9 @@ class Tracing(TracedSteps):
                 part.groups, part.reduced = trace.groups, trace.reduced
                 part.buckets, part.copied = trace.buckets, trace.copied
                 part.divided, part.kept_whole = trace.divided, trace.kept_whole
-        self.parallel.use()
         prune(trace)
         self._divide_stages(trace)
+        self.parallel.use()
         return trace
 
     def _divide_stages(self, trace: Trace) -> None:
@@ -261,12 +260,11 @@ class Tracing(TracedSteps):
         Raises:
             GraphTraceError: the step is of a kind that stages cannot share.
         """
-        stages = stages_of(self.table, world_size())
-        if stages is None:
+        if not has_stages(self.table):
             return
         problem = (
             ("dynamic_dim()" if trace.size is not None else "")
-            or ("fully_shard() and a data-parallel module" if trace.copied else "")
+            or ("fully_shard()" if trace.divided else "")
             or ("global tensors (DTensor)" if trace.mesh is not None else "")
             or ("keep_gradients()" if trace.kept else "")
             or ("parameters or buffers that share memory" if trace.views else "")
@@ -282,8 +280,25 @@ class Tracing(TracedSteps):
                 "stages could work on at the same time: train it, with an optimizer and "
                 "config.set_gradient_accumulation_steps(n) for n of 2 or more."
             )
+        stages = stages_of(self.table, self.parallel.groups)
+        if stages.mesh.copies:
+            self._check_copies()
+            self.parallel.axes[stages.mesh.copies] = COPIES
         trace.schedule = self.request.schedule
-        trace.stages = divide_stages(trace, stages.of, stages.ranks, world_group())
+        trace.stages = divide_stages(trace, stages)
+
+    def _check_copies(self) -> None:
+        """
+        Raises:
+            GraphTraceError: a parameter is trained in several pipelines, each by its own part of the batch.
+        """
+        for p in self.trained():
+            if not self.parallel.averages(p):
+                raise GraphTraceError(
+                    f"{self.name}: parameter {self.parameter_names.get(id(p), '')!r} is averaged by no data-parallel "
+                    "module, and others of the pipeline are: each pipeline would train it by its own part of the "
+                    "batch. Put it into the DistributedDataParallel module."
+                )
 
     def _instead(self, module: torch.nn.Module) -> torch.nn.Module | None:
         """What is called in the place of a module that works with other ranks by hooks."""

@@ -45,12 +45,14 @@ class StageProgram:
 
     arguments: of the program: ("step", n) argument n of the step, ("value", k) value k. results: of the program, in
     order: ("value", k), ("result", n) the nth of `build()`, or ("update", n) the new value of argument n of the step.
+    divided: the arguments of the step of which it takes this rank's piece (ZeRO).
     """
 
     run: Callable[[list[Tensor]], Sequence[Tensor]]
     takes_rng: bool
     arguments: tuple[tuple[str, int], ...]
     results: tuple[tuple[str, int], ...]
+    divided: frozenset[int] = frozenset()
 
     @property
     def writes(self) -> list[int]:
@@ -60,11 +62,11 @@ class StageProgram:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What all ranks know of a pipeline.
+    """What all ranks know of a pipeline. Ranks are places in it.
 
     ranks: of each stage. actions: by rank. values: by number. inputs: arguments that are split into micro-batches;
     sums: those that gradients are added up in; owners: by argument the rank that keeps it. results: shape and dtype of
-    each result of a micro-batch, and the rank that makes it. stacked: as of `Split`.
+    each result of a micro-batch, and the rank that makes it. mesh: of all ranks, for messages. stacked: as of `Split`.
     """
 
     name: str
@@ -76,6 +78,7 @@ class PipelinePlan:
     sums: tuple[int, ...]
     owners: Mapping[int, int]
     results: tuple[tuple[tuple[int, ...], torch.dtype, int], ...]
+    mesh: str
     stacked: bool = False
 
 
@@ -106,11 +109,12 @@ class Pipeline:
         self.done = False
         if not self._agreed:
             plan = self.plan
-            lines = [" ".join(f"{s}{k}{m}" for k, s, m in a) for a in plan.actions]
+            lines = [plan.mesh]
+            lines += [" ".join(f"{s}{k}{m}" for k, s, m in a) for a in plan.actions]
             lines += [
                 f"{v.maker} to {v.takers}: {v.dtype} {list(v.shape)}" for v in plan.values.values()
             ]
-            compare(plan.name, lines, self.group, "in the pipeline")
+            compare(plan.name, lines, dist.group.WORLD, "in the pipeline")
             self._agreed = True
         with held(), torch.no_grad():  # the other ranks do not wait for a second run
             return self._step(list(arguments))
@@ -120,11 +124,11 @@ class Pipeline:
         takes = any(p.takes_rng for p in (*self.programs.values(), self.update))
         rng = arguments.pop() if takes else None
         for n, owner in plan.owners.items():
-            keep_on(arguments[n], self.group, owner)
-            if owner == self.rank:
-                arguments[n] = arguments[
-                    n
-                ].detach()  # an alias, which is in no list of what others ask for
+            divided = n in self.update.divided
+            keep_on(arguments[n], self.group, owner, divided)
+            if owner == self.rank and not divided:
+                # an alias, which is in no list of what others ask for
+                arguments[n] = arguments[n].detach()
         writes = {n for p in self.programs.values() for n in p.writes if n not in plan.sums}
         saved = [(arguments[n], arguments[n].clone()) for n in sorted(writes)]
         for n in plan.sums:

@@ -30,6 +30,18 @@ def use(mesh: dict[str, int], axes: tuple[str, ...], group: Any) -> None:
     _used[tuple(mesh.items()), axes] = group
 
 
+def along(mesh: dict[str, int], axis: str) -> Any:
+    """The process group of this rank along an axis of a mesh over all ranks; made if nobody has, by all ranks together.
+
+    Args:
+        mesh: sizes by axis; the last one is that of neighbouring ranks.
+
+    Raises:
+        GroupError: the world has another number of ranks.
+    """
+    return _along(mesh, (axis,))
+
+
 def told(ranks: Ranks) -> str:
     """Which ranks, in messages: "along dp", "of group 0"."""
     return f"along {', '.join(ranks.axes)}" if ranks.axes else f"of group {ranks.group}"

@@ -24,15 +24,22 @@ Tensor = torch.Tensor
 
 @dataclass
 class _Held:
-    """piece: this rank's. strides: of the whole. shown: what stands in the place of the whole's memory while the piece
-    has the latest values; None while the whole has them. owner: the rank of the group that keeps the tensor, where it
-    lies on one and not in pieces; there, `shown` is the tensor's own memory."""
+    """piece: this rank's, and group: whose ranks have the pieces; None where the tensor lies in none. strides: of the
+    whole. shown: what stands in the place of the whole's memory while others have the latest values, the piece or other
+    ranks; None while the whole has them everywhere. keepers: the ranks of which one, owner, keeps the tensor, if one
+    does: whole, where `shown` is the tensor's own memory, or in pieces among ranks of a group that it is in."""
 
-    piece: Tensor
-    group: Any
     strides: tuple[int, ...]
     shown: Tensor | None = None
+    piece: Tensor | None = None
+    group: Any = None
+    keepers: Any = None
     owner: int | None = None
+
+    @property
+    def mine(self) -> bool:
+        """Whether this rank has the latest values, or a piece of them."""
+        return self.keepers is None or self.owner == dist.get_rank(self.keepers)
 
 
 #: whole tensor → its piece
@@ -61,40 +68,51 @@ def piece_of(whole: Tensor, group: Any, size: int) -> Tensor:
         RuntimeError: the tensor lies in pieces of other ranks.
     """
     held = _divided(whole)
-    if held is not None:
-        if held.piece.numel() == size and held.owner is None:
+    if held is not None and held.piece is not None and held.mine:
+        if held.piece.numel() == size:
             return held.piece
         raise RuntimeError(
             f"a tensor of shape {list(whole.shape)} lies in pieces of {held.piece.numel()} elements, and a program "
-            f"takes pieces of {size}: gather it first (gflow.distributed.gather)"
+            f"takes pieces of {size}: gather it first (gflow.distributed.unshard)"
         )
-    held = _held.get(whole)
-    if held is None or held.piece.numel() != size:
-        held = _held[whole] = _Held(whole.new_empty(size), group, whole.stride())
+    if held is not None and not held.mine:
+        raise RuntimeError(
+            f"a tensor of shape {list(whole.shape)} lies on rank {held.owner} of a pipeline, and a program on rank "
+            f"{dist.get_rank(held.keepers)} takes a piece of it: gather it first (gflow.distributed.unshard)"
+        )
+    if held is None:
+        known = _held.get(whole)
+        held = _held[whole] = _Held(whole.stride(), piece=None if known is None else known.piece)
+    if held.piece is None or held.piece.numel() != size:
+        held.piece = whole.new_empty(size)
+    held.group = group
     with torch.no_grad():
         put_piece(whole, held.piece, dist.get_rank(group))
         held.strides = whole.stride()
         _give_up(whole, held)
-    return held.piece  # type: ignore[no-any-return]
+    return held.piece
 
 
-def keep_on(whole: Tensor, group: Any, owner: int) -> None:
+def keep_on(whole: Tensor, keepers: Any, owner: int, divided: bool = False) -> None:
     """From now on one rank of a group has the latest values of a tensor, and keeps it; others give their memory up.
+
+    Args:
+        divided: whether it keeps a piece (`piece_of`), and ranks of another group the others.
 
     Raises:
         RuntimeError: another one keeps it, or it lies in pieces.
     """
     held = _divided(whole)
     if held is not None:
-        if held.owner == owner:
+        if held.owner == owner and (divided or held.piece is None or not held.mine):
             return
         raise RuntimeError(
             f"a tensor of shape {list(whole.shape)} lies on other ranks than a pipeline keeps it on: gather it first "
             "(gflow.distributed.unshard)"
         )
-    held = _held[whole] = _Held(whole.new_empty(0), group, whole.stride(), None, owner)
+    held = _held[whole] = _Held(whole.stride(), keepers=keepers, owner=owner)
     with torch.no_grad():
-        if owner == dist.get_rank(group):
+        if held.mine:
             held.shown = whole.detach()
         else:
             _give_up(whole, held)
@@ -119,25 +137,34 @@ def gather(tensors: Iterable[Tensor]) -> None:
         RuntimeError: another rank does not take part within the group's timeout.
     """
     for whole, held in _those_divided(tensors) if _gathering[0] else ():
-        ranks = dist.get_world_size(held.group)
-        if held.owner is not None:
-            _from_owner(whole, held)
-            continue
-        flat = held.piece.new_empty(held.piece.numel() * ranks)
-        try:
-            with used(flat, held.piece):
-                all_gather_single(flat, held.piece, held.group)
-        except RuntimeError as error:
-            told = (
-                f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "
-                f"{ranks} ranks, which all of them do together: state_dict(), and calls that read it whole"
-            )
-            explain(error, told)
-            raise
-        with torch.no_grad():
-            whole.set_(*_memory(whole, held))
-            whole.copy_(flat[: whole.numel()].view(whole.shape))
-        held.shown = None
+        flat = _joined(whole, held) if held.mine else whole.new_empty(whole.numel())
+        if held.keepers is not None:
+            with torch.no_grad(), used(flat):
+                dist.broadcast(flat, group=held.keepers, group_src=held.owner)
+        if held.piece is not None or not held.mine:
+            with torch.no_grad():
+                whole.set_(*_memory(whole, held))
+                whole.copy_(flat.view(whole.shape))
+        held.shown = held.keepers = held.owner = None
+
+
+def _joined(whole: Tensor, held: _Held) -> Tensor:
+    """The values of a tensor that this rank has, or has a piece of, in one dimension."""
+    if held.piece is None:
+        return whole.detach().reshape(-1)
+    ranks = dist.get_world_size(held.group)
+    flat = held.piece.new_empty(held.piece.numel() * ranks)
+    try:
+        with used(flat, held.piece):
+            all_gather_single(flat, held.piece, held.group)
+    except RuntimeError as error:
+        told = (
+            f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "
+            f"{ranks} ranks, which all of them do together: state_dict(), and calls that read it whole"
+        )
+        explain(error, told)
+        raise
+    return flat[: whole.numel()]
 
 
 def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
@@ -148,11 +175,12 @@ def parts_held() -> dict[int, tuple[Tensor | None, Any]]:
     """
     found: dict[int, tuple[Tensor | None, Any]] = {}
     for whole, held in _those_divided(_held.keys()):
-        mine = held.owner is not None and held.owner == dist.get_rank(held.group)
-        if held.owner is None:
-            found[whole.data_ptr()] = held.piece, held.group
+        if not held.mine:
+            found[whole.data_ptr()] = None, None
+        elif held.piece is None:
+            found[whole.data_ptr()] = whole.detach(), None
         else:
-            found[whole.data_ptr()] = (whole.detach() if mine else None), None
+            found[whole.data_ptr()] = held.piece, held.group
     return found
 
 
@@ -166,26 +194,13 @@ def ungathered() -> Iterator[None]:
         _gathering[0] = True
 
 
-def _from_owner(whole: Tensor, held: _Held) -> None:
-    """Give all ranks what one keeps."""
-    mine = held.owner == dist.get_rank(held.group)
-    with torch.no_grad():
-        flat = whole.detach().reshape(-1) if mine else whole.new_empty(whole.numel())
-        with used(flat):
-            dist.broadcast(flat, group=held.group, group_src=held.owner)
-        if not mine:
-            whole.set_(*_memory(whole, held))
-            whole.copy_(flat.view(whole.shape))
-    held.shown = None
-
-
 @contextlib.contextmanager
 def lent() -> Iterator[None]:
     """Give what lies in pieces memory of its own for as long as a program is traced; what it holds means nothing."""
     found = [
         (whole, held)
         for whole, held in _those_divided(_held.keys())
-        if held.owner is None or held.owner != dist.get_rank(held.group)
+        if held.piece is not None or not held.mine
     ]
     with torch.no_grad():
         for whole, held in found:

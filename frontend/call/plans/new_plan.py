@@ -111,16 +111,19 @@ def compile_plan(
     Raises:
         GraphTraceError: state is to be split among ranks that share no parameters.
     """
-    if (
-        options is not None
-        and options.passes.zero
-        and trace.steps
-        and not (trace.groups or trace.stages)
-    ):
+    zero = 0 if options is None else options.passes.zero
+    if zero and trace.steps and not trace.groups:
         raise GraphTraceError(
             f"{trace.name}: enable_zero() splits the state of data-parallel training, and build() calls no "
-            "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model), or leave "
+            "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model)"
+            f"{' over the ranks with the same stages (process_group=…)' if trace.stages else ''}, or leave "
             "enable_zero() out."
+        )
+    if zero == 3 and trace.stages is not None:
+        raise GraphTraceError(
+            f"{trace.name}: modules are in pipeline stages (set_stage), and enable_zero(stage=3) would gather a "
+            "stage's parameters for each micro-batch again. Use stage=1 or 2: a rank has the parameters of its own "
+            "stages alone."
         )
     if trace.stages is not None and call.dynamic is not None:
         raise GraphTraceError(
@@ -131,11 +134,6 @@ def compile_plan(
         level = 2 if trace.kept_whole else 1
         passes = replace(options.passes, zero=3, zero_min_size=1, zero_restore_level=level)
         options = replace(options, passes=passes)
-    if trace.stages is not None and options is not None and options.passes.zero:
-        raise GraphTraceError(
-            f"{trace.name}: modules are in pipeline stages (set_stage), which do not go with enable_zero() yet: each "
-            "rank keeps its own stages alone. Leave one of the two out."
-        )
     compiled = (
         compile_step(trace, options) if trace.stages is None else compile_pipeline(trace, options)
     )

@@ -11,10 +11,10 @@ from gflow.errors import GraphTraceError
 from gflow.execution import executor
 from gflow.execution.executor import Compiled
 from gflow.runtime.composed.pipeline import Pipeline, PipelinePlan, StageProgram, Value
-from gflow.runtime.distributed.groups import use
+from gflow.runtime.distributed.groups import along
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.optimizers.pipeline_stages import StagePart, Stages
-from gflow.tracing.optimizers.pipeline_updates import AXIS
+from gflow.tracing.program.module_stages import PIPELINE
 
 from ..dynamic.micro_batches import check_results
 
@@ -29,7 +29,9 @@ def compile_pipeline(trace: Trace, options: Any) -> Compiled:
     if not trace.stacked:
         check_results(trace)
     stages: Stages = trace.stages
-    rank = dist.get_rank()
+    mesh = dict(stages.mesh.axes)
+    group = along(mesh, PIPELINE)
+    rank = dist.get_rank(group)
     at = {entry.value: n for n, entry in enumerate(trace.inputs)}
     compiled: dict[tuple[str, int], Compiled] = {}
     programs: dict[tuple[str, int], StageProgram] = {}
@@ -38,10 +40,9 @@ def compile_pipeline(trace: Trace, options: Any) -> Compiled:
             made = executor.compile_trace(part.trace, options)
             compiled[part.kind, part.stage] = made
             programs[part.kind, part.stage] = _program(part.trace, made, at, part)
-    use({AXIS: dist.get_world_size()}, (AXIS,), dist.group.WORLD)
     update = executor.compile_trace(stages.updates[rank], options)
     plan = _plan(trace, stages, at)
-    run = Pipeline(plan, programs, _program(stages.updates[rank], update, at), dist.group.WORLD)
+    run = Pipeline(plan, programs, _program(stages.updates[rank], update, at), group)
     every = [*compiled.values(), update]
     timings: dict[str, float] = {}
     for each in every:
@@ -69,7 +70,13 @@ def _program(
             results.append(("value", made[n]))
         else:
             results.append(("result", places.pop(0)))
-    return StageProgram(compiled.run, compiled.takes_rng, tuple(arguments), tuple(results))
+    taken = () if compiled.program is None else compiled.program.arguments
+    divided = {
+        n for (what, n), a in zip(arguments, taken) if what == "step" and a.pieces is not None
+    }
+    return StageProgram(
+        compiled.run, compiled.takes_rng, tuple(arguments), tuple(results), frozenset(divided)
+    )
 
 
 def _plan(trace: Trace, stages: Stages, at: dict[Any, int]) -> PipelinePlan:
@@ -94,6 +101,7 @@ def _plan(trace: Trace, stages: Stages, at: dict[Any, int]) -> PipelinePlan:
         tuple(at[i.value] for i in first.inputs if i.role == "gradient"),
         {at[value]: rank for value, rank in stages.owners.items()},
         tuple(results[n] for n in range(len(results))),
+        " ".join(f"{axis}={size}" for axis, size in stages.mesh.axes.items()),
         trace.stacked,
     )
 
@@ -107,14 +115,14 @@ def _actions(trace: Trace, stages: Stages) -> tuple[tuple[tuple[str, int, int], 
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler.distribution.pipeline import schedule
 
-    world = dist.get_world_size()
+    world = stages.mesh.length
     each = len(stages.ranks) // world
     name = trace.schedule or ("1f1b" if each == 1 else "interleaved")
     order = stages.ranks[:world]
     if sorted(order) != [*range(world)] or order * each != stages.ranks:
         raise GraphTraceError(
             f"{trace.name}: the stages of the pipeline are on ranks {list(stages.ranks)}, and a schedule goes over all "
-            f"{world} ranks of the group in one order, once or several times. Place stage n on rank n % {world}, or "
+            f"{world} ranks of a pipeline in one order, once or several times. Place stage n on rank n % {world}, or "
             "leave placements out."
         )
     try:

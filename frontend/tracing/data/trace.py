@@ -39,7 +39,8 @@ class Trace:
     `size`: the size that dimensions vary with, if any do; the input of role "size" brings it along.
     `views`: tensors that are no inputs, since they lie in the memory of one. `result_views`: outputs that lie in the
     memory of an input or of another output.
-    `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `reduced`:
+    `groups`: process groups by name that are axes of the program's mesh, and these axes' names. `axes`: the whole mesh,
+    where its axes and their order are told and do not follow from the collectives. `reduced`:
     gradients that are averaged over ranks, with their parameters' names. `buckets`: of the same, how many bytes are
     sent as one at most, see `gflow.buckets`. `copied`: inputs of which each rank of a group has a copy, and that group.
     `divided`: those of them of which a rank has a part in truth (`fully_shard`), and `kept_whole`: whether they are
@@ -74,6 +75,7 @@ class Trace:
     ungraded: list[torch.Tensor] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
     groups: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, int] = field(default_factory=dict)
     reduced: dict[TraceValue, str] = field(default_factory=dict)
     buckets: dict[TraceValue, tuple[int, ...]] = field(default_factory=dict)
     copied: dict[TraceValue, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ between their ranks, or kept by the rank that has both: skip connections work as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gflow.dialects.types import row_major_strides
@@ -25,6 +25,8 @@ from ..data.values import (
     values_in,
 )
 from ..dispatch.failures.pruning import draws, has_effect, needed_ops, prune
+from ..program.collectives import is_collective
+from ..program.module_stages import ModuleStages, PipelineMesh
 from .pipeline_recomputation import computed_again
 from .pipeline_updates import divide_updates
 
@@ -50,23 +52,18 @@ class StagePart:
 
 @dataclass(frozen=True)
 class Stages:
-    """The parts of a step. ranks: of each stage. updates: by rank. owners: the rank that keeps an input, of those that
-    one rank alone keeps."""
+    """The parts of a step. Ranks are places in a pipeline. ranks: of each stage. updates: by rank. owners: the rank
+    that keeps an input, of those that one rank alone keeps."""
 
+    mesh: PipelineMesh
     ranks: tuple[int, ...]
     parts: tuple[StagePart, ...]
     updates: tuple[Trace, ...]
     owners: Mapping[TraceValue, int]
 
 
-def divide_stages(
-    trace: Trace, stage_of: Callable[[str], int | None], ranks: Sequence[int], group: str
-) -> Stages:
+def divide_stages(trace: Trace, stages: ModuleStages) -> Stages:
     """Divide a step in micro-batches.
-
-    Args:
-        stage_of: the stage of a module, by its dotted name.
-        ranks: the rank of each stage. group: the process group of all ranks, by name.
 
     Raises:
         GraphTraceError: a stage reads what a later one makes; two ranks would keep one tensor; an update reads whole
@@ -74,20 +71,27 @@ def divide_stages(
     """
     assert trace.parts is not None
     first, rest = trace.parts
-    place = _places(first, stage_of, len(ranks))
+    ranks = stages.ranks
+    place = _places(first, stages, len(ranks))
     parts = _parts(first, place, len(ranks))
     owners = _owners(trace.name, parts, ranks)
-    updates = divide_updates(rest, owners, max(ranks) + 1, group)
-    return Stages(tuple(ranks), tuple(parts), tuple(updates), owners)
+    updates = divide_updates(rest, owners, stages.mesh)
+    return Stages(stages.mesh, ranks, tuple(parts), tuple(updates), owners)
 
 
-def _places(first: Trace, stage_of: Callable[[str], int | None], count: int) -> dict[TraceOp, int]:
+def _places(first: Trace, stages: ModuleStages, count: int) -> dict[TraceOp, int]:
     """The part of each op, by its place in F0, …, Fn, Bn, …, B0; of those that belong to one."""
     found: dict[TraceOp, int] = {}
+    holders = {i.value: i.name.rpartition(".")[0] for i in first.inputs if i.role == "buffer"}
     of: dict[TraceValue, int] = {}
     for op in first.ops:
         read = [of[v] for v in values_in((op.args, op.kwargs)) if v in of]
-        named = stage_of(op.loc.module)
+        named = stages.of(op.loc.module)
+        if named is None and is_collective(
+            op
+        ):  # of buffers, where a data-parallel module is called
+            held = [holders[v] for v in values_in((op.args, op.kwargs)) if v in holders]
+            named = next(filter(lambda n: n is not None, map(stages.of, held)), None)
         if named is None and not read and not has_effect(op) and not draws(op):
             continue  # reads the graph's own inputs, at most
         after = max(read, default=0)
@@ -166,7 +170,7 @@ def _part(
         [renamed_op(op, names) for op in ops],
         [*made, *(replace(out) for _, out in outputs)],
     )
-    trace.proven = first.proven
+    trace.proven, trace.groups = first.proven, first.groups
     prune(trace, keep_inputs=False)
     return StagePart(kind, stage, trace, given, dict(crossing), results)
 

@@ -30,24 +30,20 @@ from gflow.errors import GraphTraceError
 from ..data.trace import Trace
 from ..data.values import SourceLoc, TraceOp, TraceOutput, TraceValue, renamed_op, values_in
 from ..dispatch.failures.pruning import prune
+from ..program.module_stages import PIPELINE, PipelineMesh
 
-#: the axis of a mesh along which a pipeline's ranks stand
-AXIS = "pp"
 #: elements of a tensor that is exchanged, at most, where tensors of several ranks meet in one op (norms of a group)
 _SMALL = 4096
 
 aten = torch.ops.aten
 
 
-def divide_updates(
-    rest: Trace, owners: dict[TraceValue, int], count: int, group: str
-) -> list[Trace]:
-    """The updates of each rank; adds the owners of what is updated with them.
+def divide_updates(rest: Trace, owners: dict[TraceValue, int], mesh: PipelineMesh) -> list[Trace]:
+    """The updates of each rank of a pipeline; adds the owners of what is updated with them.
 
     Args:
         rest: what runs after the last micro-batch.
         owners: by input the rank that keeps it.
-        count: of ranks. group: their process group, by name.
 
     Raises:
         GraphTraceError: an op reads large tensors of several ranks.
@@ -60,12 +56,12 @@ def divide_updates(
         if places.of(out.value) != _keeper(rest, out, owners):
             places.cross(out.value, rest.ops[-1].loc)
     values = [i.value for i in rest.inputs] + [r for op in rest.ops for r in op.results if r]
-    new = _New(itertools.count(1 + max((v.id for v in values), default=0)), group)
+    new = _New(itertools.count(1 + max((v.id for v in values), default=0)), mesh.group)
     exchanged = {
         v: replace(v, id=next(new.ids), strides=row_major_strides(v.shape)) for v in places.crossing
     }
     made = []
-    for rank in range(count):
+    for rank in range(mesh.length):
         outputs = []
         for out in rest.outputs:
             keeper = _keeper(rest, out, owners)
@@ -74,7 +70,9 @@ def divide_updates(
                 outputs.append(replace(out, value=out.value if here else exchanged[out.value]))
         ops = [*_ops(places, exchanged, rank, new)]
         trace = Trace(f"{rest.name}_{rank}", list(rest.inputs), ops, outputs)
-        trace.groups = {group: AXIS}
+        trace.groups = {mesh.group: PIPELINE, **rest.groups}
+        trace.reduced, trace.buckets = rest.reduced, rest.buckets
+        trace.axes = dict(mesh.axes) if mesh.copies else {}
         prune(trace, keep_inputs=False)
         made.append(trace)
     return made

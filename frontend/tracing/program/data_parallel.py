@@ -106,6 +106,10 @@ class DataParallel:
         """Whether gradients are to be averaged."""
         return bool(self._group_of)
 
+    def averages(self, parameter: Tensor) -> bool:
+        """Whether a parameter's gradient is averaged over ranks."""
+        return id(parameter) in self._group_of
+
     def reduce(self, session: Any, parameters: list[Tensor], *, in_build: bool) -> None:
         """Average the gradients of these parameters that have one, each once.
 
