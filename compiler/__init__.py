@@ -17,6 +17,6 @@ tools/    the command lines: the parts of `gflow-opt`, and `gflow-reduce`
 
 from __future__ import annotations
 
-from .driver.compile import CompileOptions, compile_module, resolve
+from .driver.compile import CompileOptions, Programs, compile_module, compile_programs, resolve
 
-__all__ = ["CompileOptions", "compile_module", "resolve"]
+__all__ = ["CompileOptions", "Programs", "compile_module", "compile_programs", "resolve"]

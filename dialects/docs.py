@@ -42,7 +42,7 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 
 | attribute of an argument or result | meaning |
 |---|---|
-| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `gradient`, `scalar`, `constant`, `rng` or `size` |
+| `gflow.role` | `input`, `parameter`, `buffer`, `optimizer_state`, `scaler_state`, `gradient`, `scalar`, `constant`, `rng`, `size` or `frozen` (a result of the prologue) |
 | `gflow.name` | the dotted name, such as `model.fc.weight` |
 | `gflow.alias` | on a result: the number of the argument whose storage it updates |
 | `gflow.strides` | on an argument: its strides, if it is not dense and row-major |
@@ -50,6 +50,9 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 | `gflow.parts` | on an argument: the mesh axes along which each rank passes its shard, not the whole |
 | `gflow.whole` | on an argument or result that is a shard (`gflow.shard`): the shape of the whole tensor |
 | `gflow.min`, `gflow.max`, `gflow.stand_in` | on an argument of role `size`: its range, and the prime that represents it in shapes |
+| `gflow.frozen` | on an argument: it is the same at each call, or the caller detects its changes (`gflow-freeze`) |
+| `gflow.given` | on a function that `gflow-freeze` made: for each argument, its number in the original function; -1 - n for the n-th result of the prologue |
+| `gflow.prologue_of` | on the prologue: the name of the function that reads its results |
 
 **Dynamic dimensions.** Dimensions may depend on one symbolic size n, an `i64` argument of role `size`. In types and
 attributes, an integer that depends on n is written as its value at a stand-in for n, a large prime that the argument

@@ -104,10 +104,10 @@ WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision")
 
 #: by where they stand: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
-    "function": {"gflow.tf32": "str[]", TARGET: "str"},
+    "function": {"gflow.tf32": "str[]", TARGET: "str", "gflow.given": "i64[]", "gflow.prologue_of": "str"},
     "argument": {
         "gflow.role": "str", "gflow.name": "str", "gflow.min": "i64", "gflow.max": "i64",
-        "gflow.stand_in": "i64",
+        "gflow.stand_in": "i64", "gflow.frozen": "bool",
     },
     "result": {"gflow.name": "str", "gflow.role": "str"},
     "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str"},

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from .compiler import CompileOptions
 
 _log = logging.getLogger("gflow")
+#: why a graph is not frozen
+TRAINS = (
+    "config.freeze() is for inference, and a graph with an optimizer changes its parameters at each call; make "
+    "another graph of the same modules, without an optimizer, and freeze that one"
+)
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
 
@@ -188,6 +193,23 @@ class GraphConfig(OneFlowSwitches):
                 f"{here()}: enable_amp() takes dtype=torch.float16 or torch.bfloat16; got {dtype!r}"
             )
         self._set(amp=names[dtype] if flag("enable_amp", mode) else "")
+
+    def freeze(self, mode: bool = True) -> None:
+        """Inference with parameters that rarely change (docs/freezing.md). What follows from parameters, buffers and
+        captured tensors alone is computed once and kept: batch norm that is folded into weights, weights in the layout
+        and element type in which kernels read them. A call after a parameter was changed computes it again.
+
+        Raises:
+            GraphError: the graph has an optimizer, or `mode` is no bool.
+        """
+        if flag("freeze", mode) and self._trains():
+            raise GraphError(f"{here()}: {TRAINS}")
+        self._set(freeze=mode)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether `freeze` was switched on."""
+        return bool(self._switches.get("freeze", False))
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Whether an addition may be fused into the contraction that computes its operand, as an epilogue."""

@@ -34,7 +34,7 @@ from .call.tracebacks import without_internals
 from .call.transaction import Call
 from .call.watchers import building, is_building, one_at_a_time
 from .call.zero_state import traceable
-from .config import GraphConfig
+from .config import TRAINS, GraphConfig
 from .errors import EagerMismatch, GraphError, GraphInputError
 from .execution.device import tf32_kinds
 from .guards.build import Reading
@@ -193,7 +193,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
 
         Raises:
             GraphError: `optim` is not an optimizer, `lr_sch` is not a scheduler of it or needs a metric, the clipping
-                of a group is not a number, or a group has options that `optim` does not support.
+                of a group is not a number, a group has options that `optim` does not support, or the graph is frozen
+                (`config.freeze`).
         """
         state = self._checked()
         if isinstance(optim, str):
@@ -215,6 +216,8 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         if not isinstance(is_sparse, bool):
             problem = f"add_optimizer(): is_sparse is True or False, got {is_sparse!r}"
             raise GraphError(f"{here()}: {problem}")
+        if self.config.is_frozen:
+            raise GraphError(f"{here()}: add_optimizer(): {TRAINS}")
         if is_sparse:
             state.sparse.append(len(state.optimizers))
         optimizer_added(optim)

@@ -32,6 +32,7 @@ METHODS = [
 #: what shows that a switch acts: how it is called, and what differs then
 ACTS: dict[str, tuple[Any, ...]] = {
     "enable_amp": (True,),
+    "freeze": (True,),
     "allow_fuse_add_to_output": (False,),
     "allow_fuse_cast_scale": (False,),
     "allow_fuse_model_update_ops": (False,),

@@ -18,7 +18,8 @@ from gflow.dialects.program.form import seal
 from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
 from ..ir.errors import CompileError
-from ..ir.modules import entry_function
+from ..ir.frozen import GIVEN, PROLOGUE
+from ..ir.modules import apart, entry_function, functions
 from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
@@ -108,6 +109,27 @@ def compile_module(
         CompileError: the module has no function, or code cannot follow its size.
         ValueError: the target isn't known.
     """
+    return compile_programs(module, options, twin).main
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What a module comes to: a program, and the prologue that is run before it where arguments are frozen.
+
+    given: of the program's arguments the numbers that they had in the module; -1 - n of the prologue's n-th result.
+    reads: the same of the prologue's arguments.
+    """
+
+    main: Program
+    prologue: Program | None = None
+    given: tuple[int, ...] = ()
+    reads: tuple[int, ...] = ()
+
+
+def compile_programs(
+    module: ir.Module, options: CompileOptions | None = None, twin: ir.Module | None = None
+) -> Programs:
+    """As `compile_module`, with the prologue that `gflow-freeze` may have split off."""
     symbol = symbol_of(module.operation)
     if symbol is None:
         return _compile(module, options)
@@ -126,15 +148,17 @@ def compile_module(
             "programs of static sizes alone: leave dynamic_dim() out, and each size gets a program of its own, or "
             "switch the engine off"
         )
-    program = _compile(module, options)
+    made = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
     check = _compile(twin, quiet, verify=False)  # the same passes have just done well
-    joined = join(program, check, (symbol, other))
+    if (made.given, made.reads) != (check.given, check.reads):
+        raise CompileError("which values are computed once depends on the size")
+    joined = join(made.main, check.main, (symbol, other))
     joined.seal = seal(joined)
-    return joined
+    return replace(made, main=joined)
 
 
-def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Program:
+def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = True) -> Programs:
     options = options or CompileOptions()
     resolved = resolve(options)
     entry = entry_function(module)
@@ -150,8 +174,9 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
         elif when == "after" and name == _SELECTS and racing is not None and resolved.isa:
             tell("passes", "races of kernels")
             start = time.perf_counter()
-            races.extend(race_products(entry, racing, resolved.threads, resolved.isa))
-            races.extend(race_attentions(entry, racing, resolved.threads, resolved.isa))
+            for function in functions(module):
+                races.extend(race_products(function, racing, resolved.threads, resolved.isa))
+                races.extend(race_attentions(function, racing, resolved.threads, resolved.isa))
             options.timing["race"] = options.timing.get("race", 0.0) + time.perf_counter() - start
 
     run_pipeline(
@@ -167,13 +192,34 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     tell("codegen", "")
     start = time.perf_counter()
     symbol = symbol_of(module.operation)
-    with module.context, size_of_program(symbol), _reproducible(module, writer):
+    with module.context, _reproducible(module, writer):
+        programs = [_program(one, symbol, resolved, races) for one in apart(module)]
+        given = [_given(function) for function in functions(module)]
+    options.timing["codegen"] = time.perf_counter() - start
+    if len(programs) == 1:
+        return Programs(programs[0])
+    return Programs(programs[0], programs[1], given[0], given[1])
+
+
+def _program(
+    module: ir.Module, symbol: Symbol | None, resolved: Resolved, races: list[Race]
+) -> Program:
+    """The code of a module of one planned function."""
+    entry = entry_function(module)
+    if PROLOGUE in entry.attributes:
+        symbol = None
+    with size_of_program(symbol):
         program = _generate(entry, resolved)
     program.ir = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
     program.races = [replace(r, step=n) for r in races if (n := _step_of(r, program)) is not None]
     program.seal = seal(program)
-    options.timing["codegen"] = time.perf_counter() - start
     return program
+
+
+def _given(function: func.FuncOp) -> tuple[int, ...]:
+    """What `gflow.given` says of a function's arguments."""
+    attributes = function.operation.attributes
+    return tuple(ir.DenseI64ArrayAttr(attributes[GIVEN])) if GIVEN in attributes else ()
 
 
 def _step_of(race: Race, program: Program) -> int | None:

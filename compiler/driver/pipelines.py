@@ -28,6 +28,7 @@ class PipelineOptions:
     recognize_attention: attention that a program writes out becomes one op, without its scores in memory. None: where
         a processor's own kernel computes it as the program does.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
+    freeze: what follows from arguments that are marked as frozen alone is a function of its own, which runs once.
     engine: the engine that runs what it has a form for; "" without.
     """
 
@@ -43,6 +44,7 @@ class PipelineOptions:
     multi_tensor_update: bool = False
     recognize_attention: bool | None = None
     fold_batch_norm: bool = False
+    freeze: bool = False
     engine: str = ""
     zero: int = 0
     zero_min_size: int = 1024
@@ -67,6 +69,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if target.gpu:
         passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
+    if options.freeze:
+        passes.append("gflow-freeze")
     passes += [_fuse(options, target)]
     if target.gpu:
         programs = _RUNS * target.device.multiprocessors
@@ -100,6 +104,8 @@ def _front(options: PipelineOptions, target: Target | None = None) -> list[str]:
     if target is not None:
         passes += _recognize_attention(options, target)
     passes.append("gflow-normalize-collectives")
+    if options.freeze:  # before weights are rounded to halves
+        passes.append("gflow-fold-batch-norm{frozen=true}")
     if options.amp:
         passes.append(f"gflow-amp{{dtype={options.amp}}}")
     if options.fold_batch_norm:

@@ -8,6 +8,7 @@ diagnostics    diagnostics as plain data: collected from an MLIR context, printe
 dynamic_sizes  programs whose sizes vary from call to call: which numbers depend on the size, and how
 errors         errors of compilation
 failing        which steps can fail when they run, for reasons that compilation does not see
+frozen         frozen arguments, and what depends on them alone
 locations      where ops come from: phase and module of the author's program, file and line
 modules        modules and the functions in them
 ssa            a function body as plain Python lists, for passes that look at all of it

@@ -21,6 +21,27 @@ def entry_function(module: ir.Module) -> func.FuncOp:
     raise CompileError("the module has no function")
 
 
+def functions(module: ir.Module) -> list[func.FuncOp]:
+    """All functions of a module, in order."""
+    found = (op.operation.opview for op in module.body.operations)
+    return [op for op in found if isinstance(op, func.FuncOp)]
+
+
+def apart(module: ir.Module) -> list[ir.Module]:
+    """A module for each function; of a single one the module itself. The attributes of the module are on each."""
+    count = len(functions(module))
+    if count < 2:
+        return [module]
+    found = []
+    for n in range(count):
+        one = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+        for other, function in enumerate(functions(one)):
+            if other != n:
+                function.operation.erase()
+        found.append(one)
+    return found
+
+
 def text_of(attrs: Any, key: str, default: str) -> str:
     """A string attribute's text, or `default` where there is none of that name. attrs: a mapping of attributes."""
     return ir.StringAttr(attrs[key]).value if key in attrs else default

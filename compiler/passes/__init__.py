@@ -6,6 +6,7 @@ attention/      attention that a program writes out: what it looks like, and the
 collectives/    collectives of one rank's program: in one form, few large ones, and work beside them
 distribution/   SPMD partitioning: from a program of whole values to the program of each rank
 engines/        which parts of a program another engine runs
+freezing/       parameters that don't change between calls: what follows from them alone is computed once
 fusion/         which ops share a kernel: the passes that decide it, and their parts
 layout/         passes that choose how tensors lie in memory, and move the ops that only change that
 memory/         passes that give values their memory: copies, places, scratch, and the check of the plan

@@ -17,6 +17,7 @@ from gflow.dialects.distribution.mesh import MESH
 from gflow.dialects.extents import STAND_INS
 from gflow.dialects.program import Program
 from gflow.errors import GraphInputError, GraphTraceError
+from gflow.runtime.composed.frozen import Frozen, constants_of
 from gflow.runtime.distributed import groups
 from gflow.runtime.distributed.shared_work import done_once
 from gflow.runtime.loading import load_program
@@ -27,9 +28,11 @@ from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
 
 from .device import add_code, allow_tf32, for_tensors, gpu_of, tuned
+from .frozen import freeze
+from .programs import from_bytes, to_bytes
 
 if TYPE_CHECKING:
-    from gflow.compiler import CompileOptions
+    from gflow.compiler import CompileOptions, Programs
 
 _log = logging.getLogger("gflow")
 
@@ -68,6 +71,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     if options.race_products and options.target == "cpu":
         options = replace(options, racing=racing())
     watcher.traced(trace)
+    if options.passes.freeze:
+        freeze(trace, options.passes.engine)
     watcher.phase("lower")
     start = time.perf_counter()
     module = _lowered(trace, options, STAND_INS[0])
@@ -76,13 +81,21 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         use_groups(trace.mesh)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
-    program = _compile(module, options, trace)
-    _check_divided(trace, program)
-    add_code(program, options)
-    program = tuned(program, options, gpu)
-    compiled = time.perf_counter()
+    made = _compile(module, options, trace)
+    _check_divided(trace, made.main)
+    programs = []
+    for program in (made.main, made.prologue):
+        if program is not None:
+            add_code(program, options)
+            programs.append(tuned(program, options, gpu))
+    program, compiled = programs[0], time.perf_counter()
     watcher.phase("JIT")
-    executable = load_program(program, kept_results=options.kept_results, where=gpu)
+    executable: Any = load_program(program, kept_results=options.kept_results, where=gpu)
+    if made.prologue is not None:
+        read = [trace.inputs[n] for n in made.reads]
+        tensors: Any = [i.tensor for i in read]
+        constants = constants_of(programs[1], [i.name for i in read], tensors, gpu)
+        executable = Frozen(constants, made.reads, executable, made.given)
     loaded = time.perf_counter()
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None, racing=None)
@@ -132,7 +145,7 @@ def use_groups(mesh: Any) -> None:
 
 def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
-    return _compile(_lowered(trace, options, STAND_INS[0]), options, trace)
+    return _compile(_lowered(trace, options, STAND_INS[0]), options, trace).main
 
 
 def _lowered(trace: Trace, options: Any, stand_in: int) -> Any:
@@ -163,18 +176,18 @@ def programs_for(
     return found
 
 
-def _compile(module: Any, options: Any, trace: Trace) -> Any:
-    """The program of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
+def _compile(module: Any, options: Any, trace: Trace) -> Programs:
+    """The programs of a module: from the disk cache, or from another rank that runs it as well, or compiled."""
     # start-up: the compiler is loaded by the first compilation
-    from gflow.compiler import compile_module, resolve
+    from gflow.compiler import compile_programs, resolve
 
     allow_tf32(module, options)
 
-    def compiled() -> Any:
+    def compiled() -> Programs:
         twin = None if trace.size is None else _lowered(trace, options, STAND_INS[1])
         if twin is not None:
             allow_tf32(twin, options)
-        return compile_module(module, options, twin)
+        return compile_programs(module, options, twin)
 
     shared = MESH in module.operation.attributes and world_size() > 1
     if cache.directory() is None and not shared:
@@ -190,24 +203,24 @@ def _compile(module: Any, options: Any, trace: Trace) -> Any:
         def make() -> bytes:
             nonlocal made
             made = compiled()
-            return program_io.to_bytes(made)
+            return to_bytes(made)
 
         current().phase("compile on one rank")
         data = done_once(name, trace.name, make)
     if made is None and data is not None:
         current().phase("cache")
         try:
-            program = program_io.from_bytes(data)
+            programs = from_bytes(data)
         except program_io.ProgramError as error:
             cache.discard("programs", name, str(error))
             data = None
         else:
             options.timing["cache"] = time.perf_counter() - start
-            return program
-    program = compiled() if made is None else made
+            return programs
+    programs = compiled() if made is None else made
     if cache.directory() is not None:
-        cache.write("programs", name, data or program_io.to_bytes(program))
-    return program
+        cache.write("programs", name, data or to_bytes(programs))
+    return programs
 
 
 def _argument_count(module: Any) -> int:

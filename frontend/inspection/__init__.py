@@ -3,6 +3,7 @@
 against_eager  a step beside eager: `graph.config.check_against_eager(every=N)`
 engines        what of a graph another engine runs, and what stayed with gflow's kernels, and why
 explain        `graph.explain()`: what the compiler did with a graph, and why
+frozen         what of a frozen graph is computed once, and which tensors it reads at each call
 kernels        `graph.kernels()`: the generated functions, and what they are for
 memory         `graph.memory()`: what memory a compiled graph takes
 noise          eager with the rounding errors of every op made anew: how far may results be apart that are both

@@ -27,6 +27,7 @@ from gflow.lowering import lower
 from gflow.lowering.global_view import propagated
 
 from .engines import EngineRegion, Stayed, engines_text, partition_of
+from .frozen import FrozenWeights, frozen_weights
 from .notebook import text_html
 from .pages import write_graph
 from .spills import Spill, spills_of, text_of
@@ -81,6 +82,7 @@ class Explanation:
     before and after them. races: how kernels' configurations were chosen by measuring. no_graph: on a
     GPU, why calls don't run as one CUDA graph; "" if they do, None elsewhere. spills: kernels short of registers.
     engines: what other engines run; stayed: what they do not, with an engine switched on.
+    frozen: of a frozen graph, what is computed once.
     moved: of a graph of global tensors, the ops whose operands are placed otherwise first.
     program: the planned IR, for a target.
     """
@@ -99,6 +101,7 @@ class Explanation:
     engines: list[EngineRegion] = field(default_factory=list)
     stayed: list[Stayed] = field(default_factory=list)
     moved: list[Resharding] = field(default_factory=list)
+    frozen: FrozenWeights | None = None
     program: str = field(default="", repr=False)
     target: str = field(default="cpu", repr=False)
 
@@ -120,6 +123,8 @@ class Explanation:
             parts.append(engines_text(self.engines, self.stayed))
         parts.append(self._aten())
         parts.append(self._recomputed())
+        if self.frozen is not None:
+            parts.append(str(self.frozen))
         if self.moved:
             parts.append(self._moved())
         if self.races:
@@ -209,7 +214,7 @@ def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     return Explanation(
         program.name, dict(switches), pipeline, fused, aten, recomputed + again, compared, notes,
         program.races, getattr(plan.compiled.run, "no_graph", None), spills_of(program), regions, stayed,
-        _moved(plan), plan.compiled.ir, program.target,
+        _moved(plan), frozen_weights(plan), plan.compiled.ir, program.target,
     )  # fmt: skip
 
 

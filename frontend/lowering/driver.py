@@ -196,6 +196,8 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
         shape, strides = tuple(given.value.shape), tuple(given.value.strides)
         if not _same_layout(shape, strides):
             attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))
+        if given.value.id in trace.frozen:
+            attrs["gflow.frozen"] = ir.BoolAttr.get(True)
         if given.value in trace.copied:
             told = PARTS if given.value in trace.divided else COPIES
             attrs[told] = copies(em, trace, trace.copied[given.value])

@@ -6,7 +6,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import torch
 from gflow.call.plans.plan import Plan
 from gflow.dialects.program import Program
 from gflow.errors import GraphError
-from gflow.execution.executor import programs_for
+from gflow.execution.executor import compile_trace, programs_for
 from gflow.runtime import calls
+from gflow.runtime.composed.frozen import Frozen
 from gflow.runtime.composed.micro_batches import MicroBatches
 from gflow.runtime.cpu import machine
 from gflow.runtime.numbers import name_of
@@ -38,11 +39,17 @@ _DISTRIBUTIONS = {"gflow": "gflow-compiler", "torch": "torch", "triton": "triton
 _log = logging.getLogger("gflow")
 
 
-def export(graph: Any, path: Path, target: str | None, key: bytes | None = None) -> None:
-    """Write the artifact, signed if there is a key.
+def export(
+    graph: Any,
+    path: Path,
+    target: str | None,
+    key: bytes | None = None,
+    frozen: bool | None = None,
+) -> None:
+    """Write the artifact, signed if there is a key. frozen: parameters become constants; None: as the config says.
 
     Raises:
-        GraphError: the graph was not called yet, or holds what no file can.
+        GraphError: the graph was not called yet, holds what no file can, or trains and is to be frozen.
         ValueError: the target isn't known.
     """
     # start-up: the compiler is loaded by the first compilation
@@ -56,7 +63,9 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
             f"{state.name} is not compiled for the present modes of its modules; call it once with "
             "its inputs before it is saved"
         )
-    saved = _Saved(state, graph._roots())
+    frozen = graph.config.is_frozen if frozen is None else frozen
+    plans = [with_freezing(plan, frozen) for plan in plans]
+    saved = _Saved(state, graph._roots(), frozen)
     described: list[dict[str, Any]] = []
     programs: list[Program] = []
     if wanted is not None and wanted != "cpu":
@@ -76,6 +85,8 @@ def export(graph: Any, path: Path, target: str | None, key: bytes | None = None)
         "programs": described,
         "schedulers": _schedulers(state),
     }
+    if frozen:
+        manifest["frozen"] = True
     code = artifact.machine_code(programs)
     if code is not None:
         files[artifact.OBJECT] = code
@@ -96,12 +107,33 @@ def _programs(plan: Plan, target: str | None) -> list[Program]:
     """What a plan runs; for another target what its trace comes to there."""
     made_for = plan.compiled.program.target
     if target not in (None, made_for):
+        if plan.trace.frozen:
+            raise GraphError(
+                f"{plan.trace.name} is frozen, and saved for {made_for} alone: what is computed once of its parameters "
+                f"is computed there. Save for {target} with frozen=False."
+            )
         return programs_for(plan.trace, plan.compiled.options, target or made_for)
     run = plan.compiled.run
     if isinstance(run, MicroBatches):
         parts: list[Any] = run.executables
         return [part.program for part in parts]
     return [plan.compiled.program]
+
+
+def with_freezing(plan: Plan, frozen: bool) -> Plan:
+    """A plan compiled with its parameters frozen, or without; to be written, not to be run.
+
+    Raises:
+        GraphError: the graph trains.
+    """
+    options = plan.compiled.options
+    if options is None or options.passes.freeze == frozen:
+        return plan
+    made = copy.copy(plan)
+    made.trace = replace(plan.trace, frozen=frozenset())
+    passes = replace(options.passes, freeze=frozen)
+    made.compiled = compile_trace(made.trace, replace(options, passes=passes, timing={}))
+    return made
 
 
 def _schedulers(state: Any) -> list[dict[str, Any] | None]:
@@ -179,9 +211,14 @@ def _nothing() -> torch.Tensor:
 class _Saved:
     """The tensors and numbers of all plans, and where in the file each is."""
 
-    def __init__(self, state: Any, roots: Mapping[str, torch.nn.Module]) -> None:
+    def __init__(
+        self, state: Any, roots: Mapping[str, torch.nn.Module], frozen: bool = False
+    ) -> None:
         self.state = state
         self.tree = state_dict(state, roots)
+        if frozen:  # of the modules, what programs read alone
+            for name in [n for n in self.tree if not n.startswith("graph.")]:
+                del self.tree[name]
         self.extra: dict[str, torch.Tensor] = {}
         self.numbers: dict[str, dict[str, Any]] = {}
         self.places: dict[Any, list[Any]] = {}
@@ -215,7 +252,12 @@ class _Saved:
         arguments: list[list[Any]] = []
         sources = {number.value: number for number in trace.numbers}
         names = {id(n): self._number(n) for n in trace.numbers}
-        for entry, tensor in zip(trace.inputs, plan.arguments):
+        run = plan.compiled.run
+        read = {*run.given} if isinstance(run, Frozen) else {*range(len(trace.inputs))}
+        for n, (entry, tensor) in enumerate(zip(trace.inputs, plan.arguments)):
+            if n not in read:
+                arguments.append([])
+                continue
             leaf = trace.input_leaves.get(entry.value)
             if leaf is not None:
                 arguments.append(["input", call.leaves[leaf]])
@@ -229,7 +271,12 @@ class _Saved:
                 arguments.append(["weights", self._place(entry.name, tensor)])
         if plan.compiled.takes_rng:
             arguments.append(["rng", None])
-        run = plan.compiled.run
+        if isinstance(run, Frozen):
+            once = run.constants_now(plan.arguments)
+            places = [
+                ["weights", self._place(f"frozen.{k}", tensor)] for k, tensor in enumerate(once)
+            ]
+            arguments = [arguments[n] if n >= 0 else places[-1 - n] for n in run.given]
         return {
             "split": asdict(run.split) if isinstance(run, MicroBatches) else None,
             "parameters": call.parameters,

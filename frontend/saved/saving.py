@@ -31,6 +31,7 @@ def save(
     target: str | None = None,
     key: bytes | Place | None = None,
     format: str | None = None,
+    frozen: bool | None = None,
 ) -> None:
     """Save a state dict, or a graph with its programs and weights (docs/checkpoints.md, docs/deployment.md).
 
@@ -44,11 +45,14 @@ def save(
         target: for a graph, the device to save for; by default the one that it was compiled for.
         key: for a graph, the key that signs it: at least 16 bytes, or the path of a file with them that nobody else may
             read. `gflow.load(..., key=...)` refuses graphs that are not signed with it.
+        frozen: for a graph without an optimizer, whether its parameters become constants (docs/freezing.md): what
+            follows from them alone is saved computed, and what the programs do not read is left out; by default as
+            `config.freeze()` says.
         format: for a graph, "stablehlo" or "onnx": save its step as a file for other engines (docs/engines.md).
 
     Raises:
         TypeError: `obj` holds other objects, which only pickle could save (`torch.save`).
-        GraphError: the graph was not called yet, so it has no program to save.
+        GraphError: the graph was not called yet, so it has no program to save; or it trains, and `frozen` is True.
         ArtifactError: `path` exists and is not a saved graph.
         NotImplementedError: there is no code generator for `target`.
         ValueError: `target` is unknown, or the key is too short.
@@ -60,8 +64,10 @@ def save(
     graphs = sys.modules.get("gflow.graph")
     if graphs is not None and isinstance(obj, graphs.Graph):
         if format is not None:
-            if target is not None or key is not None:
-                raise TypeError("target and key are for gflow's own format; leave format out")
+            if target is not None or key is not None or frozen is not None:
+                raise TypeError(
+                    "target, key and frozen are for gflow's own format; leave format out"
+                )
             # start-up: loading needs nothing of what makes files for engines
             from .engine_files import export_for_engines
 
@@ -70,8 +76,10 @@ def save(
         # start-up: loading needs nothing of what makes artifacts
         from .export import export
 
-        export(obj, place, target, _key(key))
+        export(obj, place, target, _key(key), frozen)
         return
+    if frozen is not None:
+        raise TypeError(f"frozen is for graphs that were traced here; got {type(obj).__name__}")
     if format is not None:
         raise TypeError(f"format is for graphs that were traced here; got {type(obj).__name__}")
     if type(obj).__name__ == "LoadedGraph" and target is None:

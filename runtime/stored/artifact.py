@@ -203,6 +203,7 @@ class LoadedGraph:
         self._lock = threading.Lock()
         self.name: str = manifest["name"]
         self.training: bool = manifest["training"]
+        self.frozen: bool = manifest.get("frozen", False)
         self.versions: dict[str, Any] = manifest["versions"]
         described = manifest["programs"]
         programs = [_read_program(bundle, n, c) for n, c in enumerate(weights["constants"])]
@@ -484,7 +485,16 @@ class LoadedGraph:
             torch.cuda.synchronize(self.device)
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """The state as `Graph.state_dict()` gives it, to go on with in a graph of the same kind."""
+        """The state as `Graph.state_dict()` gives it, to go on with in a graph of the same kind.
+
+        Raises:
+            ValueError: the graph was saved frozen, without the parameters as they were.
+        """
+        if self.frozen:
+            raise ValueError(
+                f"{self.name} was saved frozen: what was computed of its parameters is there, not the parameters. Save "
+                "the graph with frozen=False for its state"
+            )
         with self._lock:
             self._refresh()
             state: OrderedDict[str, Any] = self._weights["state"]

@@ -142,9 +142,10 @@ _MANIFEST: Mapping[str, Test] = {
     "versions": lambda v: type(v) is dict and all(x is None or type(x) is str for x in v.values()),
     "programs": lambda v: _list(v, lambda p: type(p) is dict) and len(v) > 0,
     "schedulers": lambda v: _list(v, lambda s: s is None or _scheduler(s)),
+    "frozen": lambda v: v is True,
 }
 #: what an earlier gflow did not write, and where there is no machine code
-_OPTIONAL = frozenset(("schedulers", "object", "split", "program"))
+_OPTIONAL = frozenset(("schedulers", "object", "split", "program", "frozen"))
 _NOT_OURS = frozenset(("format", "version", "files", "sha256", "seal"))
 
 

@@ -22,14 +22,16 @@ After `gflow-fold-batch-norm,gflow-simplify`:
 
 The pass handles convolutions and matrix products. It folds chains of additions, subtractions, multiplications and
 divisions by one number for each channel, under three conditions: the values inside the chain have no other reader, the
-weight is smaller than the result by the factor `ratio`, and the function does not update the weight. Rounding differs
-from the original order.
+weight is smaller than the result by the factor `ratio`, and the function does not update the weight. With `frozen`, it
+folds frozen weights of any size with frozen numbers alone, and `gflow-freeze` computes the result once. Rounding
+differs from the original order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gflow.compiler.ir.frozen import CALL, ONCE, follow
 from gflow.compiler.ir.ssa import Body, Op, aliases, read_body
 from gflow.compiler.ir.views import VIEW_OPS
 from gflow.dialects import builder
@@ -49,23 +51,33 @@ class FoldOptions:
     ratio: int = field(
         default=4, metadata={"doc": "a weight must be smaller than the result by this factor"}
     )
+    frozen: bool = field(
+        default=False,
+        metadata={"doc": "only what follows from frozen arguments alone, whatever its size"},
+    )
 
 
 def run(function: func.FuncOp, options: FoldOptions) -> None:
     """Fold scales and shifts of channels of the function into weights, in place."""
     body = read_body(function)
     updated = {body.arguments[a] for a in aliases(function, body) if a is not None}
+    kinds = follow(function, body) if options.frozen else []
     for o in body.ops:
         if o.name not in ("convolution", "matmul"):
             continue
         result, weight = body.types[o.results[0]], body.types[o.operands[1]]
-        if result.dtype not in FLOATS or weight.numel * options.ratio > result.numel:
+        if result.dtype not in FLOATS:
+            continue
+        if options.frozen:
+            if kinds[o.operands[1]] != ONCE:
+                continue
+        elif weight.numel * options.ratio > result.numel:
             continue
         if o.name == "matmul" and result.rank != 2:
             continue
         if _argument(body, o.operands[1]) in updated:
             continue
-        _fold(body, o)
+        _fold(body, o, kinds)
 
 
 def _argument(body: Body, value: int) -> int:
@@ -117,13 +129,14 @@ def _one(like: ir.Value) -> ir.Value:
     return builder.splat(1.0, builder.type_of(like))
 
 
-def _fold(body: Body, o: Op) -> None:
+def _fold(body: Body, o: Op, kinds: list[int]) -> None:
+    """kinds: of values, what they follow from, where only what is frozen is folded."""
     channel, weight_channel = _channels(o)
     chain: list[tuple[Op, Op, bool]] = []  # (op, the broadcast it takes, whether x is first)
     value = o.results[0]
     while True:
         found = _next(body, value, channel)
-        if found is None:
+        if found is None or (kinds and kinds[found[1].operands[0]] == CALL):
             break
         chain.append(found)
         (value,) = found[0].results

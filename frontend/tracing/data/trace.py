@@ -50,6 +50,7 @@ class Trace:
     `histories`: inputs that need no gradient and are updated with values that do.
     `ungraded`: tensors of which `build()` has seen that they have no gradient before the call.
     `rearranged`: arguments whose lists or dicts `build()` has changed.
+    `frozen`: ids of inputs that are taken to be the same at each call; whoever runs the program looks for changes.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
 
     name: str
@@ -84,6 +85,7 @@ class Trace:
     stages: Any = None
     schedule: str = ""
     mesh: Any = None
+    frozen: frozenset[int] = frozenset()
 
     @property
     def main(self) -> Trace:

@@ -1,0 +1,83 @@
+"""Frozen arguments, and what follows from them alone: the same at every call until one of them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gflow.dialects.attributes import read
+from gflow.dialects.extents import varies
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+
+from .ssa import Body, Op, aliases
+
+#: on an argument: it is the same at each call, or the caller sees to it that what follows from it is computed again
+FROZEN = "gflow.frozen"
+#: on both functions that `gflow-freeze` makes: for each argument the number of the argument that it was; of the n-th
+#: result of the prologue, -1 - n
+GIVEN = "gflow.given"
+#: on the function that is run once: the name of the one that reads its results
+PROLOGUE = "gflow.prologue_of"
+
+#: what a value follows from: from other arguments too; from none; from frozen ones alone
+CALL, CONSTANT, ONCE = 0, 1, 2
+
+
+def frozen_arguments(function: func.FuncOp, body: Body) -> set[int]:
+    """The numbers of the arguments that are marked as frozen, and that the function doesn't update."""
+    if "arg_attrs" not in function.attributes:
+        return set()
+    updated = {a for a in aliases(function, body) if a is not None}
+    given = ir.ArrayAttr(function.attributes["arg_attrs"])
+    return {
+        n
+        for n, entry in enumerate(given)
+        if FROZEN in (attrs := ir.DictAttr(entry))
+        and ir.BoolAttr(attrs[FROZEN]).value
+        and n not in updated
+    }
+
+
+def follow(function: func.FuncOp, body: Body) -> list[int]:
+    """For each value what it follows from: `CALL`, `CONSTANT` or `ONCE`.
+
+    What has an effect, and what depends on a size that varies, belongs to a call.
+    """
+    frozen = frozen_arguments(function, body)
+    found = [CALL] * len(body.values)
+    for n, v in enumerate(body.arguments):
+        found[v] = ONCE if n in frozen else CALL
+    for o in body.ops:
+        kinds = {found[v] for v in o.operands}
+        if not o.results or CALL in kinds or not _is_pure(o) or _varies(body, o):
+            continue
+        kind = ONCE if ONCE in kinds else CONSTANT
+        for r in o.results:
+            found[r] = kind
+    return found
+
+
+def _is_pure(o: Op) -> bool:
+    """Whether an op gives the same whenever it runs, and does nothing else. Calls of PyTorch count as such where they
+    have operands: what draws numbers reads the seed, which is an argument."""
+    definition = OPS.get(o.name)
+    if definition is None or not definition.pure or len(o.op.regions):
+        return False
+    return bool(o.operands) or o.name in ("constant", "iota")
+
+
+def _varies(body: Body, o: Op) -> bool:
+    """Whether a result, or a number that the op is given, depends on a size that varies."""
+    if any(map(varies, (s for r in o.results for s in body.types[r].shape))):
+        return True
+    given = {k: v for k, v in read(OPS[o.name], o.op.attributes).items() if v is not None}
+    return o.name != "constant" and _any(given, lambda x: type(x) is int and varies(x))
+
+
+def _any(value: Any, test: Callable[[Any], bool]) -> bool:
+    if isinstance(value, dict):
+        return any(_any(v, test) for v in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_any(v, test) for v in value)
+    return test(value)

@@ -1,0 +1,4 @@
+"""Passes for inference with frozen parameters.
+
+freeze  split a function into what follows from frozen arguments alone, run once, and what runs at each call
+"""
