@@ -150,8 +150,8 @@ class GraphConfig(OneFlowSwitches):
 
     def enable_dynamic_shapes(self, mode: bool = True) -> None:
         """Whether the second size of an input's dimension makes it dynamic, which is the default: one program then
-        serves a range of sizes. A second value of a Python float among the arguments makes it an input.
-        `False`: one program for each size and each float. Dimensions marked with `gflow.dynamic_dim` are dynamic in
+        serves a range of sizes. A second value of a Python float or int among the arguments makes it an input.
+        `False`: one program for each size and each number. Dimensions marked with `gflow.dynamic_dim` are dynamic in
         either case.
 
         Raises:

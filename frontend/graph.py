@@ -495,17 +495,19 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             except NoRange as refusal:
                 state.call.settle(refusal.reason)
                 told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
-                state.numbers.refuse(call, state.name, call.numbers, told)
-                call = as_plain(call)
+                live, call = call, as_plain(call)
                 key = (call.key, *key[1:])
                 if (plan := state.plans.find(key)) is not None:
                     return call, plan, None
-                found = self._new_program(key, call, start)
+                found = self._new_program(key, call, start)  # an error of its own is no refusal
+                state.numbers.refuse(live, state.name, live.numbers, told)
             else:
                 exact = [] if found[0] is None else needed(found[0].trace)
-                if exact:
+                if exact and found[0] is not None:
                     why = "Python asks for the value itself, as float() and shapes do"
                     state.numbers.refuse(call, state.name, exact, why)
+                    own = state.numbers.key_of(call)
+                    state.plans.move(found[0], key, (own, *key[1:]))
         else:
             found = self._new_program(key, call, start)
         if varies and found[0] is not None:

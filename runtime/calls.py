@@ -2,7 +2,7 @@
 
 Arguments and results are nested lists, tuples and dicts; as JSON each is an object with one tag:
 `{"tensor": 0}`, `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": [[key, ...], ...]}`, `{"value": ...}`, and of a float
-that is an input `{"number": name}`.
+that is an input `{"number": name}`, of an int `{"integer": name}`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,41 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 _KINDS = {kind.name: kind for kind in inspect._ParameterKind}
 
+#: what a number that is an input stands as → its kind
+LIVE: dict[str, type] = {"number": float, "integer": int}
 
-class LiveNumber(float):
-    """A float argument that is an input of programs, and no part of what they were made for. name: its own."""
 
+#: integers that an input of a program can be
+_INTEGERS = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True)
+class LiveNumber:
+    """A number among arguments that is an input of programs, and no part of what they were made for. tag: its kind;
+    name: its own."""
+
+    tag: str
     name: str
 
     @staticmethod
     def make(value: float, name: str) -> LiveNumber:
         """The number, with a name."""
-        self = LiveNumber(value)
-        self.name = name
-        return self
+        return LiveNumber("integer" if type(value) is int else "number", name)
+
+
+def is_input(value: Any) -> bool:
+    """Whether a number is one that programs take as an input. At 0 and beyond the finite, Python and PyTorch have rules
+    of their own, and larger integers than int64's are refused by PyTorch."""
+    if type(value) is int:
+        return value != 0 and value in _INTEGERS
+    return type(value) is float and math.isfinite(value) and value != 0
 
 
 def parameters_of(function: Callable[..., Any]) -> list[list[Any]]:
@@ -99,17 +116,17 @@ def encode_arguments(value: Any, tensors: list[torch.Tensor], shared: bool) -> A
         return {type(value).__name__: [encode_arguments(v, tensors, shared) for v in value]}
     plain = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.memory_format)
     if isinstance(value, LiveNumber):
-        return {"number": value.name}
+        return {value.tag: value.name}
     if value is None or isinstance(value, plain):
         return {"value": repr(value)}
     raise TypeError(f"an argument is a {type(value).__module__}.{type(value).__qualname__}")
 
 
 def fits(given: Any, known: Any, numbers: dict[str, float]) -> bool:
-    """Whether an encoded call is one that was saved. numbers: takes the floats that are inputs, by name."""
+    """Whether an encoded call is one that was saved. numbers: takes the numbers that are inputs, by name."""
     ((tag, content),), ((wanted, inside),) = given.items(), known.items()
-    if wanted == "number":
-        value = _float(content) if tag == "value" else None
+    if wanted in LIVE:
+        value = _number(content, LIVE[wanted]) if tag == "value" else None
         if value is None:
             return False
         numbers[inside] = value
@@ -123,14 +140,14 @@ def fits(given: Any, known: Any, numbers: dict[str, float]) -> bool:
     return all(fits(a, b, numbers) for a, b in zip(content, inside, strict=True))
 
 
-def _float(text: str) -> float | None:
-    """A float that stands as text, if programs take it as an input: at 0 and beyond the finite, Python and PyTorch have
-    rules of their own."""
+def _number(text: str, kind: type) -> float | None:
+    """A number of a kind that stands as text, if programs take it as an input."""
     try:
-        value = ast.literal_eval(text)
+        value: Any = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return None
-    return value if type(value) is float and math.isfinite(value) and value else None
+    fits = type(value) is kind and is_input(value)
+    return value if fits else None
 
 
 def encode_results(value: Any, index: Callable[[Any], int | None]) -> Any:

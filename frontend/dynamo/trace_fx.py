@@ -17,7 +17,8 @@ from gflow.dialects.extents import Symbol
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
-from gflow.tracing.dispatch.symbols.numbers import Number, number_of, wrap
+from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
+from gflow.tracing.dispatch.symbols.numbers import wrap
 from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
 aten = torch.ops.aten

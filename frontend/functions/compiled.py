@@ -51,7 +51,7 @@ def compile(target: Any = None, /, *, fullgraph: bool = False, **options: Any) -
         target: a module or function. Without it, `compile` is a decorator.
         fullgraph: raise an error that names the line instead of splitting the target.
         options: fields of `gflow.compiler.CompileOptions`, such as `threads`; `cache_size`, the number of programs to
-            keep (default 16); and `dynamic`: False compiles a program for each size and each Python float. The
+            keep (default 16); and `dynamic`: False compiles a program for each size and each Python number. The
             default is as in graphs (`config.enable_dynamic_shapes()`).
 
     The result has `explain_recompiles()`, which lists the reason of each compilation, as

@@ -15,7 +15,7 @@ from .data.pytrees import learn, opened
 from .data.trace import Trace
 from .data.updates import check_update
 from .data.values import OutputRef, ResultView, TraceOutput
-from .dispatch.symbols.numbers import number_of
+from .dispatch.symbols.number_nodes import number_of
 from .program.aliases import result_views
 from .program.modules import is_traced
 from .trace_checks import check_strides

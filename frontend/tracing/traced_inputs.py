@@ -128,11 +128,12 @@ class TracedInputs:
         return traced
 
     def _number(self, position: int, name: str) -> Any:
-        """A float of the call as a traced number."""
+        """A number of the call as a traced one."""
         values, recorder = self.request.call.values, self.recorder
-        tensor = torch.scalar_tensor(values[position], dtype=torch.float64)
+        dtype = torch.int64 if type(values[position]) is int else torch.float64
+        tensor = torch.tensor(values[position], dtype=dtype)
         leaf = Leaf(len(recorder.numbers))
-        node = recorder.add_number(values[position], tensor, name, leaf)
+        node = recorder.add_number(values[position], tensor, name, leaf, of_call=True)
         place = Place(None, "call", None, values)
         source = NumberSource(place, position, (), node.value, tensor, values[position], name)
         recorder.numbers.append(source)

@@ -10,7 +10,7 @@ from gflow.dialects.extents import Extent
 from gflow.dialects.program import Argument, Program
 from gflow.dialects.types import row_major_strides
 
-from ..calls import tensors_in
+from ..calls import LIVE, tensors_in
 from ..composed.micro_batches import Split
 from ..numbers import known
 from ..sizes import fixed, times
@@ -78,7 +78,7 @@ def _structure(value: Any, leaf: Test, key: Test, depth: int = 0) -> bool:
                 and _structure(e[1], leaf, key, depth + 1)
             ),
         )
-    if tag == "number":
+    if tag in LIVE:
         return leaf is _text and _text(content)
     return tag == "value" and leaf(content)
 

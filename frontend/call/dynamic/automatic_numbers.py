@@ -1,8 +1,8 @@
-"""Python floats among a call's arguments that become inputs, once a second value of them has come.
+"""Python numbers among a call's arguments that become inputs, once a second value of them has come.
 
-A float is a part of a call's key at first, and a constant of its program. Where a later call differs in it, programs
-from then on take it as an argument: the trace works on a traced number, and what Python asks of that is a guard. A
-program that needs the very value (it makes a shape or a probability of it) is made for each, as before.
+A float or an int is a part of a call's key at first, and a constant of its program. Where a later call differs in it,
+programs from then on take it as an argument: the trace works on a traced number, and what Python asks of that is a
+guard. A program that needs the very value (it makes a shape or a probability of it) is made for each, as before.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from typing import Any
 
 import torch
 
+from gflow.runtime.calls import is_input
 from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.guards import leaves
 from gflow.tracing.data.trace import Trace
 
 _log = logging.getLogger("gflow")
 
+#: Python's numbers that may become inputs; bools are choices
+NUMBERS = frozenset({float, int})
+
 
 @dataclass
 class AutomaticNumbers:
-    """What floats of a graph's calls have changed so far, by kind of call.
+    """What numbers of a graph's calls have changed so far, by kind of call.
 
-    values: those of the latest call, by leaf, which programs read. seen: the floats of the first; live: leaves that
+    values: those of the latest call, by leaf, which programs read. seen: the numbers of the first; live: leaves that
     are inputs; refused: leaves that are not, whatever they do.
     """
 
@@ -37,27 +41,31 @@ class AutomaticNumbers:
     refused: dict[Any, set[int]] = field(default_factory=dict)
 
     def mark(self, call: BoundCall, more: bool) -> None:
-        """Make inputs of the floats of a call that differ from those of an earlier one, and leave them out of its
+        """Make inputs of the numbers of a call that differ from those of an earlier one, and leave them out of its
         key. more: whether there may be another program for that."""
-        if float not in map(type, call.leaves):
+        if NUMBERS.isdisjoint(map(type, call.leaves)):
             return
         kind = _kind(call)
-        given = {i: x for i, x in enumerate(call.leaves) if type(x) is float}
+        given = {i: x for i, x in enumerate(call.leaves) if type(x) in NUMBERS}
         before = self.seen.setdefault(kind, given)
         refused = self.refused.get(kind, set())
         live = self.live.setdefault(kind, set())
         if more:
             live |= {i for i, x in given.items() if x != before[i] and i not in refused}
-        # at 0 Python and PyTorch have rules of their own, and nan equals nothing
-        if not live or not all(math.isfinite(given[i]) and given[i] for i in live):
+        if not live or not all(is_input(given[i]) for i in live):
             return
         values = self.values.setdefault(kind, {})
         values.update((i, given[i]) for i in live)
         call.numbers, call.values, call.plain_key = tuple(sorted(live)), values, call.key
-        call.key = _without(call, given, live)
+        call.key = _without(call.key, given, live)
+
+    def key_of(self, call: BoundCall) -> tuple[Any, ...]:
+        """The key of such a call, with the inputs that are left."""
+        given = {i: x for i, x in enumerate(call.leaves) if type(x) in NUMBERS}
+        return _without(call.plain_key, given, self.live[_kind(call)])
 
     def refuse(self, call: BoundCall, name: str, which: Sequence[int], reason: str) -> None:
-        """These floats of such calls are constants of programs; say so once. which: leaves."""
+        """These numbers of such calls are constants of programs; say so once. which: leaves."""
         kind = _kind(call)
         self.refused.setdefault(kind, set()).update(which)
         self.live[kind] -= set(which)
@@ -66,16 +74,18 @@ class AutomaticNumbers:
 
 
 def as_plain(call: BoundCall) -> BoundCall:
-    """The call with its floats as constants."""
+    """The call with its numbers as constants."""
     return BoundCall(call.build, call.args, call.kwargs, call.leaves, call.plain_key, call.dynamic)
 
 
-#: what is asked of a float that has one answer for many values
-_CHOICES = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, bool)
+#: what is asked of a number that has one answer for many values
+_CHOICES = (
+    operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, bool, math.isfinite,
+)  # fmt: skip
 
 
 def needed(trace: Trace) -> list[int]:
-    """The floats of a call whose values the trace goes by, as by `float(x)` or `int(10 * x)`."""
+    """The numbers of a call whose values the trace goes by, as by `float(x)` or `int(10 * x)`."""
     sources = [
         trace.numbers[i]
         for guard in trace.guards
@@ -86,20 +96,25 @@ def needed(trace: Trace) -> list[int]:
 
 
 def _kind(call: BoundCall) -> Any:
-    """Of what kind the leaves are: calls of one kind may differ in sizes and floats."""
+    """Of what kind the leaves are: calls of one kind may differ in sizes and numbers."""
     return tuple(
-        (x.dtype, x.dim()) if isinstance(x, torch.Tensor) else float if type(x) is float else x
+        (x.dtype, x.dim())
+        if isinstance(x, torch.Tensor)
+        else type(x)
+        if type(x) in NUMBERS
+        else (type(x), x)
         for x in call.leaves
     ), tuple(call.kwargs)
 
 
-def _without(call: BoundCall, given: dict[int, float], live: set[int]) -> tuple[Any, ...]:
-    """The key of a call without the values of some floats."""
-    parts = list(call.key)
+def _without(key: Sequence[Any], given: dict[int, float], live: set[int]) -> tuple[Any, ...]:
+    """A key without the values of some numbers."""
+    parts = list(key)
     at = 0
     for i, value in given.items():
-        at = parts.index((float, repr(value)), at)
+        kind = type(value)
+        at = parts.index((kind, repr(value) if kind is float else value), at)
         if i in live:
-            parts[at] = (float, None)
+            parts[at] = (kind, None)
         at += 1
     return tuple(parts)

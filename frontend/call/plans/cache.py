@@ -92,6 +92,14 @@ class PlanCache:
                 if not plans:
                     del self._plans[key]
 
+    def move(self, plan: Plan, key: Any, to: Any) -> None:
+        """Give a plan another signature."""
+        if plan in self._plans.get(key, ()):
+            self._plans[key].remove(plan)
+            if not self._plans[key]:
+                del self._plans[key]
+            self._plans.setdefault(to, []).insert(0, plan)
+
     def resize(self, size: int, strict: bool) -> None:
         """Keep at most `size` plans from now on. strict: whether one more is an error rather than the loss of
         the oldest."""

@@ -13,6 +13,8 @@ from gflow.tracing.data.bound_call import BoundCall
 
 Described = dict[str, str]
 
+_KINDS = {float: "a float", int: "an int"}
+
 
 def describe_call(call: BoundCall) -> Described:
     """Every input of a call by its name, in words; without those that are their defaults."""
@@ -22,7 +24,7 @@ def describe_call(call: BoundCall) -> Described:
         parameters = MappingProxyType({})
     defaults = {p.name: repr(p.default) for p in parameters.values() if p.default is not p.empty}
     found = {
-        name: "a float that varies" if i in call.numbers else _describe(leaf)
+        name: f"{_KINDS[type(leaf)]} that varies" if i in call.numbers else _describe(leaf)
         for i, (name, leaf) in enumerate(zip(call.names, call.leaves))
     }
     return {name: text for name, text in found.items() if defaults.get(name) != text}

@@ -35,8 +35,10 @@ from .failures.checks import CHECKS
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
 from .shapes.fakes import fake_call
+from .symbols.argument_numbers import is_of_call, plain, settled
 from .symbols.held_numbers import number_problem
-from .symbols.numbers import Number, number_of, wrap
+from .symbols.number_nodes import Number, number_of
+from .symbols.numbers import wrap
 
 if TYPE_CHECKING:
     from .symbols.size_env import SizeEnv
@@ -105,6 +107,7 @@ class Recorder(TorchDispatchMode):
         self.inputs: list[TraceInput] = []
         self.guards: list[Guard] = []
         self.numbers: list[Any] = []
+        self.takes_numbers = False  # some of them are the call's
         self.meshes: list[Any] = []  # of global tensors
         #: meshes over which modules are divided (`fully_shard`), and the names of their groups
         self.divided_over: list[tuple[Any, str]] = []
@@ -217,10 +220,14 @@ class Recorder(TorchDispatchMode):
         del self.numbers[mark.numbers :]
         self._constants = mark.constants
 
-    def add_number(self, value: float, tensor: torch.Tensor, name: str, expr: Any) -> Number:
-        """A new scalar argument, as a traced number with value `value` in this trace."""
+    def add_number(
+        self, value: float, tensor: torch.Tensor, name: str, expr: Any, of_call: bool = False
+    ) -> Number:
+        """A new scalar argument, as a traced number with value `value` in this trace. of_call: it is one of the
+        call's."""
         fake = self.add_input(tensor, "scalar", name)
-        node = Number(self, self.value_of(fake), value, expr)
+        self.takes_numbers |= of_call
+        node = Number(self, self.value_of(fake), value, expr, of_call)
         node.value.is_number = True
         return node
 
@@ -341,6 +348,8 @@ class Recorder(TorchDispatchMode):
         if name in _SHIFTS:
             args = self._shifted(args)
         loc = self.locator.here()
+        if self.takes_numbers and (is_of_call(args) or is_of_call([*kwargs.values()])):
+            args, kwargs = settled(func, args, kwargs)
         if func is _ITEM:
             constant = getattr(args[0], "constant", None)
             if constant is not None:
@@ -380,7 +389,7 @@ class Recorder(TorchDispatchMode):
 
     def _shifted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Operands of a shift, of which PyTorch's kernels take bools as integers, and its shape rules don't."""
-        dtype = torch.result_type(*args[:2])
+        dtype = torch.result_type(*plain(args[:2]))
         if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
             return args
 

@@ -39,7 +39,8 @@ from ..dispatch.clipping import NORM_TYPE, clip_groups
 from ..dispatch.functions.rewrites import Rewrites
 from ..dispatch.functions.stand_ins import functional, unwrap
 from ..dispatch.recorder import Recorder, untraced
-from ..dispatch.symbols.numbers import StateBranch, number_of, traced_functions, wrap
+from ..dispatch.symbols.number_nodes import StateBranch, number_of
+from ..dispatch.symbols.numbers import traced_functions, wrap
 from ..program.shared import view_in
 from .copies import attributes_stay
 from .host_calls import module_names, real_ids, refused, refused_calls

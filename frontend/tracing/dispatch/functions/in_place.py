@@ -18,7 +18,7 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._pytree import tree_leaves
 
 from ..recorder import untraced
-from ..symbols.numbers import number_of
+from ..symbols.number_nodes import number_of
 from .overlaps import is_basic, is_view
 
 Tensor = torch.Tensor

@@ -9,7 +9,7 @@ import torch
 from gflow.errors import GraphTraceError
 
 from ..recorder import describe, item_error
-from ..symbols.numbers import number_of
+from ..symbols.number_nodes import number_of
 from . import overlaps
 from .stand_ins import Handler, StandIns
 

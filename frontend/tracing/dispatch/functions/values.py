@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ..failures.assertions import asserted
-from ..recorder import item_error
-from ..symbols.numbers import number_of, wrap
+from ..recorder import item_error, untraced
+from ..symbols.number_nodes import number_of
+from ..symbols.numbers import wrap
 from .stand_ins import Handler, StandIns, unwrap
 
 Tensor = torch.Tensor
@@ -44,13 +45,20 @@ def _tensor_literal(
 ) -> Any:
     """`torch.tensor(x)` and `torch.as_tensor(x)` with traced numbers inside."""
     data: Any = args[0] if args else kwargs.get("data")
-    if number_of(data) is not None:
+    node = number_of(data)
+    if node is not None:
         words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        if node.is_integer:
+            words.setdefault("dtype", torch.int64)
         return torch.scalar_tensor(data, **words)
     if isinstance(data, (list, tuple)) and any(
         number_of(x) is not None or isinstance(x, Tensor) for x in data
     ):
         words = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        if not any(isinstance(x, Tensor) for x in data):
+            plain = [x if (n := number_of(x)) is None else n.hint for x in data]
+            with untraced():
+                words.setdefault("dtype", torch.tensor(plain).dtype)
         return torch.stack(
             [
                 torch.as_tensor(x, **words)

@@ -6,6 +6,9 @@ Arithmetic records 0-d float64/int64 ATen ops. Where Python needs the value itse
 `if`, `float(x)`, `range(n)`), the value of this trace is used and a `Guard` is kept: when
 it no longer holds for new values, the graph is traced again. A number that comes out of a
 tensor (`.item()`) has no value while tracing, so asking for it raises `StateBranch`.
+
+Integers of a call's arguments are exact: where Python's arithmetic would leave int64, or would round a quotient of
+integers that float64 doesn't hold, the result is the number that it is in this trace, with a guard.
 """
 
 from __future__ import annotations
@@ -15,140 +18,18 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from ...data.guards import Expr, Guard, same
+from gflow.errors import GraphTraceError
+
+from ...data.guards import Expr
 from ...data.values import TraceValue
+from .exact_numbers import is_exact
+from .number_nodes import Number, ScalarRecorder, StateBranch, guard, is_int, number_of
 
 aten = torch.ops.aten
-
-
-class StateBranch(Exception):
-    """Python asked for the value of a number that is only known on the device."""
-
-
-class ScalarRecorder(Protocol):
-    """What a traced number needs from the recorder."""
-
-    guards: list[Guard]
-
-    def record_number(
-        self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
-    ) -> TraceValue:
-        """Record an ATen op on 0-d tensors, and return its result. dtype: of the result, float64 or int64.
-        words: keyword arguments of the op."""
-
-
-def guard(recorder: ScalarRecorder, expr: Expr, expected: Any) -> None:
-    """The trace holds only while `expr` gives what it gives now."""
-    if not any(g.expr == expr for g in recorder.guards):
-        recorder.guards.append(Guard(expr, expected))
-
-
-class Number:
-    """The node behind a traced number. `hint` is its value in this trace; `expr` is None
-    when the value comes out of a tensor."""
-
-    def __init__(
-        self, recorder: ScalarRecorder, value: TraceValue, hint: float, expr: Expr
-    ) -> None:
-        self.recorder, self.value, self.hint, self.expr = recorder, value, hint, expr
-        self.is_integer = value.dtype == torch.int64
-
-    def concrete(self, convert: Callable[[Any], Any] = same) -> Any:
-        """The value in this trace, guarded.
-
-        Raises:
-            StateBranch: the value comes out of a tensor.
-        """
-        if self.expr is None:
-            raise StateBranch
-        result = convert(self.hint)
-        guard(self.recorder, (convert, self.expr), result)
-        return result
-
-    # the interface PyTorch's C++ asks of a symbolic node
-    def is_int(self) -> bool:
-        """Whether it is an integer (of PyTorch's protocol for symbolic nodes)."""
-        return self.is_integer
-
-    def is_float(self) -> bool:
-        """Whether it is a float."""
-        return not self.is_integer
-
-    def is_bool(self) -> bool:
-        """False: comparisons give Python's bools, guarded."""
-        return False
-
-    def is_symbolic(self) -> bool:
-        """True: the value may differ at the next call."""
-        return True
-
-    def is_constant(self) -> bool:
-        """False: the value may differ at the next call."""
-        return False
-
-    def is_nested_int(self) -> bool:
-        """False: it is no size of a nested tensor."""
-        return False
-
-    def maybe_as_int(self) -> None:
-        """None: no value is known without a guard."""
-        return None
-
-    def maybe_as_float(self) -> None:
-        """None: no value is known without a guard."""
-        return None
-
-    def has_hint(self) -> bool:
-        """Whether it has a value in this trace; not where it comes out of a tensor."""
-        return self.expr is not None
-
-    def clone(self) -> Number:
-        """The node itself, which never changes."""
-        return self
-
-    def guard_float(self, file: str = "", line: int = 0) -> float:
-        """The value in this trace as a float, guarded.
-
-        Raises:
-            StateBranch: it comes out of a tensor.
-        """
-        return self.concrete(float)
-
-    def guard_int(self, file: str = "", line: int = 0) -> int:
-        """The value in this trace as an int, guarded.
-
-        Raises:
-            StateBranch: it comes out of a tensor.
-        """
-        return self.concrete(int)
-
-    def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        """The value in this trace as a bool, guarded.
-
-        Raises:
-            StateBranch: it comes out of a tensor.
-        """
-        return self.concrete(bool)
-
-    def _graph_repr(self) -> str:
-        return f"traced({self.hint})"
-
-    def __str__(self) -> str:
-        return self._graph_repr()
-
-    str = __str__
-
-
-def number_of(obj: Any) -> Number | None:
-    """The node of a traced number, None for anything else."""
-    if isinstance(obj, (torch.SymFloat, torch.SymInt)):
-        node = obj.node
-        return node if isinstance(node, Number) else None
-    return None
 
 
 def wrap(node: Number) -> TracedFloat | TracedInt:
@@ -188,6 +69,12 @@ def _apply(
         if not from_tensor:
             raise
         hint = math.nan
+    of_call = any(n is not None and n.of_call for n in nodes)
+    if of_call and from_tensor and integer:
+        raise GraphTraceError("integer arithmetic of an argument with a size or a tensor's value")
+    if of_call and not is_exact(recorder, function, operands, expr, hint, integer):
+        guard(recorder, (operator.eq, expr, hint), True)
+        return hint
     dtype = torch.int64 if integer else torch.float64
     values: list[Any]
     if integer:
@@ -198,7 +85,8 @@ def _apply(
         values[0] = recorder.record_number(
             aten.scalar_tensor.default, (values[0],), dtype, {"dtype": dtype}
         )
-    return wrap(Number(recorder, recorder.record_number(func, tuple(values), dtype), hint, expr))
+    value = recorder.record_number(func, tuple(values), dtype)
+    return wrap(Number(recorder, value, hint, expr, of_call))
 
 
 #: where Python raises an error instead of a result: what must hold of the last operand
@@ -230,14 +118,15 @@ _BINARY = {
     "floordiv": (operator.floordiv, aten.floor_divide.default),
     "mod": (operator.mod, aten.remainder.Tensor),
     "pow": (operator.pow, aten.pow.Tensor_Tensor),
+    "and": (operator.and_, aten.bitwise_and.Tensor),
+    "or": (operator.or_, aten.bitwise_or.Tensor),
+    "xor": (operator.xor, aten.bitwise_xor.Tensor),
+    "lshift": (operator.lshift, aten.bitwise_left_shift.Tensor),
+    "rshift": (operator.rshift, aten.bitwise_right_shift.Tensor),
 }
+_OF_INTEGERS = ("and", "or", "xor", "lshift", "rshift")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _ALWAYS_FLOAT = ("truediv",)
-
-
-def _is_int(x: Any) -> bool:
-    node = number_of(x)
-    return node.is_integer if node is not None else isinstance(x, int)
 
 
 def _binary(name: str, a: Any, b: Any) -> Any:
@@ -245,11 +134,14 @@ def _binary(name: str, a: Any, b: Any) -> Any:
         if number_of(x) is None and not isinstance(x, (int, float)):
             return NotImplemented
     function, func = _BINARY[name]
-    integer = name not in _ALWAYS_FLOAT and _is_int(a) and _is_int(b)
+    integer = name not in _ALWAYS_FLOAT and is_int(a) and is_int(b)
+    if name in _OF_INTEGERS and not integer:
+        return NotImplemented
     if name == "pow":
-        if number_of(b) is None:
+        exponent = number_of(b)
+        if exponent is None:
             return _power(a, b, integer and b >= 0)
-        integer = False
+        integer = integer and exponent.of_call and exponent.holds(operator.ge, 0)
     return _apply(function, func, (a, b), integer)
 
 
@@ -305,22 +197,42 @@ class _Arithmetic:
         return hash(self.node.concrete())
 
     def __round__(self, digits: int | None = None) -> Any:
+        if self.node.is_integer and (digits is None or digits >= 0):
+            return self
         return round(self.node.concrete(), digits)
 
-    def __trunc__(self) -> int:
-        return self.node.concrete(int)
+    def __trunc__(self) -> Any:
+        return self if self.node.is_integer else self.node.concrete(int)
 
-    def __floor__(self) -> int:
-        return self.node.concrete(math.floor)
+    def __floor__(self) -> Any:
+        return self if self.node.is_integer else self.node.concrete(math.floor)
 
-    def __ceil__(self) -> int:
-        return self.node.concrete(math.ceil)
+    def __ceil__(self) -> Any:
+        return self if self.node.is_integer else self.node.concrete(math.ceil)
+
+    def __invert__(self) -> Any:
+        if not self.node.is_integer:
+            raise TypeError("bad operand type for unary ~: 'float'")
+        return _apply(operator.invert, aten.bitwise_not.default, (self,), True)
+
+    def __divmod__(self, other: Any) -> Any:
+        return _binary("floordiv", self, other), _binary("mod", self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return _binary("floordiv", other, self), _binary("mod", other, self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Python's own methods (`bit_length`, `hex`, `real`) are those of the value."""
+        kind = int if self.node.is_integer else float
+        if name == "node" or not hasattr(kind, name):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        return getattr(self.node.concrete(), name)
 
     def __format__(self, spec: str) -> str:
-        return format(self.node.hint, spec)
+        return format(self.node.shown(), spec)
 
     def __repr__(self) -> str:
-        return repr(self.node.hint)
+        return repr(self.node.shown())
 
     __str__ = __repr__
 
@@ -389,9 +301,10 @@ class TracedFloat(_Arithmetic, torch.SymFloat):
 
 
 class TracedInt(_Arithmetic, torch.SymInt):
-    """A traced Python int."""
+    """A traced Python int; `isinstance(x, int)` says so, by its `__class__`."""
 
     __hash__ = _Arithmetic.__hash__
+    __class__ = property(lambda self: int)  # type: ignore[assignment]
 
     def __init__(self, node: Number) -> None:
         self.node = node
@@ -418,8 +331,9 @@ _MATH = {
 #: numpy's names of functions → those of `math` and `operator`
 _UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "truediv", "true_divide": "truediv", "power": "pow",
-    "floor_divide": "floordiv", "remainder": "mod", "absolute": "fabs", "less": "lt", "less_equal": "le",
-    "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "arctan": "atan",
+    "floor_divide": "floordiv", "remainder": "mod", "absolute": "fabs", "left_shift": "lshift",
+    "right_shift": "rshift", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "less": "lt",
+    "less_equal": "le", "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne", "arctan": "atan",
 }  # fmt: skip
 _HOST = {name: getattr(math, name) for name in _MATH}
 _LOG = math.log
@@ -454,8 +368,15 @@ def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
         replace(math, name, call)
     for name, func in _LIMITS.items():
         original = getattr(builtins, name)
+        order = operator.lt if name == "min" else operator.gt
 
-        def limit(*args: Any, original: Any = original, func: Any = func, **kwargs: Any) -> Any:
+        def limit(
+            *args: Any,
+            original: Any = original,
+            func: Any = func,
+            order: Any = order,
+            **kwargs: Any,
+        ) -> Any:
             items = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
             if kwargs or len(items) < 2 or not any(number_of(a) is not None for a in items):
                 return original(*args, **kwargs)
@@ -465,8 +386,12 @@ def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
             for item in items[1:]:
                 if number_of(result) is None and number_of(item) is None:
                     result = original(result, item)
+                elif is_int(result) != is_int(
+                    item
+                ):  # of which kind the result is, goes by which it is
+                    result = item if order(item, result) else result
                 else:
-                    integer = _is_int(result) and _is_int(item)
+                    integer = is_int(result) and is_int(item)
                     result = _apply(original, func, (result, item), integer)
             return result
 

@@ -25,7 +25,8 @@ from gflow.errors import GraphTraceError
 
 from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
 from ...data.values import TraceValue
-from .numbers import Number, wrap
+from .number_nodes import Number
+from .numbers import wrap
 from .size_expressions import Formulas
 from .size_functions import function_of
 

@@ -1,0 +1,119 @@
+"""Numbers of a call that ops take: as inputs where a kernel takes a number, else what they are in this trace.
+
+An op takes a number beside tensors (a factor, an addend, a bound) as an input of the program. Elsewhere (a size, a
+dimension, the ends of `arange`) the number is a constant, and the trace is for it alone. Where the kernel has rules of
+its own for some numbers, a guard tells which side the number is on:
+
+- 0, with which `addmm(beta=0)` leaves its operand out;
+- numbers that the dtype in which the kernel computes cannot hold, which PyTorch refuses;
+- negative powers of integers, likewise, and shifts by more bits than there are.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from .held_numbers import NUMBERS
+from .number_nodes import Number, number_of
+
+aten = torch.ops.aten
+#: ops that take sizes as numbers
+_RANGES = ("aten::arange", "prims::iota", "aten::linspace", "aten::logspace", "aten::range")
+#: types of parameters, as schemas have them, for which a number may stand
+_TAKE_NUMBERS = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+_POWERS = (aten.pow.Tensor_Scalar,)
+_SHIFTS = (
+    "__lshift__",
+    "__rshift__",
+    "__ilshift__",
+    "__irshift__",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+)
+
+
+def settled(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an op, of which numbers of the call are left that it takes as inputs."""
+    schema = func._schema.arguments
+    kinds = {a.name: str(a.type) for a in schema}
+    ranged = func._schema.name in _RANGES
+
+    def settle(arg: Any, kind: str, place: int | str) -> Any:
+        if isinstance(arg, (list, tuple)):
+            return type(arg)([settle(a, "", place) for a in arg])
+        node = number_of(arg)
+        if node is None or not node.of_call:
+            return arg
+        takes = not ranged and kind in _TAKE_NUMBERS
+        return arg if takes and _is_usual(func, node, place, words) else _constant(node, takes)
+
+    words = plain(args), {k: plain(v) for k, v in kwargs.items()}
+    return (
+        tuple([settle(a, kinds[s.name], n) for n, (a, s) in enumerate(zip(args, schema))]),
+        {k: settle(a, kinds[k], k) for k, a in kwargs.items()},
+    )
+
+
+def _constant(node: Number, takes: bool) -> Any:
+    """The number in this trace. takes: the op would take others as inputs, and the trace holds for what is equal."""
+    if not takes:
+        return node.concrete()
+    node.holds(operator.eq, node.hint)
+    return node.hint
+
+
+def _is_usual(func: Any, node: Number, place: int | str, words: Any) -> bool:
+    """Whether the kernel has no rule of its own for a number in this trace, guarded."""
+    if node.expr is None:
+        return True
+    if not node.holds(operator.ne, 0):
+        return False
+    args, kwargs = words
+    entry = NUMBERS.get(func)
+    if entry is not None and place in (*entry[1], *entry[2]):
+        dtype = entry[0](args, kwargs)
+        if dtype is not None and not _is_held(node, dtype):
+            return False
+    first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+    whole = first is not None and not (first.is_floating_point() or first.is_complex())
+    if func in _POWERS and whole and node.is_integer:
+        return node.holds(operator.ge, 0)
+    if func._schema.name.removeprefix("aten::") in _SHIFTS:
+        bits = 64 if first is None else 8 * first.element_size()
+        return node.holds(operator.ge, 0) and node.holds(operator.lt, bits)
+    return True
+
+
+def _is_held(node: Number, dtype: torch.dtype) -> bool:
+    """Whether a kernel converts the number to a dtype without an error, guarded; see `held_numbers.can_hold`."""
+    if dtype == torch.bool:
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        most = float(torch.finfo(dtype).max)
+        low, high = -most, most
+    else:
+        bounds = torch.iinfo(dtype)
+        unsigned = node.is_integer and not bounds.min
+        low, high = (-bounds.max if unsigned else bounds.min), bounds.max
+    return node.holds(operator.ge, low) and node.holds(operator.le, high)
+
+
+def plain(value: Any) -> Any:
+    """Arguments with numbers as they are in this trace."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([plain(v) for v in value])
+    node = number_of(value)
+    return value if node is None else node.hint
+
+
+def is_of_call(value: Any) -> bool:
+    """Whether an argument of an op is, or holds, a number of the call."""
+    if isinstance(value, (list, tuple)):
+        return any(map(is_of_call, value))
+    node = number_of(value)
+    return node is not None and node.of_call
