@@ -110,7 +110,7 @@ _KINDS = {
         "gflow.stand_in": "i64", "gflow.frozen": "bool",
     },
     "result": {"gflow.name": "str", "gflow.role": "str"},
-    "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str"},
+    "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
 }  # fmt: skip
 _SIZE = ("gflow.min", "gflow.max")
 

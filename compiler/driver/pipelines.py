@@ -89,6 +89,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
     if target.gpu:
         passes += ["gflow-hoist", "gflow-write-in-place"]
     passes += [_overlap(options, target), "gflow-split-collectives"]
+    if target.gpu:
+        passes.append("gflow-pad-rows")
     passes += [f"gflow-select-kernels{{target={target}{host}}}", _plan_memory(options)]
     if target.gpu:
         passes.append("gflow-merge-launches")

@@ -20,6 +20,7 @@ from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .errors import PassError
+from .padding import PADDED, Row, padded_strides, widths_of
 from .ssa import Body, Op, aliases
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
@@ -185,8 +186,15 @@ def layouts(
         elif o.name == "constant" and is_splat(o.op.attributes["value"]):
             # one element in memory, read everywhere
             found[o.results[0]] = Layout(o.results[0], 0, (0,) * body.types[o.results[0]].rank)
-        for r in o.results:
-            if r in parts:
+        widths = widths_of(o, body) if PADDED in o.op.attributes else None
+        for n, r in enumerate(o.results):
+            if widths is not None and widths[n]:
+                if found[r] is not None or r in parts or r in written or r in body.returned:
+                    raise PassError(
+                        f"'{PADDED}' is for values of the arena with a place of their own", o.op
+                    )
+                found[r] = Layout(r, 0, padded_strides(body.types[r].shape, widths[n]))
+            elif r in parts:
                 found[r] = parts[r]
             elif found[r] is None:
                 there = own[written[r]] if r in written else None
@@ -244,6 +252,19 @@ def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] 
             return None
         value, layout = x, layout._replace(strides=strides)
     return value, layout
+
+
+def row_of(body: Body, at: Sequence[Layout], value: int) -> Row | None:
+    """The rows of a value that is padded, or shows whole rows of one that is, along any of its dimensions; None of
+    others."""
+    layout = at[value]
+    p = body.producer[layout.base]
+    if p < 0 or PADDED not in body.ops[p].op.attributes or layout.offset:
+        return None
+    row = body.types[layout.base].shape[-1]
+    width = widths_of(body.ops[p], body)[body.ops[p].results.index(layout.base)]
+    whole = (row, 1) in zip(body.types[value].shape, layout.strides)
+    return Row(row, width) if width and whole else None
 
 
 def is_view(o: Op, at: Sequence[Layout]) -> bool:

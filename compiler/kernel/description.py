@@ -26,6 +26,7 @@ from gflow.dialects.types import TensorType, row_major_strides, type_of, without
 
 from ..ir.contractions import CONTRACTIONS
 from ..ir.errors import CannotLower
+from ..ir.padding import Row
 from .dimensions import neighbours
 
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
@@ -61,6 +62,7 @@ class Access:
     strides: along each dimension of the index space, in elements.
     node: the node that a store writes.
     offset: elements to add to the operand's address.
+    width: how many elements may be touched from each row's start on, which are more than a row has; 0: as many.
     """
 
     operand: int
@@ -68,6 +70,7 @@ class Access:
     strides: tuple[int, ...]
     node: int = -1
     offset: int = 0
+    width: int = 0
 
 
 @dataclass
@@ -326,6 +329,24 @@ def describe(
         stores.append(Access(i, ty.dtype, d.strides(ty.shape, own, dim_map), node))
     kernel = Kernel(d.space, d.reduced, d.nodes, d.loads, d.indices, stores)
     return simplify(kernel)
+
+
+def with_rows(k: Kernel, loads: Sequence[Row | None], stores: Sequence[Row | None]) -> Kernel:
+    """The kernel, where rows of its operands and results may be padded (`ir.padding`)."""
+    if not any(loads) and not any(stores):
+        return k
+
+    def wide(a: Access, rows: Sequence[Row | None]) -> Access:
+        row = rows[a.operand] if a.operand < len(rows) else None
+        if row is None or a.offset or (row.size, 1) not in zip(k.sizes, a.strides):
+            return a
+        return replace(a, width=row.width)
+
+    return replace(
+        k,
+        loads=[wide(a, loads) for a in k.loads],
+        stores=[wide(a, stores) for a in k.stores],
+    )
 
 
 def simplify(k: Kernel) -> Kernel:

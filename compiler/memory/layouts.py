@@ -9,6 +9,7 @@ from gflow.dialects.ops.distribution import ORDERED, SHARD
 from gflow.dialects.types import is_row_major
 
 from ..ir.contractions import root_of, root_operands
+from ..ir.padding import PADDED
 from ..ir.ssa import Op
 from ..ir.views import Layout, is_view
 
@@ -101,4 +102,6 @@ def writable(o: Op, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether an op can write a result of this shape with these strides."""
     if _is_attention(o):
         return _rows_apart(o, shape, strides)
-    return o.name in _WRITES_STRIDES or is_row_major(shape, strides)
+    if o.name in _WRITES_STRIDES or is_row_major(shape, strides):
+        return True
+    return o.name == "matmul" and PADDED in o.op.attributes  # of a GPU's

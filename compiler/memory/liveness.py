@@ -12,10 +12,11 @@ from itertools import accumulate
 
 from gflow.dialects.mlir import func
 
+from ..ir.padding import extent_bytes
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, is_view, layouts
 from .in_place import FusedKernel
-from .results import in_order, owners
+from .results import owners, same_order
 
 #: buffers start at multiples of this: a cache line, and the widest vector
 ALIGN = 64
@@ -152,7 +153,8 @@ def _add(lives: Lives, last: dict[int, int], o: Op, n: int) -> None:
     old = _dying(lives, last, o, n)
     if old is None:
         lives.buffer_of[r] = len(lives.buffers)
-        lives.buffers.append(Buffer(aligned(lives.body.types[r].nbytes), o.index, end))
+        size = extent_bytes(lives.body.types[r], lives.at[r].strides)
+        lives.buffers.append(Buffer(aligned(size), o.index, end))
     else:
         lives.taken[r] = old
         lives.buffer_of[r] = lives.buffer_of[old]
@@ -176,7 +178,7 @@ def _dying(lives: Lives, last: dict[int, int], o: Op, n: int) -> int | None:
         size, whole = body.types[v], body.types[base]
         if size.numel != ty.numel or size.numel != whole.numel or size.nbytes != ty.nbytes:
             continue
-        if bases.count(base) > 1 or not in_order(at[v], size.shape):
+        if bases.count(base) > 1 or not same_order(body, at, v, o.results[n]):
             continue  # another view of it would be read at other positions
         if lives.takes_over(o, number, n):
             return base

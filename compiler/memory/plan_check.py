@@ -15,12 +15,13 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
+from ..ir.padding import extent_bytes
 from ..ir.ssa import Body, Op, aliases, read_body
-from ..ir.views import Layout, is_view, layouts, readers
+from ..ir.views import Layout, is_view, layouts, readers, row_of
 from .layouts import readable, writable
 from .liveness import ALIGN, TakesOver, last_uses
 from .places import PlanPlace, given_addresses, places_of
-from .results import in_order, owners
+from .results import owners, same_order
 from .spans import Together
 
 #: what is wrong, and the op at which it is seen
@@ -80,6 +81,7 @@ def _layouts(
             place = places[r]
             if place.space != "arg":
                 dense = at[r].base != r or is_row_major(shape, strides)
+                dense = dense or (place.space == "arena" and row_of(body, at, r) is not None)
                 if place.strides is not None or not dense:
                     yield f"result {n} in {place} is read with strides {[*strides]}", o.op
             elif (place.strides or row_major_strides(shape)) != strides:
@@ -103,7 +105,7 @@ def _arena(
                 continue
             low = places[r].number
             whole = at[r].base  # of which it may be a part
-            high = low + max(body.types[whole].nbytes, 1)
+            high = low + max(extent_bytes(body.types[whole], at[whole].strides), 1)
             if low % ALIGN or high > size:
                 yield f"bytes {low} to {high} are not an aligned part of an arena of {size}", o.op
                 continue
@@ -156,7 +158,7 @@ def _may_take_over(
         return False
     v = o.operands[reads[0]]
     same = places[old] == places[r] and body.types[old].nbytes == body.types[r].nbytes
-    whole = body.types[v].numel == body.types[old].numel and in_order(at[v], body.types[v].shape)
+    whole = body.types[v].numel == body.types[old].numel and same_order(body, at, v, r)
     return same and whole and may(o, reads[0], n)
 
 

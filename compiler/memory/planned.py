@@ -14,6 +14,7 @@ from gflow.dialects.mlir import func, ir
 from ..ir.dynamic_sizes import sized
 from ..ir.errors import CompileError
 from ..ir.locations import Source, source_of
+from ..ir.padding import extent_bytes
 from ..ir.ssa import Op, read_body
 from ..ir.views import is_view, layouts
 from .liveness import last_uses
@@ -121,7 +122,7 @@ def _read_plan(function: func.FuncOp) -> PlanReading:
                 end = max(bisect_right(numbers, last.get(r, o.index)) - 1, n)
                 plan.values.append(
                     PlannedValue(
-                        place.number, body.types[r].nbytes, n, end, step.op,
+                        place.number, extent_bytes(body.types[r], at[r].strides), n, end, step.op,
                         str(body.types[r]), source,
                     )
                 )  # fmt: skip

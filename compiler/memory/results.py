@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.types import is_row_major
 
+from ..ir.padding import is_padded
 from ..ir.ssa import Body
 from ..ir.views import Layout, is_view
 
@@ -14,6 +15,18 @@ from ..ir.views import Layout, is_view
 def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:
     """Whether a tensor's elements lie one after the other, row-major, from the base's start on."""
     return layout.offset == 0 and is_row_major(shape, layout.strides)
+
+
+def same_order(body: Body, at: Sequence[Layout], value: int, other: int) -> bool:
+    """Whether the elements of `value`, which shows all of its base, lie from there on as those of `other` do: both
+    row-major, or both in rows that are equally far apart."""
+    if in_order(at[value], body.types[value].shape):
+        return in_order(at[other], body.types[other].shape)
+    layout = at[value]
+    same = (
+        body.types[value].shape == body.types[other].shape and layout.strides == at[other].strides
+    )
+    return same and layout.offset == 0 and is_padded(body.types[value], layout.strides)
 
 
 def owners(body: Body, at: Sequence[Layout], target: Sequence[int | None]) -> list[int]:

@@ -13,6 +13,7 @@ from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 
 from ...ir.errors import CannotLower, PassError
+from ...ir.padding import PADDED
 from ...ir.ssa import Op
 from ...ir.views import IN_PLACE, is_view
 from ...memory.liveness import Lives
@@ -98,6 +99,8 @@ def _running(
 
         choose = chooser(function, lives.body, lives.at, target)
     for o in lives.body.ops:
+        if PADDED in o.op.attributes and not target.gpu:
+            raise PassError(f"'{PADDED}' is for kernels of GPUs", o.op)
         if not is_view(o, lives.at) and o.name != "constant":
             yield o, _nothing if IN_PLACE in o.op.attributes else choose
 

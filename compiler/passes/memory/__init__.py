@@ -2,6 +2,7 @@
 
 materialize     insert the copies that memory needs, as kernels of their own
 merge_launches  let pointwise kernels of a GPU that stand next to each other, and don't meet in memory, share launches
+pad_rows        give values with long rows of an odd length rows that begin at multiples of a vector
 plan_memory     give every value a place: the arena, a result's buffer, or the argument that it updates
 repeat_copies   make a copy again where it is needed next, rather than keep it, where memory is short
 search          the best of several strategies, and a local search from each of their results

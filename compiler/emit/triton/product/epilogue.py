@@ -13,7 +13,7 @@ from typing import Any
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.kernel.description import Access, Kernel
 from gflow.compiler.kernel.selection.gpu.product.contraction import Contraction
 from gflow.compiler.kernel.selection.gpu.product.epilogue import Following
 from gflow.dialects.program import Place
@@ -91,7 +91,6 @@ class _Writer(dag.Frame):
         # in the order of the DAG: loads begin early, and equal regions have equal text
         values = [dag.value(self, i) for i in range(len(self.k.nodes))]
         everywhere = frozenset(range(self.tile.rank))
-        mask = self.tile.mask(everywhere)
         for store in self.k.stores:
             name = f"out{store.operand}"
             if name not in self.params.types:
@@ -101,6 +100,7 @@ class _Writer(dag.Frame):
             if dims != everywhere:
                 address = f"tl.broadcast_to({address}, {self.acc}.shape)"
             value = _stored(values[store.node], store.dtype)
+            mask = self._mask(name, store, everywhere)
             given = f", mask={mask}" if mask else ""
             self.lines.append(f"tl.store({address}, {value}{given})")
 
@@ -133,9 +133,15 @@ class _Writer(dag.Frame):
         offset, dims = self.at.offset(access.strides, f"{name}_{self.walks[name]}")
         constant = f" + {access.offset}" if access.offset else ""
         address = f"{name}{constant}" if offset == "0" else f"{name}{constant} + {offset}"
-        mask = self.tile.mask(dims)
+        mask = self._mask(name, access, dims)
         text = f"tl.load({address}, mask={mask})" if mask else f"tl.load({address})"
         return loaded(text, access.dtype)
+
+    def _mask(self, name: str, a: Access, dims: frozenset[int]) -> str | None:
+        """Which elements of the tile an access touches. name: of its pointer."""
+        if not a.width or self.tile.rank < 2:
+            return self.tile.mask(dims)
+        return self.tile.padded(self.params.number(f"{name}_to", a.width)).mask(dims)
 
     def position(self, slot: int) -> str:
         text, _ = self.at.offset(self.k.indices[slot], f"i{slot}")

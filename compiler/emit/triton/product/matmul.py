@@ -83,13 +83,16 @@ def product(
     bk, bn = params.stride("b_k", y.rows), params.stride("b_n", y.cols)
     # past the end, rows and columns are the last ones again, where a mask would cost more than that
     x_mask = y_mask = None
+    a_to, b_to = (
+        params.number(f"{n}_to", o.width) if o.width else "" for n, o in zip("ab", (x, y))
+    )
     if am == "1":
-        x_mask, x_rows = "(rows < M)[:, None]", "rows"
+        x_mask, x_rows = f"(rows < {a_to or 'M'})[:, None]", "rows"
     else:
         setup.append("a_rows = tl.minimum(rows, M - 1)")
         x_rows = "a_rows"
     if bn == "1":
-        y_mask, y_cols = "(cols < N)[None, :]", "cols"
+        y_mask, y_cols = f"(cols < {b_to or 'N'})[None, :]", "cols"
     else:
         setup.append("b_cols = tl.minimum(cols, N - 1)")
         y_cols = "b_cols"
@@ -124,8 +127,8 @@ def product(
         f"    x = tl.load(a_at{x_step}{_masked(x_mask)})",
         f"    y = tl.load(b_at{y_step}{_masked(y_mask)})",
         "else:",
-        f"    x = tl.load(a_at{x_step}{_masked(x_mask, '(offs_k < K - k)[None, :]')})",
-        f"    y = tl.load(b_at{y_step}{_masked(y_mask, '(offs_k < K - k)[:, None]')})",
+        *_last("x", "a_at" + x_step, x_mask, "[None, :]", a_to if ak == "1" else ""),
+        *_last("y", "b_at" + y_step, y_mask, "[:, None]", b_to if bk == "1" else ""),
     ]
     frame = Frame(
         "matmul", params, problem, x.dtype, result, "M", "N",
@@ -151,6 +154,15 @@ def _descriptor(
     made = f"tl.make_tensor_descriptor({name}, [{', '.join(sizes)}], [{', '.join(strides)}], [{', '.join(block)}])"
     load = f"{name}_desc.load([{', '.join(at)}])"
     return made, f"tl.trans({load})" if swapped else load
+
+
+def _last(name: str, at: str, mask: str | None, along: str, to: str) -> list[str]:
+    """Lines that load a block that may reach beyond K. along: how a vector along K is spread over it. to: how much
+    of a row may be read; "" if no more than K. What stands behind K may be anything, NaN too."""
+    inside = f"(offs_k < K - k){along}"
+    read = f"(offs_k < {to} - k){along}" if to else inside
+    lines = [f"    {name} = tl.load({at}{_masked(mask, read)})"]
+    return [*lines, f"    {name} = tl.where({inside}, {name}, 0.0)"] if to else lines
 
 
 def _masked(*masks: str | None) -> str:

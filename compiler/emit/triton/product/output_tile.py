@@ -11,7 +11,7 @@ dimensions of an epilogue are other groups of the same positions: whole axes, se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gflow.compiler.ir.errors import CannotLower
@@ -75,6 +75,10 @@ class Tile:
         simple = text.isidentifier() or (text.startswith("(") and text.endswith(")"))
         inner = text if simple else f"({text})"
         return inner + ("[:, None]" if dim == 0 else "[None, :]")
+
+    def padded(self, width: str) -> Tile:
+        """The tile where rows are `width` long in memory; its columns are the last axis."""
+        return replace(self, masks=(*self.masks[:-1], f"{self.axes[-1].text} < {width}"))
 
     def mask(self, dims: frozenset[int]) -> str | None:
         """What tells elements inside of the result, for something that varies along `dims` of the tile."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from gflow.compiler.emit.steps import nothing
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.ir.views import row_of
+from gflow.compiler.kernel.description import Kernel, describe, with_rows
 from gflow.compiler.kernel.selection.gpu.region.launches import launches
 from gflow.compiler.kernel.selection.gpu.region.split_reductions import Scratch
 from gflow.dialects.mlir import ir
@@ -26,6 +27,7 @@ def fused(b: Builder, o: Op) -> None:
     if nothing(b, o):
         return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
+    k = with_rows(k, *([row_of(b.body, b.at, v) for v in vs] for vs in (o.operands, o.results)))
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     b.choice.check(b.choice.kind == "region", "is not for a region")
     launch(b, k, loads, stores, b.label(o), lambda: readable(o.op))

@@ -274,16 +274,34 @@ class Writer(dag.Frame):
         number = self.walks[a.strides]
         return self.name(("at", a.strides), f"at{number}", text, dims)
 
-    def mask(self, dims: frozenset[int]) -> str:
-        """Which positions of the tile exist, for what varies along `dims`; "" if all do."""
+    def mask(self, dims: frozenset[int], width: int = 0) -> str:
+        """Which positions of the tile exist, for what varies along `dims`; "" if all do.
+
+        width: of rows that are padded: how many columns may be touched, so that vectors are whole.
+        """
         parts = [
             f"{which}_in"
             for which in ("rows", "cols")
             if dims & set(self.axis(which)) and self.masked(which)
         ]
+        if width and parts[-1:] == ["cols_in"]:
+            cols, number = self.t.cols, sum(p.startswith("s_to") for p in self.parameters)
+            key = ("width", width)
+            limit = self.known(key) or self.parameter(f"s_to{number}", self.number_type, width)
+            self.scopes[0].names[key] = limit
+            end = limit.removeprefix("s_to")
+            parts[-1] = self.name(
+                ("to", width), f"cols_to{end}", f"i{cols} < {limit}", frozenset({cols})
+            )
         if len(parts) < 2:
             return "".join(parts)
-        return self.name("mask", "inside", " & ".join(parts), frozenset(self.k_tile()))
+        name = "inside" if "cols_in" in parts else f"inside_to{parts[-1].removeprefix('cols_to')}"
+        return self.name((name, "mask"), name, " & ".join(parts), frozenset(self.k_tile()))
+
+    def touched(self, a: Access) -> str:
+        """The mask of an access."""
+        dims = frozenset(d for d, s in enumerate(a.strides) if s)
+        return self.mask(dims, a.width if self.t.cols >= 0 and a.strides[self.t.cols] == 1 else 0)
 
     def k_tile(self) -> tuple[int, ...]:
         """Dimensions of the tile."""
@@ -305,7 +323,7 @@ class Writer(dag.Frame):
         a = self.k.loads[slot]
         name = self.numbered("in", (a.operand, a.dtype))
         pointer = self.pointer(name, a, self.loads[a.operand])
-        mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
+        mask = self.touched(a)
         text = f"tl.load({pointer}, mask={mask})" if mask else f"tl.load({pointer})"
         return loaded(text, a.dtype)
 
@@ -317,7 +335,7 @@ class Writer(dag.Frame):
             width = self.number("width", prod(n for n, s in zip(self.k.sizes, a.strides) if s))
             piece = "tl.program_id(1)" + (".to(tl.int64)" if self.t.wide else "")
             pointer += f" + {piece} * {width}"
-        mask = self.mask(frozenset(d for d, s in enumerate(a.strides) if s))
+        mask = self.touched(a)
         self.line(
             f"tl.store({pointer}, {value}, mask={mask})"
             if mask

@@ -14,8 +14,8 @@ from gflow.dialects.types import COMPLEX
 
 from ....ir.errors import CannotLower
 from ....ir.ssa import Body, Op
-from ....ir.views import Layout
-from ...description import describe
+from ....ir.views import Layout, row_of
+from ...description import describe, with_rows
 from ..choice import Choice, way_of
 from .attention import choose_attention
 from .other_blocks import gather_configs, pool_configs, take_configs
@@ -56,7 +56,7 @@ def chooser(
         if c is not None:
             return _contraction(c, tf32, target, used)
         if o.name == "fused":
-            return _region(o, at, target)
+            return _region(o, body, at, target)
         if o.name in ("attention", "attention_grad"):
             return choose_attention(o, body, target, tf32["matmul"])
         if o.name not in _OTHERS:
@@ -92,8 +92,9 @@ def _precise(choice: Choice, c: Contraction, tf32: bool) -> Choice:
     return replace(choice, precision="tf32") if tf32 and c.types[0].dtype == "f32" else choice
 
 
-def _region(o: Op, at: Sequence[Layout], target: Target) -> Choice:
+def _region(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
     k = describe(o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results])
+    k = with_rows(k, *([row_of(body, at, v) for v in vs] for vs in (o.operands, o.results)))
     if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
         raise CannotLower(f"there are no kernels on complex numbers: {o.name} {o.op.location}")
     return choose_region(k, len(o.operands), len(o.results), target.device)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from gflow.compiler.ir.contractions import CONTRACTIONS, root_of, root_operands
 from gflow.compiler.ir.ssa import Body, Op
-from gflow.compiler.ir.views import Layout
+from gflow.compiler.ir.views import Layout, row_of
 from gflow.compiler.targets import Target
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import TritonConfig
@@ -48,7 +48,8 @@ class Contraction:
 
     op: the contraction itself, which may be the root of a fused op. operands: value numbers.
     types, strides, even: of both operands and the result, in that order; whether each begins at a multiple of a
-        vector. A result that no one stores as it is is row-major.
+        vector. A result that no one stores as it is is row-major. widths: how much of a row of each operand may be
+        read, where rows are padded in memory; else 0.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Contraction:
     strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     even: tuple[bool, bool, bool]
     following: Following
+    widths: tuple[int, int] = (0, 0)
 
     @property
     def result(self) -> TensorType:
@@ -75,17 +77,27 @@ def contraction_of(o: Op, body: Body, at: Sequence[Layout]) -> Contraction | Non
     x, y = (o.operands[n] for n in numbers)
     ty = type_of(root.results[0])
     outputs = [at[v].strides for v in o.results]
+    rows = [row_of(body, at, v) for v in o.results]
     if fused:
-        kernels = kernels_after(o.op, root, ty, [at[v].strides for v in o.operands], outputs)
+        inputs = [at[v].strides for v in o.operands]
+        read = [row_of(body, at, v) for v in o.operands]
+        kernels = kernels_after(o.op, root, ty, inputs, outputs, (read, rows))
         following, own = Following(kernels, len(o.operands)), row_major_strides(ty.shape)
     else:
-        following, own = Following([stored(ty, outputs[0])], 0), outputs[0]
+        following, own = Following([stored(ty, outputs[0], rows=rows)], 0), outputs[0]
     types = (body.types[x], body.types[y], ty)
     strides = (at[x].strides, at[y].strides, own)
     even = (_even(body, at, x), _even(body, at, y), True)
     return Contraction(
-        root.name.removeprefix("gflow."), root, (x, y), types, strides, even, following
-    )
+        root.name.removeprefix("gflow."), root, (x, y), types, strides, even, following,
+        (_width(body, at, x), _width(body, at, y)),
+    )  # fmt: skip
+
+
+def _width(body: Body, at: Sequence[Layout], v: int) -> int:
+    """How much of a row of an operand may be read, also where it is read transposed; 0: what it has."""
+    row = row_of(body, at, v)
+    return 0 if row is None else row.width
 
 
 def _even(body: Body, at: Sequence[Layout], v: int) -> bool:
@@ -144,7 +156,7 @@ def partial_sums(result: TensorType, dtype: str) -> TensorType:
 def with_following(p: Problem, following: Following, splits: int) -> Problem:
     """The problem with what follows on the tile, partial sums of it where it is split."""
     # a row that begins anywhere is stored element by element, each with an address of its own
-    live = following.live() + (p.n % 8 > 0)
+    live = following.live() + following.single(p.n)
     return replace(
         p,
         live=live,

@@ -9,7 +9,8 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
 
-from ....description import Access, Kernel, Node, describe, simplify
+from .....ir.padding import Row
+from ....description import Access, Kernel, Node, describe, simplify, with_rows
 from ..region.block_sizes import covers
 from .operands import stride_class
 
@@ -60,6 +61,10 @@ class Following:
         stores = [TensorType((), s.dtype).itemsize for k in self.kernels for s in k.stores]
         return max(stores, default=0)
 
+    def single(self, columns: int) -> bool:
+        """Whether rows of what is stored, of `columns` elements, begin anywhere."""
+        return columns % 8 > 0 and not all(a.width for k in self.kernels for a in k.stores)
+
     def structure(self) -> Hashable:
         """Equal where the code is: sizes, strides and most constants are not in it."""
         names: dict[int, int] = {self.operands: -1}
@@ -72,10 +77,14 @@ def _structure(k: Kernel, names: dict[int, int]) -> Hashable:
         for n in k.nodes
     )
     loads = tuple(
-        (names.setdefault(a.operand, len(names)), a.dtype, a.offset, stride_class(a.strides))
+        (
+            names.setdefault(a.operand, len(names)), a.dtype, a.offset, stride_class(a.strides), a.width > 0,
+        )
         for a in k.loads
+    )  # fmt: skip
+    stores = tuple(
+        (a.operand, a.dtype, a.node, stride_class(a.strides), a.width > 0) for a in k.stores
     )
-    stores = tuple((a.operand, a.dtype, a.node, stride_class(a.strides)) for a in k.stores)
     return nodes, loads, tuple(map(stride_class, k.indices)), stores
 
 
@@ -90,14 +99,19 @@ def _single(k: Kernel, a: Access) -> bool:
     return covers(k, a.strides) and (odd or a.strides[-1:] > (1,))
 
 
-def stored(ty: TensorType, strides: tuple[int, ...], operand: int = 0, number: int = 0) -> Kernel:
-    """A kernel that copies a contraction's result (row-major) to result `number`."""
+def stored(
+    ty: TensorType,
+    strides: tuple[int, ...],
+    operand: int = 0,
+    number: int = 0,
+    rows: Sequence[Row | None] = (),
+) -> Kernel:
+    """A kernel that copies a contraction's result (row-major) to result `number`. rows: of results, where padded."""
     dense = row_major_strides(ty.shape)
     load = Access(operand, ty.dtype, dense)
     store = Access(number, ty.dtype, strides, 0)
-    return simplify(
-        Kernel(ty.shape, frozenset(), [Node("load", ty.dtype, slot=0)], [load], [], [store])
-    )
+    k = Kernel(ty.shape, frozenset(), [Node("load", ty.dtype, slot=0)], [load], [], [store])
+    return with_rows(simplify(k), (), rows)
 
 
 def kernels_after(
@@ -106,12 +120,14 @@ def kernels_after(
     ty: TensorType,
     inputs: Sequence[tuple[int, ...]],
     outputs: Sequence[tuple[int, ...]],
+    rows: tuple[Sequence[Row | None], Sequence[Row | None]] = ((), ()),
 ) -> list[Kernel]:
-    """What a fused op does with its contraction's result, of type `ty`. inputs, outputs: strides of its tensors."""
-    k = describe(fused, inputs, outputs)
+    """What a fused op does with its contraction's result, of type `ty`. inputs, outputs: strides of its tensors.
+    rows: of operands and results, where padded."""
+    k = with_rows(describe(fused, inputs, outputs), *rows)
     kernels = [k] if k.stores else []
     yielded = root.block.operations[-1].operation.operands
     for n, v in enumerate(yielded):
         if v == root.results[0]:
-            kernels.append(stored(ty, outputs[n], len(inputs), n))
+            kernels.append(stored(ty, outputs[n], len(inputs), n, rows[1]))
     return kernels

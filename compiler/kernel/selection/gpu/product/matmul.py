@@ -55,6 +55,15 @@ class Product:
         """Whether operands are loaded element by element."""
         return not (self.x.vectorized(self.x.batch) and self.y.vectorized(self.y.batch))
 
+    def ragged(self, target: Target) -> bool:
+        """Whether only descriptors load whole vectors of both operands; of padded ones others can, too, but have to
+        clear what stands behind K."""
+        if self.gather:
+            return False
+        pairs = ((self.x, self.shape("a")), (self.y, self.shape("b")))
+        behind = (self.x.cols == 1 and self.x.width) or (self.y.rows == 1 and self.y.width)
+        return any(o.ragged(shape) for o, shape in pairs) or bool(behind and self.way(target))
+
     @property
     def wide(self) -> tuple[bool, bool]:
         """Whether offsets in each operand need 64 bits."""
@@ -95,7 +104,7 @@ class Product:
         return replace(
             self.problem,
             gather=self.gather,
-            ragged=self.reserved > 0,
+            ragged=self.reserved > 0 or self.ragged(target),
             descriptors=self.way(target),
         )
 
@@ -130,8 +139,8 @@ def product_of(
 def product_of_matmul(c: Contraction, tf32: bool, target: Target) -> Product:
     """The product that a `gflow.matmul` is."""
     (tx, ty, tz), (sx, sy, _) = c.types, c.strides
-    x = Operand(tx.dtype, sx[:-2], sx[-2], sx[-1], c.even[0])
-    y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1])
+    x = Operand(tx.dtype, sx[:-2], sx[-2], sx[-1], c.even[0], c.widths[0])
+    y = Operand(ty.dtype, sy[:-2], sy[-2], sy[-1], c.even[1], c.widths[1])
     return product_of(x, y, tz.shape[:-2], (tx.shape[-2], ty.shape[-1], tx.shape[-1]), tf32, target)
 
 
@@ -168,7 +177,8 @@ def choose(
         p = p.copied(name)
     x, y = p.x, p.y
     walks = [stride_class((*o.batch, o.rows, o.cols)) for o in (x, y)]
-    known = (structure, x.dtype, y.dtype, result.dtype, p.problem.kind, *walks, p.wide)
+    widths = x.width > 0, y.width > 0
+    known = (structure, x.dtype, y.dtype, result.dtype, p.problem.kind, *walks, p.wide, widths)
     return choose_product(
         p.posed(target), following, result, x.dtype, target, used, known, p.reserved, copies=copies
     )

@@ -20,7 +20,8 @@ VECTOR = 16
 class Operand:
     """Memory seen as matrices: batch strides, then those of the two dimensions.
 
-    even: whether it begins at a multiple of a vector.
+    even: whether it begins at a multiple of a vector. width: how much of a row may be read, where rows are padded in
+    memory; 0: as much as it has.
     """
 
     dtype: str
@@ -28,6 +29,7 @@ class Operand:
     rows: int
     cols: int
     even: bool = True
+    width: int = 0
 
     @property
     def itemsize(self) -> int:
@@ -37,6 +39,11 @@ class Operand:
     def vectorized(self, others: Sequence[int] = ()) -> bool:
         """As the function of this name. others: strides between matrices, in elements."""
         return vectorized((self.rows, self.cols), others, self.itemsize)
+
+    def ragged(self, shape: tuple[int, int]) -> bool:
+        """Whether loads that end exactly where the matrix, of this shape, does go element by element."""
+        side = shape[1] if self.cols == 1 else shape[0]
+        return not self.width and side * self.itemsize % VECTOR != 0
 
     def padded(self, shape: tuple[int, int]) -> tuple[Operand, int]:
         """The operand, of this shape, as a copy whose rows begin at multiples of a vector, and the copy's bytes."""

@@ -1,0 +1,133 @@
+"""Give values with long rows of an odd length rows that begin at multiples of a vector.
+
+Before, as a vocabulary of 50,257 makes them:
+
+    %0 = "gflow.matmul"(%x, %w) : (tensor<64x32xbf16>, tensor<32x1001xbf16>) -> tensor<64x1001xbf16>
+    %1 = "gflow.fused"(%0) … {kind = "row", …} : (tensor<64x1001xbf16>) -> tensor<64x1001xbf16>
+    %2 = "gflow.matmul"(%1, %v) : (tensor<64x1001xbf16>, tensor<1001x32xbf16>) -> tensor<64x32xbf16>
+
+After:
+
+    %0 = "gflow.matmul"(%x, %w) {gflow.padded = array<i64: 1008>} : …
+    %1 = "gflow.fused"(%0) … {gflow.padded = array<i64: 1008>, kind = "row", …} : …
+    %2 = "gflow.matmul"(%1, %v) : …
+
+Rows of `%0` are 1,008 elements apart then, so that kernels move 16 bytes at a time, and products read them where they
+lie. Otherwise each element is an access of its own, and large products copy such operands first. The type of a value
+stays what it is. Padded are values of the arena that products of matrices and fused kernels alone write and read, a
+product or a reduction among them: what is only computed element by element moves whole vectors where it lies, as one
+row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.contractions import root_of
+from gflow.compiler.ir.padding import PADDED, STEP
+from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
+from gflow.compiler.ir.views import IN_PLACE, VIEW_OPS, Layout, is_view, layouts, readers
+from gflow.compiler.memory.layouts import readable
+from gflow.dialects.marks import LAUNCH
+from gflow.dialects.mlir import func, ir
+
+from ..base import Pass
+
+#: bytes that are moved at once, and that the device moves as one
+_VECTOR, _LINE = 16, 128
+
+
+@dataclass(frozen=True)
+class PadRowsOptions:
+    """Which values."""
+
+    least: int = field(
+        default=512,
+        metadata={"doc": "bytes of a row: of shorter ones padding takes too large a part"},
+    )
+
+
+def run(function: func.FuncOp, options: PadRowsOptions) -> None:
+    """Write into the function which values' rows are padded (`gflow.padded`)."""
+    body = read_body(function)
+    at = layouts(function, body)
+    read = readers(body, at)
+    fixed = {at[v].base for v in body.returned} | set(body.returned)
+    widths = {
+        r: width
+        for o in body.ops
+        if _computes(o) and LAUNCH not in o.op.attributes
+        for r in o.results
+        if at[r].base == r and r not in fixed
+        if (width := _width(body, r, options.least)) and _pays(body, o, read.get(r, ()))
+    }
+    while (
+        widths
+    ):  # a value less leaves the others as they are, but for kernels that would read both
+        _write(body, widths)
+        wrong = _refused(function, body, at, widths, read)
+        if not wrong:
+            return
+        widths = {r: width for r, width in widths.items() if r not in wrong}
+    _write(body, {})
+
+
+def _computes(o: Op) -> bool:
+    """Whether an op is a product of matrices, or a fused kernel without another contraction."""
+    if o.name != "fused":
+        return o.name == "matmul"
+    root = root_of(o.op)
+    return IN_PLACE not in o.op.attributes and (root is None or root.name == "gflow.matmul")
+
+
+def _width(body: Body, value: int, least: int) -> int:
+    """The elements that a row is to take up; 0 if it need not be padded."""
+    ty = body.types[value]
+    if ty.rank < 2 or ty.numel in (0, ty.shape[-1]):
+        return 0
+    row = ty.shape[-1] * ty.itemsize
+    if row < least or row % _VECTOR == 0:
+        return 0
+    step = max(STEP, _LINE // ty.itemsize) if row >= 64 * _LINE else STEP
+    return -(-ty.shape[-1] // step) * step
+
+
+def _pays(body: Body, maker: Op, read: Sequence[int]) -> bool:
+    """Whether only products and fused kernels touch a value, and not only element by element."""
+    ops = [maker, *(o for i in read if (o := body.ops[i]).name not in VIEW_OPS)]
+    return all(map(_computes, ops)) and any(fused_kind(o.op) != "pointwise" for o in ops)
+
+
+def _refused(
+    function: func.FuncOp,
+    body: Body,
+    before: Sequence[Layout],
+    widths: dict[int, int],
+    read: dict[int, list[int]],
+) -> set[int]:
+    """The padded values that something cannot read as they would lie."""
+    at, wrong = layouts(function, body), set()
+    for r in widths:
+        for i in read.get(r, ()):
+            o = body.ops[i]
+            if is_view(o, before) != is_view(o, at):
+                wrong.add(r)
+            wrong |= {
+                r
+                for n, v in enumerate(o.operands)
+                if before[v].base == r and not readable(o, n, body.types[v].shape, at)
+            }
+    return wrong
+
+
+def _write(body: Body, widths: dict[int, int]) -> None:
+    for o in body.ops:
+        found = [widths.get(r, 0) for r in o.results]
+        if any(found):
+            o.op.attributes[PADDED] = ir.DenseI64ArrayAttr.get(found)
+        elif PADDED in o.op.attributes:
+            del o.op.attributes[PADDED]
+
+
+PASS = Pass("gflow-pad-rows", run, PadRowsOptions, __doc__ or "")
