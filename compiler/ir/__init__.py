@@ -11,7 +11,6 @@ failing        which steps can fail when they run, for reasons that compilation 
 frozen         frozen arguments, and what depends on them alone
 locations      where ops come from: phase and module of the author's program, file and line
 modules        modules and the functions in them
-padding        values whose rows are longer in memory than they are
 ssa            a function body as plain Python lists, for passes that look at all of it
 tables         figures and tables as text for people
 unit_reshape   reshapes that only add or remove dimensions of size 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from math import prod
 from typing import NamedTuple
 
 from gflow.dialects.attributes import read
@@ -20,7 +21,6 @@ from gflow.dialects.ops.structure import BARRIER
 from gflow.dialects.types import TensorType, row_major_strides
 
 from .errors import PassError
-from .padding import PADDED, Row, padded_strides, widths_of
 from .ssa import Body, Op, aliases
 
 VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
@@ -28,6 +28,11 @@ VIEW_OPS = frozenset({"reshape", "transpose", "broadcast", "slice"})
 #: on a concatenation or a copy: what it reads is written into its result, so it does nothing itself
 IN_PLACE = "gflow.in_place"
 
+#: on an op: for each result how many elements its rows take up in memory; 0: they lie one after the other
+PADDED = "gflow.padded"
+
+#: padded rows begin at multiples of so many elements, which kernels know of
+STEP = 16
 
 #: a program has far fewer shapes than values
 _dense = lru_cache(4096)(row_major_strides)
@@ -39,6 +44,17 @@ class Layout(NamedTuple):
     base: int
     offset: int
     strides: tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """Elements of a row, and how many it takes up in memory, where rows are padded so that kernels move whole vectors.
+
+    Nothing is known of what is behind a row: who writes rows may write there, too, and who reads rows may read there,
+    but not use it.
+    """
+
+    size: int
+    width: int
 
 
 def readers(body: Body, at: Sequence[Layout]) -> dict[int, list[int]]:
@@ -252,6 +268,48 @@ def source_layout(body: Body, value: int, layout: Layout) -> tuple[int, Layout] 
             return None
         value, layout = x, layout._replace(strides=strides)
     return value, layout
+
+
+def padded_strides(shape: Sequence[int], width: int) -> tuple[int, ...]:
+    """Strides of a tensor whose rows take up `width` elements."""
+    return row_major_strides((*shape[:-1], width))
+
+
+def widths_of(o: Op, body: Body) -> list[int]:
+    """What rows of each result of an op take up, in elements; 0 for dense results.
+
+    Raises:
+        PassError: the attribute is malformed.
+    """
+    if PADDED not in o.op.attributes:
+        return [0] * len(o.results)
+    attribute = o.op.attributes[PADDED]
+    widths = list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+    fits = [
+        w == 0 or (w % STEP == 0 and ty.rank > 1 and ty.shape[-1] <= w)
+        for w, ty in zip(widths, (body.types[r] for r in o.results))
+    ]
+    if len(widths) != len(o.results) or not all(fits):
+        raise PassError(
+            f"'{PADDED}' must be array<i64: …> with a number for each result: 0, or a multiple of {STEP} that is no "
+            f"less than a row of a matrix, found {attribute}",
+            o.op,
+        )
+    return widths
+
+
+def extent_bytes(ty: TensorType, strides: Sequence[int]) -> int:
+    """Bytes that a value of the arena takes up, what is behind its last row included. strides: its own."""
+    if ty.numel == 0 or not is_padded(ty, strides):
+        return ty.nbytes
+    return prod(ty.shape[:-1]) * strides[-2] * ty.itemsize
+
+
+def is_padded(ty: TensorType, strides: Sequence[int]) -> bool:
+    """Whether rows of a value are farther apart than they are long, and the rest is row-major."""
+    if ty.rank < 2 or strides[-1] != 1 or strides[-2] <= ty.shape[-1]:
+        return False
+    return tuple(strides) == padded_strides(ty.shape, strides[-2])
 
 
 def row_of(body: Body, at: Sequence[Layout], value: int) -> Row | None:

@@ -26,7 +26,7 @@ from gflow.dialects.types import TensorType, row_major_strides, type_of, without
 
 from ..ir.contractions import CONTRACTIONS
 from ..ir.errors import CannotLower
-from ..ir.padding import Row
+from ..ir.views import Row
 from .dimensions import neighbours
 
 #: for each dimension of a value, the dimension of the index space it runs along; -1 where its size is 1
@@ -332,7 +332,7 @@ def describe(
 
 
 def with_rows(k: Kernel, loads: Sequence[Row | None], stores: Sequence[Row | None]) -> Kernel:
-    """The kernel, where rows of its operands and results may be padded (`ir.padding`)."""
+    """The kernel, where rows of its operands and results may be padded (`ir.views.Row`)."""
     if not any(loads) and not any(stores):
         return k
 

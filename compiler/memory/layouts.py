@@ -9,9 +9,8 @@ from gflow.dialects.ops.distribution import ORDERED, SHARD
 from gflow.dialects.types import is_row_major
 
 from ..ir.contractions import root_of, root_operands
-from ..ir.padding import PADDED
 from ..ir.ssa import Op
-from ..ir.views import Layout, is_view
+from ..ir.views import PADDED, Layout, is_view
 
 #: operands that must be dense and row-major: activations (weights may lie either way), indices
 _DENSE = {

@@ -12,9 +12,8 @@ from itertools import accumulate
 
 from gflow.dialects.mlir import func
 
-from ..ir.padding import extent_bytes
 from ..ir.ssa import Body, Op, aliases, read_body
-from ..ir.views import Layout, is_view, layouts
+from ..ir.views import Layout, extent_bytes, is_view, layouts
 from .in_place import FusedKernel
 from .results import owners, same_order
 

@@ -15,9 +15,8 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
 from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
-from ..ir.padding import extent_bytes
 from ..ir.ssa import Body, Op, aliases, read_body
-from ..ir.views import Layout, is_view, layouts, readers, row_of
+from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
 from .layouts import readable, writable
 from .liveness import ALIGN, TakesOver, last_uses
 from .places import PlanPlace, given_addresses, places_of

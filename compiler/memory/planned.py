@@ -14,9 +14,8 @@ from gflow.dialects.mlir import func, ir
 from ..ir.dynamic_sizes import sized
 from ..ir.errors import CompileError
 from ..ir.locations import Source, source_of
-from ..ir.padding import extent_bytes
 from ..ir.ssa import Op, read_body
-from ..ir.views import is_view, layouts
+from ..ir.views import extent_bytes, is_view, layouts
 from .liveness import last_uses
 from .places import places_of
 from .plan_check import problems

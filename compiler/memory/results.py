@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from gflow.dialects.ops.distribution import WAIT
 from gflow.dialects.types import is_row_major
 
-from ..ir.padding import is_padded
 from ..ir.ssa import Body
-from ..ir.views import Layout, is_view
+from ..ir.views import Layout, is_padded, is_view
 
 
 def in_order(layout: Layout, shape: tuple[int, ...]) -> bool:

@@ -13,9 +13,8 @@ from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 
 from ...ir.errors import CannotLower, PassError
-from ...ir.padding import PADDED
 from ...ir.ssa import Op
-from ...ir.views import IN_PLACE, is_view
+from ...ir.views import IN_PLACE, PADDED, is_view
 from ...memory.liveness import Lives
 from ..contest import Contest
 from .choice import Choice, choice_of

@@ -25,9 +25,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gflow.compiler.ir.contractions import root_of
-from gflow.compiler.ir.padding import PADDED, STEP
 from gflow.compiler.ir.ssa import Body, Op, fused_kind, read_body
-from gflow.compiler.ir.views import IN_PLACE, VIEW_OPS, Layout, is_view, layouts, readers
+from gflow.compiler.ir.views import (
+    IN_PLACE,
+    PADDED,
+    STEP,
+    VIEW_OPS,
+    Layout,
+    is_view,
+    layouts,
+    readers,
+)
 from gflow.compiler.memory.layouts import readable
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir

@@ -9,7 +9,7 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType, row_major_strides
 
-from .....ir.padding import Row
+from .....ir.views import Row
 from ....description import Access, Kernel, Node, describe, simplify, with_rows
 from ..region.block_sizes import covers
 from .operands import stride_class
