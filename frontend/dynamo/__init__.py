@@ -7,6 +7,7 @@ pieces      a graph that no one program holds, as programs with PyTorch's ops be
 program     one compiled FX graph: a function of a list of tensors
 recompute   what a backward computes again, and what the forward keeps for it
 scalar_updates  updates of 0-d float64 tensors, which TorchDynamo may take for numbers
+scalars     Python integers of graphs that are no sizes: inputs of a program
 sizes       graphs with symbolic sizes: a program follows one of them over a range
 trace_fx    an FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`
 """

@@ -22,6 +22,7 @@ from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
 from .scalar_updates import scalar_updates_kept
+from .scalars import numbers_in
 from .sizes import SizedProgram, hints_of, is_symbolic
 from .trace_fx import FxTrace, Untraceable, trace_fx
 
@@ -105,20 +106,42 @@ def _compile(
             _check_devices(example_inputs)
             if not any(map(is_symbolic, example_inputs)):
                 return boxed(load(trace()))
-            program = SizedProgram(
-                module,
-                phase,
-                lambda formulas: trace(formulas=formulas),
-                load,
-                partial(_interpret, module),
-            )
-            program.prepare(hints_of(module))
+            program = _sized(module, phase, trace, load)
         except (Fixed, Untraceable, LoweringError, Unsupported) as error:
             if part_of is not None:
                 return None
             again = partial(_compile, options=options, arena=arena, phase=phase, part_of=module)
             return boxed(_divided(module, again, phase, views, error))
     return boxed(program)
+
+
+def _sized(
+    module: torch.fx.GraphModule, phase: str, trace: Any, load: Callable[[FxTrace], Any]
+) -> SizedProgram:
+    """A graph with symbolic sizes and numbers. Symbols that are no sizes are inputs, where its ops take them so.
+
+    Raises:
+        Fixed, Untraceable, LoweringError, Unsupported: there cannot be a program.
+    """
+
+    def program(numbers: dict[Any, int]) -> SizedProgram:
+        run = partial(_interpret, module)
+        made = SizedProgram(
+            module, phase, lambda f: trace(formulas=f, numbers=numbers), load, run, numbers
+        )
+        made.prepare(hints_of(module))
+        return made
+
+    numbers = numbers_in(module)
+    if numbers:
+        try:
+            return program(numbers)
+        except (Fixed, LoweringError, Unsupported) as error:
+            names = ", ".join(map(str, numbers))
+            _log.info(
+                "torch.compile: the %s graph is compiled for values of %s; %s", phase, names, error
+            )
+    return program({})
 
 
 def _divided(

@@ -16,6 +16,7 @@ from gflow.runtime.seeds import Seeds
 from gflow.runtime.tensors import laid_out
 from gflow.tracing.data.sizes import at_size
 
+from .scalars import Counted
 from .trace_fx import Computed, FxTrace, Given, Lying, Taken, Viewed
 
 _stride, _is_neg = torch.Tensor.stride, torch.Tensor.is_neg
@@ -82,11 +83,17 @@ class FxProgram:
         return made
 
     def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
-        """k: the program's size, if it has one."""
+        """k: the program's size, if it has one.
+
+        Raises:
+            Beyond: a number among the arguments is none that programs take. They are as they were.
+        """
         call = self.calls.get(k) or self._call(k)
         given = list(args)
-        args.clear()
         arguments = call.arguments.copy()
+        for index, number in self.found.numbers.items():
+            arguments[index] = torch.tensor(number.value(given), dtype=arguments[index].dtype)
+        args.clear()
         copied = []
         tensors = [given[at] for at, _, _, _ in call.places]
         if [*map(_dtype, tensors)] != call.dtypes:
@@ -162,6 +169,8 @@ class FxProgram:
         if isinstance(out, Viewed):
             of = given[out.index]
             return of.as_strided(out.shape, out.strides, of.storage_offset() + out.offset)
+        if isinstance(out, Counted):
+            return out.value(given)
         return given[out.index] if isinstance(out, Taken) else out
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from gflow.tracing.data.sizes import Domain, Fixed, Narrower, Size
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.dispatch.symbols.size_expressions import Formulas
 
+from .scalars import Beyond
 from .trace_fx import FxTrace, Untraceable
 
 _log = logging.getLogger("gflow")
@@ -106,9 +107,12 @@ class SizedProgram:
         trace: Callable[[Formulas], FxTrace],
         compile: Callable[[FxTrace], Callable[..., Any]],
         otherwise: Callable[[list[Any]], Any],
+        numbers: Collection[Any] = (),
     ) -> None:
+        """numbers: symbols that programs have as inputs, whatever they are."""
         self.phase, self._trace, self._compile, self._otherwise = phase, trace, compile, otherwise
-        self._places = places_of(module)
+        self._places = {s: p for s, p in places_of(module).items() if s not in numbers}
+        self._beyond = False
         self._symbols = list(self._places)
         self._ranges = {s: _range(module, s) for s in self._symbols}
         self._values: dict[Any, set[int]] = {s: set() for s in self._symbols}
@@ -130,7 +134,13 @@ class SizedProgram:
                 self._seen.clear()
             known = self._seen[values] = self._find(dict(zip(self._symbols, values)))
         program, k = known
-        return program(args, k)
+        try:
+            return program(args, k)
+        except Beyond as error:
+            if not self._beyond:
+                self._beyond = True
+                self._op_by_op(f"a program for the number {error}", "numbers")
+            return self._otherwise(args)
 
     def prepare(self, hints: dict[Any, int] | None) -> None:
         """Have a program for what sizes are expected to be, if they are known.
@@ -140,6 +150,7 @@ class SizedProgram:
         """
         if hints is None:
             return
+        hints = {symbol: hints[symbol] for symbol in self._symbols}
         found = self._new(hints, {})
         self._seen[tuple(hints[s] for s in self._symbols)] = found
         for symbol, n in hints.items():
@@ -167,10 +178,11 @@ class SizedProgram:
             fixed = {symbol: (n, 0) for symbol, n in values.items()}
             return self._keep(_Sized(None, fixed, None, run)), 0
 
-    def _op_by_op(self, reason: str) -> Callable[..., Any]:
+    def _op_by_op(self, reason: str, of: str = "sizes") -> Callable[..., Any]:
         _log.warning(
-            "torch.compile: the %s graph runs through PyTorch op by op for some sizes; %s",
+            "torch.compile: the %s graph runs through PyTorch op by op for some %s; %s",
             self.phase,
+            of,
             reason,
         )
         return self._without_program
@@ -259,7 +271,7 @@ class _Sized:
         parts = [] if self.domain is None else [f"{self.domain.name} in {self.domain}"]
         for symbol, found in self.others.items():
             parts.append(f"{symbol} = {formula(found, str(self.variable))}")
-        return ", ".join(parts)
+        return ", ".join(parts) or "numbers of any value"
 
 
 def _related(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,9 +17,12 @@ from gflow.dialects.extents import Symbol
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS, number_problem
 from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
 from gflow.tracing.dispatch.symbols.numbers import wrap
 from gflow.tracing.dispatch.symbols.size_expressions import Formulas
+
+from .scalars import TAKERS, Counted, check_held, check_taken, counted
 
 aten = torch.ops.aten
 _SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
@@ -52,12 +55,14 @@ class FxTrace:
     results: for each output of the graph, what it is (`Taken`, `Viewed`, `Given`, `Lying`, `Computed` or a plain value;
     integers may vary with the trace's size).
     size: the index of the input that brings the trace's size along, if it has one.
+    numbers: inputs that are computed from integers among the graph's arguments.
     """
 
     trace: Trace
     arguments: list[int | None]
     results: list[Any] = field(default_factory=list)
     size: int | None = None
+    numbers: dict[int, Counted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,10 @@ def trace_fx(
     phase: str,
     views: bool = False,
     formulas: Formulas | None = None,
+    numbers: Mapping[Any, int] | None = None,
 ) -> FxTrace:
     """
+    numbers: the symbols that are inputs and no sizes, and which arguments they are.
     views: whether outputs in one memory stay so, for updates in place of one to be seen by others.
     formulas: what symbolic sizes are.
 
@@ -118,16 +125,25 @@ def trace_fx(
         Untraceable: nested graphs, tensors that no program takes.
         Fixed, Narrower: sizes that no program follows, or one for a part of them alone.
     """
-    return _Converter(module, name, phase, views, formulas or Formulas(None, None, {})).run()
+    formulas = formulas or Formulas(None, None, {})
+    return _Converter(module, name, phase, views, formulas, numbers or {}).run()
 
 
 class _Converter:
     def __init__(
-        self, module: torch.fx.GraphModule, name: str, phase: str, views: bool, formulas: Formulas
+        self,
+        module: torch.fx.GraphModule,
+        name: str,
+        phase: str,
+        views: bool,
+        formulas: Formulas,
+        numbers: Mapping[Any, int],
     ) -> None:
+        self.numbers, self.counted = numbers, dict[Any, TraceValue]()
         self.module, self.phase, self.views = module, phase, views
         self.formulas, self.guards = formulas, list[Any]()
         self.size: Any = None
+        self.takes = False  # the call at hand takes a number of the graph's call
         self.now: torch.fx.Node | None = None
         self.bases: dict[torch.fx.Node, torch.fx.Node] = {}
         self.trace = Trace(name)
@@ -156,6 +172,25 @@ class _Converter:
         value = TraceValue(self.count, (), torch.int64, (), tensor.device, is_number=True)
         self.trace.inputs.append(TraceInput(value, "size", symbol.name, tensor))
         self.size = wrap(Number(self, value, symbol.most, None))
+
+    def _number(self, expr: Any, floating: bool) -> TraceValue:
+        """The input that brings a number of the call along."""
+        known = self.counted.get(expr)
+        if known is None:
+            dtype = torch.float64 if floating else torch.int64
+            self.count += 1
+            known = TraceValue(self.count, (), dtype, (), torch.device("cpu"), is_number=True)
+            self.counted[expr] = known
+            self.found.numbers[len(self.trace.inputs)] = counted(expr, self.numbers)
+            tensor = torch.ones((), dtype=dtype)
+            self.trace.inputs.append(TraceInput(known, "scalar", str(expr), tensor))
+        return known
+
+    def _follows_numbers(self, value: Any) -> bool:
+        """Whether a symbolic number follows from those of the call."""
+        return isinstance(value, _SYMBOLIC) and not value.node.expr.free_symbols.isdisjoint(
+            self.numbers
+        )
 
     def record_number(
         self, func: Any, args: tuple[Any, ...], dtype: torch.dtype, words: Any = None
@@ -242,6 +277,7 @@ class _Converter:
         if schema.name in _RANGES:
             kinds = dict.fromkeys(kinds, "")
         given = zip(node.args, schema.arguments)
+        self.takes = False
         args = tuple([self._resolve(a, kinds[s.name]) for a, s in given])
         if target in _SAME_VALUE or target in _COPY:
             self.values[node] = args[0]
@@ -261,10 +297,34 @@ class _Converter:
                 f"{target} with a storage_offset, which counts from where the memory begins that an argument lies in"
             )
         kwargs = {k: self._resolve(v, kinds[k]) for k, v in node.kwargs.items()}
+        if self.takes:
+            check_taken(target, args, kwargs)
+        self._check_numbers(node, args, kwargs)
         parts = self._parts(result)
         self.values[node] = parts
         op = TraceOp(target, args, kwargs, list(_flat(parts)), _location(node, self.phase))
         self.trace.ops.append(op)
+
+    def _check_numbers(
+        self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """
+        Raises:
+            Fixed: numbers that follow from a size are beside tensors of a dtype that does not hold them all.
+            Untraceable: a number is.
+        """
+        target: Any = node.target
+        if target not in NUMBERS:
+            return
+        if any(isinstance(a, TraceValue) and a.is_number for a in (*args, *kwargs.values())):
+            check_held(target, args, kwargs)
+        tensors = tuple(
+            [n.meta["val"] if isinstance(n, torch.fx.Node) and isinstance(a, TraceValue) else a
+             for n, a in zip(node.args, args)]
+        )  # fmt: skip
+        problem = number_problem(target, tensors, kwargs)
+        if problem is not None:
+            raise Untraceable(f"{target}, which {problem}")
 
     def _counts_in_argument(self, node: torch.fx.Node) -> bool:
         """Whether a call of `as_strided` or its kin has an offset, and a tensor in an argument's memory: where that
@@ -332,6 +392,8 @@ class _Converter:
         if not isinstance(out, torch.fx.Node):
             return out
         value = self.values[out]
+        if self._follows_numbers(value):
+            return counted(value.node.expr, self.numbers)
         if isinstance(value, torch.SymInt):
             return self.formulas.concrete(value)
         if isinstance(value, _SYMBOLIC):
@@ -418,6 +480,11 @@ class _Converter:
             return [self._resolve(a) for a in arg]
         if isinstance(arg, torch.SymBool):
             raise Fixed(str(arg.node.expr))
+        if self._follows_numbers(arg):
+            if kind not in TAKERS:
+                raise Fixed(str(arg.node.expr))
+            self.takes = True
+            return self._number(arg.node.expr, isinstance(arg, torch.SymFloat))
         if isinstance(arg, torch.SymFloat) or (isinstance(arg, torch.SymInt) and kind in _NUMBERS):
             number = self.formulas.number(arg.node.expr, self.size)
             found = number_of(number)
