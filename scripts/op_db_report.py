@@ -85,10 +85,15 @@ def report(tallies: list[Tally], engine: str, limit: int | None) -> str:
     lines = [
         "# Op coverage",
         "",
-        "PyTorch's own sample inputs (`torch.testing._internal.common_methods_invocations.op_db`),",
-        f"torch {torch.__version__}: each sample is traced as a graph, lowered, run",
-        f"({engine}) and compared with eager; {taken} samples of each op. Written by",
-        "`scripts/op_db_report.py`.",
+        "This page shows which ops of PyTorch gflow runs. It is written by `scripts/op_db_report.py`.",
+        "",
+        "**Method.** The inputs are PyTorch's own samples (`torch.testing._internal.common_methods_invocations.op_db`,",
+        f"torch {torch.__version__}), {taken} of each op. Each sample is traced as a graph, lowered, run",
+        f"({engine}) and compared with eager.",
+        "",
+        "**Columns.** *samples with `gflow.aten`* counts the samples in which at least one op runs through PyTorch. "
+        "The reasons",
+        "of all failures are listed below the table.",
         "",
         "| sweep | ops | ops that pass whole | samples | pass | rate | samples with `gflow.aten` "
         "| lowering, ms a sample |",

@@ -22,17 +22,36 @@ from zoo import GROUPS, Case  # noqa: E402
 from zoo.harness import Verdict, check, ops  # noqa: E402
 from zoo.huggingface import CASES as HUGGING_FACE  # noqa: E402
 
+METHOD = """This page shows which models gflow runs, and whether they agree with eager. It is written by
+`python scripts/zoo_report.py`.
+
+**Method.** Every model of `tests/zoo` takes five training steps in a graph and eagerly, on the same inputs,
+which differ in each step. The script compares outputs, parameters, buffers and optimizer state, and the outputs in
+inference. Tolerances, relative to the largest element:
+
+- float64: 1e-6.
+- float32, compared with float64: 1e-4, or five times eager's own error.
+- half precision: 2e-2.
+
+**Unstable values.** Where a value exceeds its tolerance, eager runs four more times, with every parameter changed by one
+unit in the last place (of the narrowest float type in the model). If eager's results then differ by a fifth of the
+error or more, the value is called *unstable* and counts as agreeing. The figures are those of the graph compared with
+the unchanged eager run.
+
+**Columns.** *ops* is the number of ops of the traced training step before any pass. *through PyTorch* lists the calls
+that become `gflow.aten`."""
+
 NOT_TRACED = """\
 ## What a graph refuses
 
-| program | why |
+| program | reason |
 |---|---|
-| `torch.func` transforms (`vmap`, `grad`, `jvp`) in `build()` | recorded below PyTorch's functional transforms; refused with an error |
-| `F.ctc_loss` | PyTorch has no shape rule for it: the size of its workspace follows from the values of the lengths |
-| results whose shape depends on values (`nonzero`, boolean masks as an index, `unique`, `one_hot` without `num_classes`) | a graph has static shapes; the error names the line |
-| `if`, `while`, `assert`, `.item()`, `float()` on tensors; `.numpy()`, `.tolist()` | values do not exist while tracing; the error names the line |
-| parameters or modules made in `build()`, `optimizer.step()` in `build()` | the graph owns both; the error says where they belong |
-| sparse tensors, `torch.Generator` arguments | dense tensors and the graph's own seed only |
+| `torch.func` transforms (`vmap`, `grad`, `jvp`) in `build()` | tracing records below PyTorch's functional transforms; an error |
+| `F.ctc_loss` | PyTorch has no shape rule for it: the size of its workspace depends on the values of the lengths |
+| results whose shape depends on values (`nonzero`, boolean masks as an index, `unique`, `one_hot` without `num_classes`) | shapes of a graph do not depend on values; the error names the line |
+| `if`, `while`, `assert`, `.item()`, `float()` on tensors; `.numpy()`, `.tolist()` | tensors have no values during tracing; the error names the line |
+| parameters or modules made in `build()`, `optimizer.step()` in `build()` | parameters belong to `__init__()`, and the graph calls the optimizer; the error says so |
+| sparse tensors, `torch.Generator` arguments | only dense tensors, and the graph's own random seed, are supported |
 | `torch.compile`d functions called in `build()` | call the function itself |
 """
 
@@ -80,17 +99,7 @@ def text(groups: dict[str, list[Row]], seconds: float) -> str:
     out = [
         "# Models: coverage and agreement with eager",
         "",
-        "Written by `python scripts/zoo_report.py`. Every model of `tests/zoo` takes five training",
-        "steps in a graph and eagerly, on the same fresh inputs; outputs, parameters, buffers and",
-        "optimizer state are compared, and so are the outputs in inference. float64 agrees to 1e-6",
-        "of the largest element; float32 is compared with float64, where its error may be 1e-4 or",
-        "five times eager's own; half precision agrees to 2e-2. *ops* counts the traced training",
-        "step before any pass; *through PyTorch* names the calls that become `gflow.aten`.",
-        "",
-        "Where a value misses that, eager runs four more times, with every parameter moved by one",
-        "unit in the last place (of the narrowest float type that the model computes in). If eager",
-        "then disagrees with itself by a fifth of the error or more, the value is called *unstable*",
-        "and counts as agreeing; the figures are those of the graph against eager as it is.",
+        METHOD,
         "",
         f"**{good} of {len(rows)} models agree in all their runs ({runs} runs, {seconds:.0f} s); "
         f"{free} need no `gflow.aten`.**",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-_DATA_SHAPE = "the result's shape depends on the values"
-_READS_VALUE = "its Python code reads a tensor's value (an if, .item(), a tensor as a bound)"
-_SPARSE = "takes or gives a sparse tensor"
+_DATA_SHAPE = "the shape of the result depends on values"
+_READS_VALUE = "its Python code needs the value of a tensor (an if, .item(), a tensor as a bound)"
+_SPARSE = "an input or result is a sparse tensor"
 
 #: op → reason; its samples are not all expected to pass.
 EXPECTED_FAILURES: dict[str, str] = {
