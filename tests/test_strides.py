@@ -159,6 +159,34 @@ def test_readers_of_what_was_updated(layout: str) -> None:
         compare("graph", one, lambda m: [m.as_strided((6, 8), strides, offset)], f"reader {n}")
 
 
+def test_an_update_through_a_transpose_leaves_the_strides_of_its_base() -> None:
+    """By ops whose result is row-major, however their operand lies."""
+    rows = torch.tensor([1, 0, 1])
+    updates: list[Callable[[Tensor], Tensor]] = [
+        lambda v: v.cumsum_(0),
+        lambda v: v.index_add_(0, rows, torch.ones(3, *v.shape[1:])),
+        lambda v: v.scatter_reduce_(0, rows[None].expand(v.shape[0], 3)[:2], v[:2, :3] * 2, "amax"),
+        lambda v: v.masked_scatter_(v > 2, torch.arange(100.0)),
+        lambda v: v[1:].clamp_(2, 7),
+    ]
+
+    def function(x: Tensor) -> list[Tensor]:
+        results = []
+        for update in updates:
+            base = (x * 2).contiguous()
+            update(base.t())
+            flat = base.view(-1)
+            flat.mul_(2)
+            same = base.contiguous()
+            same.add_(1)
+            results += [base.t().reshape(-1), base @ base.t(), flat, base.reshape(-1)]
+        return results
+
+    x = torch.arange(12.0).view(4, 3)
+    for got, right in zip(nn.Graph.trace(function)(x), function(x), strict=True):
+        torch.testing.assert_close(got, right)
+
+
 @pytest.mark.parametrize("strides", [(24, 6, 1), (160, 48, 3), (1, 4, 16)])
 def test_an_updated_view_has_the_strides_of_its_base(strides: tuple[int, int, int]) -> None:
     """Right after the update: `reshape` and `linear` go by them."""

@@ -39,12 +39,14 @@ class Mode(Protocol):
 def layouts(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
     """How the tensors lie that a call may update: its operands, and what they are views of.
 
-    A view takes its strides from its base, so that only the base's are to be kept; and a row-major base stays one
-    when parts of it are updated."""
+    A view takes its strides from its base, so that only the base's are to be kept. A row-major base stays one when
+    rows of it are updated; through a transpose, it takes the transposed strides of the result."""
     found: list[Layout] = []
     for tensor in (*_tensors(args), *_tensors(kwargs.values())):
         base = tensor._base
-        if tensor.layout != torch.strided or (base is not None and base.is_contiguous()):
+        if tensor.layout != torch.strided:
+            continue
+        if base is not None and base.is_contiguous() and tensor.is_contiguous():
             continue
         holder = tensor if base is None else base
         if holder.dim():
