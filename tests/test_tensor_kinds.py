@@ -112,6 +112,31 @@ def test_updates_of_conjugate_arguments() -> None:
     torch.testing.assert_close(mine, want)
 
 
+@pytest.mark.parametrize("wrap", [flow.nn.Graph.trace, flow.compile])
+def test_results_that_lie_in_an_updated_conjugate(wrap: Any) -> None:
+    """A view of it does not say that it is conjugate, once its value was computed."""
+
+    def update(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        z = x.conj()
+        z.mul_(2 + 1j)
+        part = z[0]
+        negative = torch._neg_view(y.real)
+        negative.add_(1)
+        x.imag.add_(1)
+        return [part, z.reshape(-1), z.t(), z.mH[1], z.conj()[0], x.t(), negative[1], x.imag]
+
+    mine, want = (
+        [
+            torch.complex(torch.arange(6.0).view(2, 3), torch.arange(6.0).view(2, 3) - 2)
+            for _ in range(2)
+        ]
+        for _ in range(2)
+    )
+    for got, right in zip(wrap(update)(*mine), update(*want), strict=True):
+        torch.testing.assert_close(got, right)
+    torch.testing.assert_close(mine, want)
+
+
 def test_conjugate_parameters_and_buffers() -> None:
     class Filter(torch.nn.Module):
         def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,7 @@ SHARED: dict[str, Callable[[Tensor], object]] = {
     "joined": lambda x: torch.cat([x[2:], x[:2]], out=x),
     "sum": lambda x: torch.sum(x, 0, out=x[0]),
     "largest": lambda x: torch.amax(x, 0, out=x[0]),
+    "linear": lambda x: torch._C._nn.linear(x, x + 1, out=x),
     "outs": lambda x: torch.max(x, 0, out=(x[0], torch.empty(4, dtype=torch.int64))),
 }
 #: reads all before it writes, or other elements
@@ -87,6 +89,37 @@ def test_out_that_would_be_resized() -> None:
 def test_out_that_requires_a_gradient() -> None:
     with pytest.raises(GraphTraceError, match="requires a gradient"):
         graph(lambda x: torch.eq(x, 1, out=x.exp()))(torch.rand(4, 4).requires_grad_())
+
+
+def _by_out(x: Tensor, rank: Tensor, normed: Tensor, sides: Tensor) -> list[Tensor]:
+    """Kernels of which some make new tensors where their operands are traced."""
+    empty = torch.empty(0, dtype=torch.int64)
+    given = torch.linalg.matrix_rank(x, out=rank)
+    torch.linalg.matrix_rank(x[None], out=empty)
+    statistics = torch.zeros(4), torch.ones(4)
+    torch.native_batch_norm(
+        x, None, None, *statistics, True, 0.1, 1e-5, out=(normed, sides[::2], sides[1::2])
+    )
+    largest = torch.max(x, 0, out=(sides[4:], torch.empty(0, dtype=torch.int64)))
+    return [given, rank + 1, empty, normed.reshape(-1), sides * 1, *largest, *statistics]
+
+
+@pytest.mark.parametrize("frontend", ["graph", "compile", "dynamo"])
+def test_what_out_names_takes_the_result(frontend: str) -> None:
+    def arguments() -> list[Tensor]:
+        rank = torch.ones(3, dtype=torch.int64)[1]
+        return [torch.arange(16.0).view(4, 4) % 5, rank, torch.ones(4, 4).t(), torch.zeros(8)]
+
+    torch._dynamo.reset()
+    function = {
+        "graph": flow.nn.Graph.trace,
+        "compile": functools.partial(flow.compile, fullgraph=True),
+        "dynamo": functools.partial(torch.compile, backend="gflow"),
+    }[frontend](_by_out)
+    mine, others = arguments(), arguments()
+    torch.testing.assert_close(function(*mine), _by_out(*others))
+    torch.testing.assert_close(mine, others)
+    assert mine[1] == 4
 
 
 def results(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Writes to parts of expanded tensors in graphs of TorchDynamo, as `tracing/dispatch/overlaps.py` has them for graphs.
 
 And what depends on strides, after an update of a tensor with gaps: AOTAutograd puts the dense result of another op in
-its place, so that `contiguous()` gives the tensor itself where eager gives a copy.
+its place, so that `contiguous()` gives the tensor itself where eager gives a copy. And kernels that leave what `out=`
+names as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_
 
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
+from gflow.tracing.dispatch.functions.in_place import with_out
 from gflow.tracing.dispatch.functions.overlaps import Unwritable, call, unsafe_parts
 
 from .sizes import hint_of, is_symbolic
@@ -60,7 +62,8 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     unsafe = [
         n for n in module.graph.nodes if n.op in calls and _name(n).partition(".")[0] in _UNSAFE
     ]
-    if not found and not unsafe:
+    outs = [n for n in module.graph.nodes if n.kwargs.get("out") is not None]
+    if not found and not unsafe and not outs:
         return module
     shared = _shared_storages(module.graph)
     graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
@@ -76,6 +79,8 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
                 for a in (*node.args, *node.kwargs.values())
             ]
             new.target = _unwritten(new.target, lies, trace)
+    for node in outs:
+        copies[node].target = _to_out(copies[node].target)
     for node in unsafe:
         new = copies[node]
         new.op, new.target, new.args = "call_function", unsafe_parts, (_name(node), *new.args)
@@ -197,6 +202,15 @@ def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         ]
         result = function(lies, *rest, **kwargs)
         return result.untyped_storage()._cdata != lies.untyped_storage()._cdata
+
+
+def _to_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is called with `out=`."""
+
+    def to_out(*args: Any, **kwargs: Any) -> Any:
+        return with_out(function, *args, **kwargs)
+
+    return to_out
 
 
 def _in_memory(target: Any, trace: str) -> Callable[..., Any]:

@@ -21,6 +21,10 @@ from gflow.errors import GraphTraceError
 from ..data.values import ResultView, TraceInput, TraceValue
 from .shared import overlap
 
+_views: Any = torch._C._functionalization
+#: views whose elements are not those of the memory
+_FLIPS = (_views._conj_ViewMeta, _views._neg_view_ViewMeta)
+
 
 def check_ends(
     ends: Mapping[int, torch.Tensor],
@@ -103,7 +107,7 @@ def result_views(
                 base = results[first]
             held = _Place.of(base, concrete)
             same = result is base
-            flipped = any(t.is_conj() or t.is_neg() for t in (result, base))
+            flipped = any(map(_is_flipped, (result, base)))
             alike = result.element_size() == base.element_size() and not flipped
             if same or (alike and (value is not None or place.end <= held.end)):
                 offset = concrete(result.storage_offset() - base.storage_offset())
@@ -121,6 +125,16 @@ def result_views(
                     )
                 )
     return found
+
+
+def _is_flipped(tensor: torch.Tensor) -> bool:
+    """Whether a traced tensor's elements are the conjugates or negatives of what lies in memory. A view of a conjugate
+    does not say so once the conjugate was updated: then its value has been computed, though it lies where it did."""
+    if tensor.is_conj() or tensor.is_neg():
+        return True
+    if not torch._is_functional_tensor(tensor):
+        return False
+    return any(isinstance(v, _FLIPS) for v in _views.get_view_meta_sequence(tensor))
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ _APART_BY_OUT = frozenset({
     "dstack", "column_stack", "mm", "bmm", "mv", "matmul", "dot", "inner", "outer", "ger", "addmm", "addmv", "addr",
     "addbmm", "baddbmm", "chain_matmul", "kron", "multi_dot", "sum", "mean", "prod", "amax", "amin", "all", "any",
     "logsumexp", "norm", "std", "var", "nansum", "nanmean", "argmax", "argmin", "cross", "roll", "tril", "triu",
-    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+    "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "linear",
 })  # fmt: skip
 #: of these, what may write over its operand where both lie in one place
 _SAME_PLACE = frozenset({"tril", "triu", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"})
@@ -117,6 +117,29 @@ def write_problem(
     if problem is not None or not isinstance(target, Tensor):
         return problem
     return _out_problem(func, args, kwargs, target, concrete)
+
+
+def with_out(run: Callable[..., Any], /, *args: Any, out: Any, **kwargs: Any) -> Any:
+    """`run(*args, out=out, **kwargs)`, a call of a function of PyTorch, with what it gives written to `out`.
+
+    Some kernels (`linalg.matrix_rank`, `native_batch_norm`) make new tensors where an operand is traced, and leave
+    those that should take them as they are. A tensor that counts no versions, or that was resized, does not tell.
+    """
+    targets = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+    before = [None if t.is_inference() or not t.numel() else t._version for t in targets]
+    result = run(*args, out=out, **kwargs)
+    written = [v is not None and t._version != v for t, v in zip(targets, before)]
+    if all(written):
+        return result
+    found = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+    if any(new is target for new, target in zip(found, targets)):
+        found = [t for t in tree_leaves(run(*args, **kwargs)) if isinstance(t, Tensor)]
+    for new, target, done in zip(found, targets, written, strict=True):
+        if not done:
+            if new.shape != target.shape:
+                target.resize_(new.shape)
+            target.copy_(new)
+    return out if isinstance(out, Tensor) else type(result)(targets)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from gflow.errors import GraphTraceError
 from ...program import collectives, resharding
 from ..recorder import Recorder, describe
 from . import gradients, memory, networks, overlaps, values
-from .in_place import write_problem
+from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
 from .stand_ins import StandIns
 
@@ -50,6 +50,8 @@ class Rewrites(StandIns, TorchFunctionMode):
         before = [] if name in RESHAPING or self.in_optimizer else layouts(args, kwargs)
         handler = _HANDLERS.get(func)
         run = func if handler is None else partial(_handled, handler, self, func)
+        if kwargs.get("out") is not None:
+            run = partial(with_out, run)
         if handler is None or handler in memory.IN_PLACE:
             if overlaps.writes_first(func, kwargs):
                 self._check_target(func, args)
