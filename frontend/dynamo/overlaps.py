@@ -204,7 +204,7 @@ def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return result.untyped_storage()._cdata != lies.untyped_storage()._cdata
 
 
-def _to_out(function: Callable[..., Any]) -> Callable[..., Any]:
+def _to_out(function: Any) -> Callable[..., Any]:
     """A function that is called with `out=`."""
 
     def to_out(*args: Any, **kwargs: Any) -> Any:
