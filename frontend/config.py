@@ -28,6 +28,7 @@ TRAINS = (
     "config.freeze() is for inference, and a graph with an optimizer changes its parameters at each call; make "
     "another graph of the same modules, without an optimizer, and freeze that one"
 )
+_BITS = {"int8": 8, "int4": 4}
 _STRAIGHTEN = ("SpeedFirst", "MemoryFirst", "Disable", "OverlapCpuGpu", "DelayShortGpu")
 
 
@@ -194,17 +195,27 @@ class GraphConfig(OneFlowSwitches):
             )
         self._set(amp=names[dtype] if flag("enable_amp", mode) else "")
 
-    def freeze(self, mode: bool = True) -> None:
+    def freeze(self, mode: bool = True, *, weights: str | None = None) -> None:
         """Inference with parameters that rarely change (docs/freezing.md). What follows from parameters, buffers and
         captured tensors alone is computed once and kept: batch norm that is folded into weights, weights in the layout
         and element type in which kernels read them. A call after a parameter was changed computes it again.
 
+        Args:
+            weights: None keeps weights as they are. "int8" gives weights of linear layers 8 bits, with a scale for each
+                output; "int4" 4 bits, with a scale for each 32 elements. Results change by that rounding:
+                `graph.explain().frozen` has the error of each weight, and why others keep their type. For calls of few
+                rows, which read each weight once, as in decoding; CPU, float32.
+
         Raises:
-            GraphError: the graph has an optimizer, or `mode` is no bool.
+            GraphError: the graph has an optimizer, `mode` is no bool, or `weights` is none of these.
         """
         if flag("freeze", mode) and self._trains():
             raise GraphError(f"{here()}: {TRAINS}")
-        self._set(freeze=mode)
+        if weights not in (None, *_BITS):
+            known = " or ".join(map(repr, _BITS))
+            raise GraphError(f"{here()}: freeze() takes weights={known}, or None; got {weights!r}")
+        bits = _BITS[weights] if weights is not None and mode else 0
+        self._set(freeze=mode, weight_bits=bits)
 
     @property
     def is_frozen(self) -> bool:

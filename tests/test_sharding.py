@@ -308,7 +308,7 @@ def test_every_op_has_a_rule_or_a_reason() -> None:
     without = {name for name, op in OPS.items() if op.sharding is None}
     assert without == {
         "aten", "check", "collective", "collective_start", "collective_wait", "engine", "engine_yield",
-        "fused", "partial_sums", "reshard",
+        "fused", "partial_sums", "quantized_matmul", "reshard",
         "shard", "yield",
     }  # fmt: skip
     covered = set(CASES) | {"constant", "random"} | without

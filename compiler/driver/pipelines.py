@@ -29,6 +29,7 @@ class PipelineOptions:
         a processor's own kernel computes it as the program does.
     fold_batch_norm: batch norm in inference becomes part of convolutions' weights.
     freeze: what follows from arguments that are marked as frozen alone is a function of its own, which runs once.
+    weight_bits: of a frozen graph, the bits of weights of matrix products, 8 or 4; 0 leaves them as they are.
     engine: the engine that runs what it has a form for; "" without.
     """
 
@@ -45,6 +46,7 @@ class PipelineOptions:
     recognize_attention: bool | None = None
     fold_batch_norm: bool = False
     freeze: bool = False
+    weight_bits: int = 0
     engine: str = ""
     zero: int = 0
     zero_min_size: int = 1024
@@ -70,6 +72,8 @@ def build_pipeline(options: PipelineOptions, target: Target, host: str = "") -> 
         passes += ["gflow-narrow-positions", "gflow-sink-reshapes", "gflow-sink-concatenations"]
     passes += ["gflow-simplify", "cse"]
     if options.freeze:
+        if options.weight_bits:
+            passes.append(f"gflow-quantize-weights{{bits={options.weight_bits}}}")
         passes.append("gflow-freeze")
     passes += [_fuse(options, target)]
     if target.gpu:

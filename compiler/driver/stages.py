@@ -18,6 +18,7 @@ STAGES = {
     "partitioned": "gflow-partition-engines",
     "laid-out": "gflow-assign-layout",
     "simplified": "cse",
+    "frozen": "gflow-freeze",
     "fused": "gflow-fuse",
     "scheduled": "gflow-schedule",
     "rematerialized": "gflow-rematerialize",

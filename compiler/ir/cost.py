@@ -145,6 +145,7 @@ def _convolution(op: ir.Operation, operands: list[TensorType], results: list[Ten
 
 _CONTRACTIONS: dict[str, Callable[[ir.Operation, list[TensorType], list[TensorType]], int]] = {
     "matmul": _matmul,
+    "quantized_matmul": _matmul,
     "convolution": _convolution,
     "convolution_input_grad": _convolution,
     "convolution_weight_grad": _convolution,

@@ -6,6 +6,7 @@ distribution  collectives: ops in which all ranks of a group take part, and what
 elementwise   elementwise ops: every operand and the result have one shape
 factors       sharding rules that depend on shapes or attributes
 pooling       maxima and means over windows, and their gradients
+quantized     products with weights of few bits
 shape         shape and layout ops, constants and indexing
 sharding      where the author says how ranks are to hold a value
 structure     regions and the escape hatch
@@ -14,7 +15,17 @@ structure     regions and the escape hatch
 from __future__ import annotations
 
 from ..opdef import OpDef
-from . import attention, compute, distribution, elementwise, pooling, shape, sharding, structure
+from . import (
+    attention,
+    compute,
+    distribution,
+    elementwise,
+    pooling,
+    quantized,
+    shape,
+    sharding,
+    structure,
+)
 
 OPS: dict[str, OpDef] = {
     op.name: op
@@ -24,6 +35,7 @@ OPS: dict[str, OpDef] = {
         compute,
         pooling,
         attention,
+        quantized,
         distribution,
         sharding,
         structure,

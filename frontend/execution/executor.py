@@ -72,7 +72,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         options = replace(options, racing=racing())
     watcher.traced(trace)
     if options.passes.freeze:
-        freeze(trace, options.passes.engine)
+        freeze(trace, options.passes, options.target)
     watcher.phase("lower")
     start = time.perf_counter()
     module = _lowered(trace, options, STAND_INS[0])

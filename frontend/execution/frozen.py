@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from gflow.errors import GraphTraceError
@@ -9,17 +11,27 @@ from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import TraceInput
 from gflow.tracing.program.shared import storage_of
 
+if TYPE_CHECKING:
+    from gflow.compiler.driver.pipelines import PipelineOptions
+
 #: roles of tensors that a graph reads between calls
 _LASTING = ("parameter", "buffer", "constant")
 
 
-def freeze(trace: Trace, engine: str = "") -> None:
-    """Mark what is frozen: parameters, buffers and captured tensors that the program does not update. engine: that
-    runs the graph; "" without one.
+def freeze(trace: Trace, passes: PipelineOptions, target: str) -> None:
+    """Mark what is frozen: parameters, buffers and captured tensors that the program does not update.
 
     Raises:
-        GraphTraceError: the graph trains, or runs on several ranks or by another engine.
+        GraphTraceError: the graph trains, or runs on several ranks or by another engine; or weights are to be
+            quantized, on a GPU or under mixed precision.
     """
+    engine = passes.engine
+    if passes.weight_bits and (target != "cpu" or passes.amp):
+        where = "mixed precision" if passes.amp else target
+        raise GraphTraceError(
+            f"{trace.name}: config.freeze(weights=…) is for float32 on the CPU so far, and this graph is compiled for "
+            f"{where}; leave weights= out."
+        )
     if engine:
         raise GraphTraceError(
             f"{trace.name}: config.freeze() is for gflow's own kernels, and {engine} runs this graph, which takes "

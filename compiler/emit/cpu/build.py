@@ -27,7 +27,7 @@ from ..placement import arguments, results
 from . import checks, movement
 from .attention import steps as attention
 from .declarations import declarations
-from .product import halves
+from .product import halves, quantized
 from .product.convolutions import convolution
 from .product.epilogue import Epilogue, split
 from .program_builder import Builder
@@ -161,5 +161,6 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,
     "take": aten_ops.take,
+    "quantized_matmul": quantized.product,
     "index_add": aten_ops.index_add,
 }

@@ -1,4 +1,5 @@
 """Passes for inference with frozen parameters.
 
-freeze  split a function into what follows from frozen arguments alone, run once, and what runs at each call
+freeze            split a function into what follows from frozen arguments alone, run once, and what runs at each call
+quantize_weights  give frozen weights of matrix products 8 or 4 bits
 """

@@ -147,6 +147,7 @@ def _split(function: func.FuncOp, body: Body, stays: set[int], taken: list[int])
     renumbered = {n: i for i, n in enumerate(order) if n >= 0}
     _finish(function, block, order, [ir.DictAttr.get(a) for a in attributes])
     _renumber(function, renumbered)
+    read_live_body(function)  # constants that only the prologue reads
     prologue.operation.attributes[PROLOGUE] = function.operation.attributes["sym_name"]
 
 

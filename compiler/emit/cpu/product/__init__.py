@@ -11,6 +11,7 @@ halves         contractions in halves by way of float32: the operands are widene
 matmul         matrix products as steps: our own, BLAS calls, or calls into PyTorch for element types without one
 own            products of our own as steps: the words of `blocked`, and the functions that these name
 panels         packing: parts of a matrix in the order in which a register tile reads them
+quantized      products with weights in 8 or 4 bits: they become float32 in registers
 race           the ways to make a product of float32, as programs of one step each that can be timed
 tile           the register tile: some rows and columns of a product, summed in registers over a block of K
 convolutions/  convolutions of channels-last float32 data

@@ -1,0 +1,198 @@
+"""Give frozen weights of matrix products 8 or 4 bits.
+
+Before:
+
+    func.func @f(%x: tensor<2x64xf32>, %w: tensor<96x64xf32> {gflow.frozen = true, gflow.name = "w"})
+        -> tensor<2x96xf32> {
+      %0 = "gflow.transpose"(%w) {permutation = array<i64: 1, 0>}
+         : (tensor<96x64xf32>) -> tensor<64x96xf32>
+      %1 = "gflow.matmul"(%x, %0) : (tensor<2x64xf32>, tensor<64x96xf32>) -> tensor<2x96xf32>
+      return %1 : tensor<2x96xf32>
+    }
+
+After `gflow-quantize-weights,gflow-freeze`, of the function that runs at each call:
+
+    func.func @f(%x: tensor<2x64xf32>, %s: tensor<96x1xf32> {…}, %e: tensor<f32> {…}, %q: tensor<96x1x64xi8> {…}) -> … {
+      %0 = "gflow.reshape"(%q) {shape = array<i64: 96, 64>} : …
+      %1 = "gflow.quantized_matmul"(%x, %0, %s, %e) {bits = 8 : i64, source = "w"} : …
+      return %1 : tensor<2x96xf32>
+    }
+    …
+
+With 8 bits, each row of the weight (each output) has a scale, its largest magnitude over 127. With 4 bits, each 32
+elements of a row have one: their extreme over -8. Elements are rounded to the nearest, halves to even. The pass takes
+products of float32 of two matrices whose right one depends on frozen arguments alone, from `least` elements on and with
+a K that is a multiple of 32. `gflow.unquantized` on a product or convolution with a frozen weight says why it
+is none of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gflow.compiler.ir.errors import PassError
+from gflow.compiler.ir.frozen import CALL, ONCE, follow
+from gflow.compiler.ir.ssa import Body, Op, read_body
+from gflow.dialects import builder
+from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops.quantized import BITS, GROUP
+from gflow.dialects.types import TensorType, type_of
+
+from ..base import Pass
+
+#: on an op whose weight keeps its float32: why
+UNQUANTIZED = "gflow.unquantized"
+_READERS = ("matmul", "convolution", "take")
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """Options of gflow-quantize-weights."""
+
+    bits: int = field(default=8, metadata={"doc": "of an element: 8 or 4"})
+    least: int = field(default=4096, metadata={"doc": "the fewest elements of a weight"})
+
+
+def run(function: func.FuncOp, options: QuantizeOptions) -> None:
+    """Quantize the frozen weights of a function, in place.
+
+    Raises:
+        PassError: the bits are neither 8 nor 4.
+    """
+    if options.bits not in BITS:
+        raise PassError(f"weights have 8 or 4 bits, found {options.bits}", function)
+    body = read_body(function)
+    kinds = follow(function, body)
+    made: dict[int, list[ir.Value]] = {}
+    for o in body.ops:
+        weight = _weight(o)
+        if weight is None or kinds[weight] != ONCE or kinds[o.results[0]] != CALL:
+            continue
+        why = _problem(body, o, kinds, options.least)
+        if why:
+            o.op.attributes[UNQUANTIZED] = ir.StringAttr.get(
+                f"{_names(function, body, weight)}: {why}"
+            )
+            continue
+        if weight not in made:
+            with ir.InsertionPoint(o.op), o.op.location:
+                made[weight] = _quantized(_by_rows(body, weight), options.bits)
+        attrs = {"bits": options.bits, "source": _names(function, body, weight)}
+        with ir.InsertionPoint(o.op), o.op.location:
+            operands = [o.op.operands[0], *made[weight]]
+            new = builder.build("quantized_matmul", operands, attrs)
+        o.op.results[0].replace_all_uses_with(new)
+        o.op.erase()
+
+
+def _weight(o: Op) -> int | None:
+    """The operand that may be a weight."""
+    if o.name not in _READERS:
+        return None
+    return o.operands[0 if o.name == "take" else 1]
+
+
+def _problem(body: Body, o: Op, kinds: list[int], least: int) -> str:
+    """Why a weight stays as it is; "" where it is quantized."""
+    ty = body.types[_weight(o) or 0]
+    if o.name == "convolution":
+        return "a convolution"
+    if o.name == "take":
+        return "looked up, not multiplied"
+    if ty.dtype != "f32":
+        return f"of {ty.dtype}"
+    if ty.rank != 2 or kinds[o.operands[0]] != CALL:
+        return "a product of more than two dimensions"
+    if ty.shape[0] % GROUP:
+        return f"its K of {ty.shape[0]} is no multiple of {GROUP}"
+    return "small" if ty.numel < least else ""
+
+
+def _names(function: func.FuncOp, body: Body, value: int) -> str:
+    """The names of the arguments that a value is made of."""
+    given = function.operation.attributes
+    listed = list(ir.ArrayAttr(given["arg_attrs"])) if "arg_attrs" in given else []
+    found: dict[str, None] = {}
+    waiting, seen = [value], {value}
+    while waiting:
+        v = waiting.pop()
+        if body.producer[v] >= 0:
+            new = [x for x in body.ops[body.producer[v]].operands if x not in seen]
+            seen.update(new)
+            waiting += new
+        elif v < len(listed):
+            attrs = ir.DictAttr(listed[v])
+            found[
+                ir.StringAttr(attrs["gflow.name"]).value if "gflow.name" in attrs else f"%{v}"
+            ] = None
+    return ", ".join(sorted(found))
+
+
+def _by_rows(body: Body, weight: int) -> ir.Value:
+    """The weight [N, K] of a right operand [K, N]."""
+    p = body.producer[weight]
+    if p >= 0 and body.ops[p].name == "transpose":
+        return body.ops[p].op.operands[0]
+    return builder.build("transpose", [body.values[weight]], {"permutation": (1, 0)})
+
+
+def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:
+    """The elements, scales and the relative error of a weight [N, K]."""
+    n, k = type_of(w).shape
+    group = k if bits == 8 else GROUP
+    parts = TensorType((n, k // group, group), "f32")
+    x = _op("reshape", w, shape=parts.shape)  # [n, groups, group]
+    if bits == 8:
+        top = _op("reduce", _op("abs", x), kind="max", dims=(2,))
+        scale = _div(top, 127.0)
+    else:  # the element that is farthest from 0 becomes -8
+        high, low = (_op("reduce", x, kind=kind, dims=(2,)) for kind in ("max", "min"))
+        above = _op("compare", high, _op("neg", low), predicate="ge")
+        scale = _div(_op("select", above, high, low), -8.0)
+    zero = _splat(0.0, scale)
+    safe = _op("select", _op("compare", scale, zero, predicate="eq"), _splat(1.0, scale), scale)
+    wide = _op("broadcast", safe, shape=parts.shape, dims=(0, 1))
+    steps = _op("round", _op("div", x, wide))
+    low, high = (-127.0, 127.0) if bits == 8 else (-8.0, 7.0)
+    steps = _op("minimum", _op("maximum", steps, _splat(low, steps)), _splat(high, steps))
+    error = _error(x, _op("mul", steps, wide))
+    scales = safe
+    if bits == 8:
+        return [_op("reshape", builder.convert(steps, "i8"), shape=(n, k)), scales, error]
+    shifted = builder.convert(_op("add", steps, _splat(8.0, steps)), "ui8")
+    halves = [
+        _op(
+            "slice",
+            shifted,
+            starts=(0, 0, h),
+            limits=(n, k // group, h + GROUP // 2),
+            strides=(1, 1, 1),
+        )
+        for h in (0, GROUP // 2)
+    ]
+    upper = _op("mul", halves[1], _splat(16, halves[1]))
+    return [_op("reshape", _op("or", halves[0], upper), shape=(n, k // 2)), scales, error]
+
+
+def _error(x: ir.Value, y: ir.Value) -> ir.Value:
+    """‖x - y‖ / ‖x‖; 0 of zeros."""
+    off = _op("sub", x, y)
+    dims = tuple(range(type_of(x).rank))
+    far, size = (_op("reduce", _op("mul", v, v), kind="sum", dims=dims) for v in (off, x))
+    none = _op("compare", size, _splat(0.0, size), predicate="eq")
+    return _op("sqrt", _op("div", far, _op("select", none, _splat(1.0, size), size)))
+
+
+def _op(name: str, *operands: ir.Value, **attrs: object) -> ir.Value:
+    return builder.build(name, list(operands), attrs)
+
+
+def _div(x: ir.Value, by: float) -> ir.Value:
+    return _op("div", x, _splat(by, x))
+
+
+def _splat(value: float, like: ir.Value) -> ir.Value:
+    return builder.splat(value, type_of(like))
+
+
+PASS = Pass("gflow-quantize-weights", run, QuantizeOptions, __doc__ or "")
