@@ -27,7 +27,8 @@ After `gflow-fuse{epilogues=false},gflow-materialize,gflow-repeat-copies`:
 
 The pass runs after `gflow-materialize`. A kernel is repeated under three conditions: it does little arithmetic (copies,
 casts); all its operands are still live where the result is needed again; and the result is live at the op with the most
-live bytes, but not read by it. So no live range gets longer, and each repetition lowers the peak.
+live bytes, but not read by it. So no live range gets longer, and each repetition lowers the peak. A
+kernel that nothing reads afterwards is erased. Results below a ten-thousandth of the peak are not worth a launch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 
 from ..base import Pass
+
+#: the share of the peak that a value must have to be worth another launch
+_WORTH = 0.0001
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,11 @@ def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:
 def _repeat(lives: Lives, peak: int, cost: int) -> bool:
     """Repeat what can be after op `peak`, and lives across it; whether there was anything."""
     body, at = lives.body, lives.at
+    worth = lives.lower_bound * _WORTH
     live = {
         v
         for v, n in lives.buffer_of.items()
-        if body.producer[v] < peak and lives.buffers[n].end > peak
+        if body.producer[v] < peak and lives.buffers[n].end > peak and lives.buffers[n].size > worth
     }
     reads: dict[int, list[Op]] = {v: [] for v in live}
     for o in lives.making:
@@ -156,6 +161,17 @@ def _repeat_for(lives: Lives, o: Op, value: int, users: list[Op]) -> None:
         for n, v in enumerate(user.operands):
             if lives.at[v].base == value:
                 user.op.operands[n] = renewed(v)
+    _erase_unread(lives, value)
+
+
+def _erase_unread(lives: Lives, value: int) -> None:
+    """Erase the op that makes `value`, and views of it, where all that reads them was repeated."""
+    views = [
+        o for o in lives.body.ops if o.name in VIEW_OPS and lives.at[o.results[0]].base == value
+    ]
+    for o in [*reversed(views), lives.body.ops[lives.body.producer[value]]]:
+        if not list(o.op.results[0].uses):
+            o.op.erase()
 
 
 PASS = Pass("gflow-repeat-copies", run, RepeatCopiesOptions, __doc__ or "")
