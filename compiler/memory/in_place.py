@@ -83,13 +83,16 @@ class _Passes:
                 self.kept = [d for d, n in enumerate(ty.shape) if n != 1 and d not in dims]
         if self.numel < 0:
             return
+        depths = self._depth
         for op in body:
-            reduces = op.name == "gflow.reduce"
-            below = max([self.depth(v) for v in op.operands], default=0) if self._depth else 0
-            if below or reduces:
-                below += reduces
+            below = 0
+            if depths:  # there is a reduction above
+                for v in op.operands:
+                    below = max(below, depths.get(v, 0))
+            below += op.name == "gflow.reduce"
+            if below:
                 for r in op.results:
-                    self._depth[r] = below
+                    depths[r] = below
 
     def depth(self, value: ir.Value) -> int:
         return self._depth.get(value, 0)

@@ -60,7 +60,8 @@ def measure(what: str, ways: Ways) -> Mapping[str, float]:
     found = _answer(what)
     if found is None:
         found = _run(ways())
-        disk.write("races", _name(what), json.dumps(found).encode())
+        if (name := _name(what)) is not None:
+            disk.write("races", name, json.dumps(found).encode())
         _known[what, torch.get_num_threads()] = found
     return found
 
@@ -68,12 +69,17 @@ def measure(what: str, ways: Ways) -> Mapping[str, float]:
 def _answer(what: str) -> dict[str, float] | None:
     """What was measured before, in this process or in another."""
     at = what, torch.get_num_threads()
-    if at not in _known and (stored := disk.read("races", _name(what))) is not None:
-        _known[at] = json.loads(stored)
+    if at not in _known and (name := _name(what)) is not None:
+        stored = disk.read("races", name)
+        if stored is not None:
+            _known[at] = json.loads(stored)
     return _known.get(at)
 
 
-def _name(what: str) -> str:
+def _name(what: str) -> str | None:
+    """The cache's name for an answer; None if there is no cache."""
+    if disk.directory() is None:
+        return None
     return disk.key("race", what, str(torch.get_num_threads()))
 
 

@@ -42,6 +42,23 @@ class Dataflow:
         self.kind: list[Kind] = [self._classify(o) for o in body.ops]
         if free_casts:
             self._free_casts()
+        self._bases = self._find_bases()
+        self._read = [self._distinct(o) for o in body.ops]
+
+    def _find_bases(self) -> list[int]:
+        """For each value what `base` gives: operands have smaller numbers than results."""
+        bases: list[int] = []
+        for value, p in enumerate(self.body.producer):
+            if p < 0 or self.kind[p] != "free":
+                bases.append(value)
+            else:
+                operands = self.body.ops[p].operands
+                bases.append(bases[operands[0]] if operands else -1)
+        return bases
+
+    def _distinct(self, o: Op) -> list[int]:
+        found = dict.fromkeys([self._bases[v] for v in o.operands])
+        return [b for b in found if b >= 0]
 
     def _free_casts(self) -> None:
         """Halves are loaded as halves: widening them is never worth a wider value in memory."""
@@ -85,18 +102,11 @@ class Dataflow:
 
     def base(self, value: int) -> int:
         """The value under a chain of free ops; -1 for constants and iotas."""
-        while True:
-            p = self.body.producer[value]
-            if p < 0 or self.kind[p] != "free":
-                return value
-            if not self.body.ops[p].operands:
-                return -1
-            value = self.body.ops[p].operands[0]
+        return self._bases[value]
 
     def bases(self, o: Op) -> list[int]:
         """The distinct bases of an op's operands, constants and iotas left out."""
-        found = dict.fromkeys(self.base(v) for v in o.operands)
-        return [b for b in found if b >= 0]
+        return self._read[o.index]
 
     def pull(self, value: int, dim_map: DimMap) -> tuple[int, DimMap]:
         """As `base`, with the map of the base's dimensions to the index space.

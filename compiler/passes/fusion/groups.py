@@ -217,10 +217,12 @@ class Grouping:
         flow = self.flow
         for m in g.members:
             o = self.body.ops[m]
+            reading = [operand for operand in o.operands if flow.base(operand) == v]
+            if not reading:
+                continue
             own = g.map_in(flow.own_space(o))
-            for operand in o.operands:
-                if flow.base(operand) == v and (own is None or flow.pull(operand, own)[1] != at):
-                    return False
+            if own is None or any(flow.pull(operand, own)[1] != at for operand in reading):
+                return False
         return True
 
     def absorb(self, gi: int, other: int) -> None:

@@ -59,7 +59,9 @@ Infos = Sequence[TensorInfo]
 def infos(*values: Any, lazy: bool = True) -> Infos:
     """The tensors in nested values."""
     leaves = tree_flatten(values)[0]
-    return [tensor_info(leaf, lazy) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    # modes of a trace would be called for each attribute of each tensor
+    with torch._C.DisableTorchFunction():
+        return [tensor_info(leaf, lazy) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 class Watcher:

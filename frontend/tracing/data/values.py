@@ -150,14 +150,20 @@ class OutputRef:
 
 def instances_in(arg: Any, kind: type[_T]) -> Iterator[_T]:
     """What is of a class among call arguments: itself, or in nested lists, tuples and dicts, in order."""
+    found: list[_T] = []
+    _collect(arg, kind, found)
+    return iter(found)
+
+
+def _collect(arg: Any, kind: type[_T], found: list[_T]) -> None:
     if isinstance(arg, kind):
-        yield arg
+        found.append(arg)
     elif isinstance(arg, (list, tuple)):
         for item in arg:
-            yield from instances_in(item, kind)
+            _collect(item, kind, found)
     elif isinstance(arg, dict):
         for item in arg.values():
-            yield from instances_in(item, kind)
+            _collect(item, kind, found)
 
 
 def values_in(arg: Any) -> Iterator[TraceValue]:
