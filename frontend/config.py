@@ -83,7 +83,7 @@ class GraphConfig(OneFlowSwitches):
             self._on_change()
 
     def switches(self) -> dict[str, Any]:
-        """What was switched, by the compiler's name of it."""
+        """The settings that were changed, by the compiler's names."""
         shown = {**self._switches, **self._own}
         if isinstance(self.kept_gradients, tuple):
             names = (p if isinstance(p, str) else f"{list(p.shape)}" for p in self.kept_gradients)
@@ -91,7 +91,7 @@ class GraphConfig(OneFlowSwitches):
         return shown
 
     def resolved(self) -> CompileOptions:
-        """The compiler's options, with the switches."""
+        """The compiler's options, including the switches."""
         # start-up: the compiler is loaded by who sets its options, or compiles
         from .compiler import CompileOptions
 
@@ -146,7 +146,9 @@ class GraphConfig(OneFlowSwitches):
             GraphError: `size` is no whole number from 1 on, or `strict` is no bool.
         """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise GraphError(f"{here()}: set_cache_size() takes a number from 1 on; got {size!r}")
+            raise GraphError(
+                f"{here()}: set_cache_size() takes an integer of 1 or more; got {size!r}"
+            )
         self._resize(size, flag("set_cache_size", strict))
 
     def enable_dynamic_shapes(self, mode: bool = True) -> None:
@@ -162,7 +164,7 @@ class GraphConfig(OneFlowSwitches):
 
     @property
     def dynamic_shapes(self) -> bool:
-        """What `enable_dynamic_shapes` was told; True without it."""
+        """The value of `enable_dynamic_shapes`; default True."""
         return bool(self._own.get("dynamic_shapes", True))
 
     @property
@@ -307,7 +309,7 @@ class GraphConfig(OneFlowSwitches):
 
     @property
     def stack_scalars(self) -> bool:
-        """Whether single numbers come one for each micro-batch."""
+        """Whether scalar results are stacked, one for each micro-batch."""
         return bool(self._own.get("stack_scalars", False))
 
     @property
@@ -335,7 +337,7 @@ class GraphConfig(OneFlowSwitches):
 
     @property
     def kept_gradients(self) -> bool | tuple[str | torch.Tensor, ...]:
-        """What `keep_gradients` was told; False for none."""
+        """The value of `keep_gradients`; False for none."""
         return self._own.get("kept_gradients", False)
 
     def set_outputs_buffer_size(self, value: int = 2) -> None:

@@ -270,17 +270,17 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         state.plans.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program for these arguments, which is compiled first where it is a new one.
+        """Run the program for these arguments. A new signature is compiled first.
 
-        Takes what `build()` takes, and gives what it returns: tensors of the shapes and dtypes that
-        `build()` gave them, row-major, without a `grad_fn`, the caller's own.
+        Takes the arguments of `build()` and returns its results. Result tensors have the shapes and dtypes of
+        `build()`, are row-major, have no `grad_fn`, and belong to the caller.
 
         Raises:
             GraphInputError: an argument is missing, unknown, or of a kind that a program cannot take;
                 or the cache of programs is strict and full. Names the argument, and the shape and
                 dtype that it has and should have.
-            GraphTraceError: `build()`, or an optimizer, does what a static graph cannot hold. Names the
-                line.
+            GraphTraceError: `build()`, or an optimizer, does something that a static graph does not support. Names
+                the line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
         state: _State | None = self.__dict__.get("_state")
@@ -712,7 +712,7 @@ def _modes(state: _State) -> tuple[Any, ...]:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the compiler says by this error that it does not take what was traced."""
+    """Whether this error means that the compiler does not support the traced program."""
     # start-up: the compiler is loaded by the first compilation
     from .compiler.ir.errors import CompileError
     from .lowering.dtypes import LoweringError

@@ -252,7 +252,7 @@ def refused(rank: int, world: int) -> None:
     fails(lambda: train(*batch(0)), "enable_zero", "DistributedDataParallel")
     model.last.to(flow.nn.graph.GraphModule).set_stage(0)
     model.first.to(flow.nn.graph.GraphModule).set_stage(1)
-    fails(lambda: Train(model, sgd, 4)(*batch(0)), "comes after it")
+    fails(lambda: Train(model, sgd, 4)(*batch(0)), "runs after it")
     model.last.to(flow.nn.graph.GraphModule).set_stage(5)
     fails(lambda: Train(model, sgd, 4)(*batch(0)), "numbered")
 

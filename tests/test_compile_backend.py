@@ -221,7 +221,7 @@ def test_what_gflow_cannot_compile_runs_and_is_said(caplog: pytest.LogCaptureFix
         found = compiled(function)(torch.ones(3))
     torch.testing.assert_close(found, torch.ones(3).sin())
     assert (
-        "runs in pieces, with cond through PyTorch; gflow cannot compile a nested graph"
+        "is split into several programs, with cond through PyTorch; gflow cannot compile a nested graph"
         in caplog.text
     )
 

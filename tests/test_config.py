@@ -137,7 +137,7 @@ def test_zero(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
         config.enable_zero(stage=4)
     with pytest.raises(gflow.GraphError, match="shard_restore_level=0, 1 or 2; got 5"):
         config.enable_zero(shard_restore_level=5)
-    with pytest.warns(FutureWarning, match=r"older spelling of enable_zero\(stage=1\)"):
+    with pytest.warns(FutureWarning, match=r"deprecated, use enable_zero\(stage=1\)"):
         config.set_zero_redundancy_optimizer_mode("distributed_split")
     with pytest.warns(FutureWarning, match="shard_min_size=value"):
         config.set_zero_redundancy_optimizer_min_size_after_split(32)
@@ -230,9 +230,7 @@ def test_older_spellings_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(issubclass(w.category, FutureWarning) for w in seen)
     assert {w.filename for w in seen} == {__file__}
     assert len({w.lineno for w in seen}) == 6
-    assert texts[0].startswith(
-        "module.config.activation_checkpointing = … is the older spelling of "
-    )
+    assert texts[0].startswith("module.config.activation_checkpointing = … is deprecated, use ")
     assert settings_of(graph.model.to(nn.Module)).activation_checkpointing
     assert graph._state.optimizers == [optimizer] * 2
     assert graph._state.schedulers == [schedule] * 2

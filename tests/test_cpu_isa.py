@@ -72,9 +72,11 @@ def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif("x86-64-v3" not in LEVELS, reason="this processor has no AVX2")
 @pytest.mark.parametrize("files", [
-    "test_epilogues.py", "test_codegen_reductions.py", "test_special_values.py", "test_vmath.py",
+    # one process: a start takes as long as many of the tests
+    pytest.param(["codegen_reductions", "special_values", "vmath"], id="kernels"),
+    pytest.param(["epilogues"], id="epilogues", marks=pytest.mark.sweep),
 ])  # fmt: skip
-def test_a_share_of_the_suite(files: str) -> None:
+def test_a_share_of_the_suite(files: list[str]) -> None:
     """With AVX2 alone, in kernels and in the libraries that programs call."""
     command = [
         sys.executable,
@@ -85,7 +87,7 @@ def test_a_share_of_the_suite(files: str) -> None:
         "0",
         "-m",
         "not slow and not sweep",
-        f"tests/{files}",
+        *(f"tests/test_{name}.py" for name in files),
     ]
     done = subprocess.run(
         command,

@@ -517,7 +517,7 @@ def test_names_of_blocks() -> None:
     assert (block.name_prefix, block.name, block.type) == ("model.", "0", "MODULE")
     assert (tensor.name_prefix, tensor.name, tensor.type) == ("model.0.", "weight", "PARAMETER")
     assert graph.model[1].running_mean.to(GraphTensor).type == "BUFFER"
-    with pytest.raises(flow.GraphError, match="reached through the graph's attribute"):
+    with pytest.raises(flow.GraphError, match="access through the graph's attribute"):
         _ = nn.Linear(1, 1).to(GraphModule).name
     block.set_stage(1, "cpu")
     assert block.stage_placement == "cpu"

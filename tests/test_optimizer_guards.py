@@ -621,7 +621,7 @@ def test_lr_scale_and_a_rate_set_by_hand() -> None:
     data = batches(2)
     graph(*data[0])
     optimizer.param_groups[0]["lr"] = 0.05
-    with pytest.raises(gflow.GraphError, match=r"set by hand.*lr_scale"):
+    with pytest.raises(gflow.GraphError, match=r"assigned directly.*lr_scale"):
         graph(*data[1])
 
 

@@ -224,5 +224,5 @@ def test_a_call_that_fails_says_what_is_new() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.0, "3"])
 def test_cache_size_is_checked(size: Any) -> None:
-    with pytest.raises(flow.GraphError, match="takes a number from 1 on"):
+    with pytest.raises(flow.GraphError, match="takes an integer of 1 or more"):
         Call(work).config.set_cache_size(size)

@@ -360,9 +360,7 @@ def test_error_if_nonfinite() -> None:
         return loss
 
     graph = TrainGraph(model := make_model(), sgd(model), step=step)
-    with pytest.raises(
-        gflow.GraphTraceError, match=r"test_training\.py.*look at it after the call"
-    ):
+    with pytest.raises(gflow.GraphTraceError, match=r"test_training\.py.*check it after the call"):
         graph(*batch())
 
 

@@ -19,7 +19,7 @@ from ..ir.diagnostics import Diagnostic, at_operation
 from ..ir.dynamic_sizes import join, symbol_of
 from ..ir.errors import CompileError
 from ..ir.frozen import GIVEN, PROLOGUE
-from ..ir.modules import apart, entry_function, functions
+from ..ir.modules import entry_function, functions, split_functions
 from ..memory.plan_check import problems
 from ..targets import parse_target
 from ..targets.host import host_blas
@@ -193,7 +193,7 @@ def _compile(module: ir.Module, options: CompileOptions | None, verify: bool = T
     start = time.perf_counter()
     symbol = symbol_of(module.operation)
     with module.context, _reproducible(module, writer):
-        programs = [_program(one, symbol, resolved, races) for one in apart(module)]
+        programs = [_program(one, symbol, resolved, races) for one in split_functions(module)]
         given = [_given(function) for function in functions(module)]
     options.timing["codegen"] = time.perf_counter() - start
     if len(programs) == 1:

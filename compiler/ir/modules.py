@@ -27,8 +27,8 @@ def functions(module: ir.Module) -> list[func.FuncOp]:
     return [op for op in found if isinstance(op, func.FuncOp)]
 
 
-def apart(module: ir.Module) -> list[ir.Module]:
-    """A module for each function; of a single one the module itself. The attributes of the module are on each."""
+def split_functions(module: ir.Module) -> list[ir.Module]:
+    """One module for each function, with the attributes of `module`; `module` itself if it has one function."""
     count = len(functions(module))
     if count < 2:
         return [module]

@@ -1,4 +1,4 @@
-"""Loss scaling: dynamic, as `torch.amp.GradScaler`, and by a constant."""
+"""Loss scaling: dynamic (`GradScaler`, as in PyTorch) and by a constant (`StaticGradScaler`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler` for graphs: `graph.set_grad_scaler(GradScaler())`.
 
-    Each step multiplies the loss's gradient by the scale. Where a gradient is inf or nan the
-    optimizer's step is skipped and the scale shrinks by `backoff_factor`; after `growth_interval`
-    steps without, it grows by `growth_factor`. The state is on the device of the parameters, and
-    `get_scale()`, `state_dict()` and `load_state_dict()` work as in eager mode, in which this class
-    can be used too.
+    Each step multiplies the gradient of the loss by the scale. If a gradient is inf or nan, the optimizer's step is
+    skipped, and the scale is multiplied by `backoff_factor`. After `growth_interval` steps without inf and nan, the
+    scale is multiplied by `growth_factor`. The state is on the device of the parameters. `get_scale()`, `state_dict()`
+    and `load_state_dict()` work as in eager mode. The class can also be used in eager mode.
 
-    device: only for eager use on another device than the CPU.
+    device: only for eager use, on another device than the CPU.
     """
 
     def __init__(
@@ -36,8 +35,8 @@ class GradScaler(torch.amp.GradScaler):
 
 
 class StaticGradScaler:
-    """Scales the loss by a constant: its gradient is multiplied by `scale_factor`, gradients are
-    divided by it before the optimizer sees them. No step is skipped."""
+    """Scales the loss by a constant. The gradient of the loss is multiplied by `scale_factor`, and the gradients of
+    parameters are divided by it before the optimizer reads them. No step is skipped."""
 
     def __init__(self, scale_factor: float) -> None:
         if not (isinstance(scale_factor, (int, float)) and 0 < scale_factor < math.inf):
@@ -53,5 +52,5 @@ class StaticGradScaler:
         return {"scale_factor": self.scale_factor}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the constant from what `state_dict()` gave."""
+        """Load the constant from a result of `state_dict()`."""
         self.scale_factor = float(state_dict["scale_factor"])

@@ -257,8 +257,8 @@ def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
             raise GraphInputError(
-                f"{here()}: {name} of a lazy module has no shape yet; call the model once with a "
-                "batch, outside of the graph."
+                f"{here()}: {name} of a lazy module has no shape yet; call the model once with a batch, "
+                "outside of the graph, before the graph's first call."
             )
         if tensor.is_quantized or tensor.dtype not in TO_MLIR:
             raise GraphInputError(

@@ -1,11 +1,11 @@
-"""`torch.distributed`, and OneFlow's words for global tensors over its `DeviceMesh` and `DTensor`.
+"""`torch.distributed`, with OneFlow's API for global tensors on top of `DeviceMesh` and `DTensor`.
 
-checkpoints     `save_checkpoint`, `load_checkpoint`: each rank writes what it has, any number of ranks reads it
-env             which rank this process is, of how many
-global_tensors  `to_global` and `to_local`: tensors and modules over a placement
-placement       `placement`: the ranks that a global tensor is spread over
-sbp             `sbp`: how a tensor lies over ranks: split, broadcast, partial sums
-unshard         `unshard`: parameters and optimizer state that lie in pieces on the ranks, whole again
+checkpoints     `save_checkpoint`, `load_checkpoint`: each rank writes its shards, any number of ranks can read them
+env             the rank of this process, and the number of ranks
+global_tensors  `to_global` and `to_local`: convert tensors and modules to and from global tensors
+placement       `placement`: the ranks over which a global tensor is distributed
+sbp             `sbp`: the sharding of a tensor: split, broadcast or partial sums
+unshard         `unshard`: gathers sharded parameters and optimizer state
 """
 
 from __future__ import annotations

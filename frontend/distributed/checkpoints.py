@@ -1,4 +1,4 @@
-"""Sharded checkpoints of graphs: each rank writes what it has, any number of ranks goes on from it."""
+"""Sharded checkpoints of graphs: each rank writes its own shards, and any number of ranks can resume from them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gflow.tracing.data.global_tensors import is_global
 
 
 def save_checkpoint(graph: Any, path: str | os.PathLike[str]) -> None:
-    """Write all that a training run goes on from (`graph.state_dict()`) to a directory, by
-    `torch.distributed.checkpoint`. All ranks call it together. Nothing is gathered: what lies in pieces
-    (`config.enable_zero`), or on one rank (pipeline stages), is written by the ranks that have it. Killed at any
-    moment, the checkpoint before this or the new one is whole.
+    """Write the state of a training run (`graph.state_dict()`) to a directory, with `torch.distributed.checkpoint`. All
+    ranks must call it. Nothing is gathered: sharded tensors (`config.enable_zero`), and tensors on one rank (pipeline
+    stages), are written by the ranks that hold them. The write is atomic: if a process is killed at any time, either
+    the previous or the new checkpoint is complete.
 
     Args:
         graph: a `gflow.nn.Graph`.
-        path: a directory that all ranks see.
+        path: a directory that all ranks can access.
 
     Raises:
         GraphError: the graph has DTensors.
@@ -36,13 +36,13 @@ def save_checkpoint(graph: Any, path: str | os.PathLike[str]) -> None:
 
 
 def load_checkpoint(graph: Any, path: str | os.PathLike[str]) -> None:
-    """Take what `save_checkpoint` has written, before the first call, on any number of ranks, or in one process without
-    `torch.distributed`. Each rank reads whole tensors; the first call takes them apart. It does not matter whether the
-    module is a `DistributedDataParallel` one, which adds `module.` to names, here or there.
+    """Load a checkpoint of `save_checkpoint`, before the first call, on any number of ranks, or in one process without
+    `torch.distributed`. Each rank reads whole tensors, and the first call shards them. The module may be wrapped in
+    `DistributedDataParallel`, which adds `module.` to names, when saving, when loading, or both.
 
     Raises:
         GraphError: the graph was called already, has DTensors, or the state does not fit it.
-        ValueError: there is no whole checkpoint at `path`.
+        ValueError: there is no complete checkpoint at `path`.
     """
     _check(graph)
     tree = load_sharded(Path(path))
@@ -71,6 +71,6 @@ def _check(graph: Any) -> None:
         for key, p in root.named_parameters():
             if is_global(p):
                 raise GraphError(
-                    f"{here()}: {name}.{key} is a DTensor, which these checkpoints do not know: save the modules' and "
-                    "optimizers' state_dict() by torch.distributed.checkpoint itself, which does"
+                    f"{here()}: {name}.{key} is a DTensor, which this checkpoint format does not support. Save the "
+                    "state_dict() of modules and optimizers with torch.distributed.checkpoint instead"
                 )

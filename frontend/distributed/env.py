@@ -1,4 +1,4 @@
-"""Which rank this process is, of how many: OneFlow's names over `torch.distributed`."""
+"""The rank of this process and the number of ranks: OneFlow's names on top of `torch.distributed`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ def _set_up() -> bool:
 
 
 def get_rank() -> int:
-    """The number of this process; 0 without a process group."""
+    """The rank of this process; 0 without a process group."""
     return dist.get_rank() if _set_up() else 0
 
 
 def get_world_size() -> int:
-    """How many processes there are; 1 without a process group."""
+    """The number of processes; 1 without a process group."""
     return dist.get_world_size() if _set_up() else 1
 
 
 def get_local_rank() -> int:
-    """The number of this process on its machine, as `torchrun` says; 0 without it."""
+    """The rank of this process on its machine, as set by `torchrun`; 0 without it."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def get_node_size() -> int:
-    """How many machines there are, as `torchrun` says; 1 without it."""
+    """The number of machines, as set by `torchrun`; 1 without it."""
     return max(
         1, get_world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", str(get_world_size())))
     )

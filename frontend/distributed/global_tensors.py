@@ -1,6 +1,6 @@
-"""`to_global` and `to_local`: tensors and modules over a placement.
+"""`to_global` and `to_local`: convert tensors and modules to and from global tensors.
 
-OneFlow has them as methods of tensors and modules; these classes are PyTorch's, so here they are functions.
+In OneFlow these are methods of tensors and modules. Here the classes are PyTorch's, so they are functions.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .placement import Placement
 
 
 def to_global(value: Any, placement: Any = None, sbp: Any = None) -> Any:
-    """A tensor or module over the ranks of a placement.
+    """Distribute a tensor or module over the ranks of a placement. In `build()`, reshard a value.
 
     Args:
-        value: a global tensor, which is placed otherwise; a plain one, which is this rank's part (with `broadcast`,
-            that of the first rank counts); a module, whose parameters and buffers are taken so one by one, in place.
-            In `build()` of a graph it is a value of the graph, of which all ranks hold the whole until then.
-        placement: a `placement` or a `DeviceMesh`; that of a global tensor without it.
+        value: a global tensor, which is resharded; a plain tensor, which is the local part of this rank (with
+            `broadcast`, the value of the first rank is used); or a module, whose parameters and buffers are converted
+            in place. In `build()`: a value of the graph, which is replicated before.
+        placement: a `placement` or a `DeviceMesh`; by default that of the global tensor.
         sbp: one of `sbp`, or one for each dimension of the placement.
 
     Returns:
-        A `DTensor`; in `build()` the value; of a module, itself.
+        A `DTensor`; in `build()` the value; for a module, the module itself.
 
     Raises:
         GraphError: placement or sbp is missing or of another kind.
@@ -96,13 +96,14 @@ def _module(module: torch.nn.Module, placement: Any, sbp: Any) -> torch.nn.Modul
 
 
 def to_local(value: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a global tensor; a plain one is itself.
+    """The local tensor of this rank of a global tensor. A plain tensor is returned unchanged.
 
     Raises:
-        GraphTraceError: in `build()`, where values are whole.
+        GraphTraceError: it is called in `build()`, where all values are global.
     """
     if is_traced(value):
         raise GraphTraceError(
-            f"{here()}: to_local() in build() of a graph, whose values are whole ones: call it on the graph's results."
+            f"{here()}: to_local() is not supported in build(), where all values are global; call it on "
+            "the results of the graph."
         )
     return value.to_local() if is_global(value) else value  # type: ignore[attr-defined]

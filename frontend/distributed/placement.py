@@ -1,4 +1,4 @@
-"""The ranks that global tensors are spread over."""
+"""The ranks over which global tensors are distributed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from gflow.tracing.context.location import here
 class Placement:
     """Ranks in an arrangement of one or more dimensions, over devices of one kind: a `DeviceMesh`.
 
-    kind: "cpu" or "cuda". ranks: numbers, nested to as many levels as there are dimensions. names: of the
-        dimensions; "axis0", … without them.
+    kind: "cpu" or "cuda".
+    ranks: rank numbers, as nested lists with one level for each dimension.
+    names: the names of the dimensions; default "axis0", "axis1", ….
     """
 
     def __init__(self, kind: str, ranks: Any, names: tuple[str, ...] | None = None) -> None:
         if kind not in ("cpu", "cuda"):
-            raise GraphError(f"{here()}: a placement is over 'cpu' or 'cuda', found {kind!r}")
+            raise GraphError(
+                f"{here()}: the kind of a placement must be 'cpu' or 'cuda', found {kind!r}"
+            )
         self.kind, self.ranks = kind, torch.as_tensor(ranks, dtype=torch.int)
         self.names = names
         self._mesh: Any = None
@@ -31,7 +34,7 @@ class Placement:
 
     @property
     def mesh(self) -> Any:
-        """The `DeviceMesh`; all ranks must ask for it, since it makes process groups."""
+        """The `DeviceMesh`. It creates process groups, so all ranks must call it."""
         if self._mesh is None:
             # start-up: meshes need torch.distributed, which a program on one rank does without
             from torch.distributed.device_mesh import DeviceMesh

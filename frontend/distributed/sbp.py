@@ -1,4 +1,4 @@
-"""How a tensor lies over the ranks of one dimension of a placement: OneFlow's names of PyTorch's placements."""
+"""The sharding of a tensor over one dimension of a placement: OneFlow's names for PyTorch's placements."""
 
 from __future__ import annotations
 

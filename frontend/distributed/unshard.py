@@ -1,4 +1,4 @@
-"""`unshard`: parameters and optimizer state that lie in pieces on the ranks, whole again."""
+"""`unshard`: gathers sharded parameters and optimizer state."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from gflow.tracing.context.location import here
 
 
 def unshard(*parts: Any) -> None:
-    """Make the parameters of modules, and the state of optimizers, whole on every rank, where they lie in pieces
-    (`config.enable_zero`) or on one rank (pipeline stages). All ranks call it together, with the same parts. The next
-    step of a graph that works so takes them apart again. `state_dict()`, and eager calls of modules, do this by
-    themselves.
+    """Gather the parameters of modules, and the state of optimizers, on every rank. They may be sharded
+    (`config.enable_zero`) or on one rank (pipeline stages). All ranks must call it with the same parts. The next step
+    of the graph shards them again. `state_dict()` and eager calls of modules gather automatically.
 
     Args:
         parts: modules, optimizers and tensors.

@@ -159,7 +159,10 @@ def _divided(
         return partial(_interpret, module)
     divided, left = found
     _log.warning(
-        "torch.compile: the %s graph runs in pieces, with %s through PyTorch; gflow cannot compile %s",
+        (
+            "torch.compile: the %s graph is split into several programs, with %s through PyTorch; gflow "
+            "cannot compile %s"
+        ),
         phase,
         ", ".join(left),
         error,

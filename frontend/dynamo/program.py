@@ -142,7 +142,7 @@ class FxProgram:
                 continue
             if tensor.ndim or index in self.mutated:
                 raise GraphTraceError(
-                    f"a program for a tensor of {dtype} was given one of {tensor.dtype}"
+                    f"the program expects a tensor of {dtype}, got {tensor.dtype}"
                 )
             given[at] = tensor.to(dtype)
         return [given[at] for at, _, _, _ in call.places]

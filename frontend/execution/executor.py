@@ -137,8 +137,8 @@ def use_groups(mesh: Any) -> None:
         group = mesh.get_group(n)
         if here is not None and dist.get_rank(group) != here[n]:
             raise GraphInputError(
-                f"the ranks of {mesh} are not in ascending order along {axis!r}, and the pieces of a tensor would be "
-                "put together in another order than they were cut; list the ranks in ascending order."
+                f"the ranks of {mesh} are not in ascending order along {axis!r}, so the shards of a tensor "
+                "would be gathered in another order than they were split; list the ranks in ascending order."
             )
         groups.use(sizes, (axis,), group)
 

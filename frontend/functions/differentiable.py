@@ -282,8 +282,8 @@ class _Call(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True
             if plan.compiled.takes_rng or plan.backward.takes_rng:
                 raise RuntimeError(
-                    "gradients with create_graph=True make a compiled call again, and this one draws random "
-                    "numbers, which would be others. Turn dropout off, or call the function that is not compiled."
+                    "gradients with create_graph=True repeat a compiled call, and this call draws random numbers, "
+                    "which would differ. Turn dropout off, or call the function without gflow.compile."
                 )
             through = [g for g, need in zip(gradients, ctx.needs) if need]
             _raise_failures(plan, through)

@@ -62,8 +62,8 @@ class Again:
         for kept, found in zip(self._results, tensors):
             if not torch.allclose(kept, found.detach(), rtol=1e-2, atol=1e-3, equal_nan=True):
                 raise RuntimeError(
-                    "gradients with create_graph=True make a compiled call again, and this one depends on buffers "
-                    "that it updates, so the results were others. Call the function that is not compiled."
+                    "gradients with create_graph=True repeat a compiled call, and this call depends on buffers "
+                    "that it updates, so its results would differ. Call the function without gflow.compile."
                 )
 
     @contextmanager
@@ -71,8 +71,8 @@ class Again:
         """The buffers that the call updates are copies, so that they are not updated twice."""
         if not self._all_in_slots:
             raise RuntimeError(
-                "gradients with create_graph=True make a compiled call again, and this one updates a tensor that is "
-                "no buffer of a module. Call the function that is not compiled."
+                "gradients with create_graph=True repeat a compiled call, and this call updates a tensor that "
+                "is not a buffer of a module. Call the function without gflow.compile."
             )
         before = [slots[name] for slots, name in self._slots]
         try:
@@ -91,8 +91,9 @@ class Again:
         """
         if [t._version for t in self._read()] != self._versions:
             raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                "gradients with create_graph=True make a compiled call again, with the tensors that it has read"
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                "operation: gradients with create_graph=True repeat a compiled call with the tensors that it "
+                "read"
             )
         with torch.enable_grad(), ExitStack() as stack:
             for device, enabled, dtype in self._autocast:

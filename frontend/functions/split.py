@@ -68,7 +68,7 @@ class Split:
                 return self._compiled(*args, **kwargs)
             except UNTRACED as error:
                 _log.warning(
-                    "compile(): %s runs as in eager mode; TorchDynamo cannot split it: %s",
+                    "compile(): %s runs in eager mode, since TorchDynamo cannot split it: %s",
                     name_of(self._target),
                     sentence(error),
                 )
@@ -80,7 +80,10 @@ class Split:
         if self._compiled is not None:
             self._compiled = None
             _log.warning(
-                "compile(): %s runs as in eager mode; TorchDynamo would keep what it draws for a constant",
+                (
+                    "compile(): %s runs in eager mode, since TorchDynamo would turn its random numbers into "
+                    "constants"
+                ),
                 name_of(self._target),
             )
 
@@ -90,7 +93,7 @@ class Split:
         if text not in self._said:
             self._said.add(text)
             _log.warning(
-                "compile(): %s runs in pieces, split where no program can go on: %s",
+                "compile(): %s is split into several programs, since it cannot be compiled as one: %s",
                 name_of(self._target),
                 text,
             )

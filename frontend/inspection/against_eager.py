@@ -130,12 +130,12 @@ def _comparable(plan: Plan, where: str) -> None:
     if trace.parts is not None or trace.size is not None:
         what = "set_gradient_accumulation_steps()" if trace.parts is not None else "dynamic_dim()"
         raise GraphError(
-            f"{where}: check_against_eager() cannot compare a graph with {what}; leave one of them out."
+            f"{where}: check_against_eager() cannot compare a graph with {what}; leave one of the two out."
         )
     if any(a.pieces is not None for a in plan.compiled.program.arguments):
         raise GraphError(
-            f"{where}: check_against_eager() cannot compare a step whose tensors lie in pieces on the ranks "
-            "(enable_zero()); leave one of them out."
+            f"{where}: check_against_eager() cannot compare a step whose tensors are sharded over ranks "
+            "(enable_zero()); leave one of the two out."
         )
     for op in trace.ops:
         if torch.Tag.nondeterministic_seeded in op.func.tags:
@@ -206,8 +206,8 @@ def _narrowest(plan: Plan) -> torch.dtype:
     return torch.float32 if narrow == torch.complex64 else narrow
 
 
-def apart(a: Tensor, b: Tensor, computed: torch.dtype) -> Tensor | None:
-    """Where `a` is not `b`; None where it is everywhere."""
+def mismatches(a: Tensor, b: Tensor, computed: torch.dtype) -> Tensor | None:
+    """A mask of the elements that differ between `a` and `b`; None if none does."""
     if a.is_complex():
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if not a.is_floating_point():
@@ -243,7 +243,7 @@ def _first_difference(
         if a.shape != b.shape or a.dtype != b.dtype:
             text = f"{a.dtype}{list(a.shape)}, and {b.dtype}{list(b.shape)} eagerly"
             return Difference(name, value, text)
-        wrong = apart(a, b, computed)
+        wrong = mismatches(a, b, computed)
         if wrong is None:
             continue
         trials = noisy() if trials is None else trials

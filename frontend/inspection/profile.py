@@ -199,8 +199,8 @@ def profile(
             ends.append((start, time.perf_counter()))
     if len(found) != rounds or any(run.plan is not found[0].plan for run in found):
         raise GraphError(
-            f"{state.name} compiled again while it was profiled, so calls are not alike; call it "
-            "until it no longer does, then profile."
+            f"{state.name} was compiled again during profile(), so the measured calls differ; call the "
+            "graph until it no longer compiles, then profile it."
         )
     first = found[0].times[0][0] if found[0].times else ends[0][0]
     timeline = [[(a - first, b - first) for a, b in run.times] for run in found]

@@ -92,8 +92,9 @@ def conform(em: Emitter, func: Any, want: TraceValue | None, got: Value | None) 
         if size is not None and got is not None:
             shapes = ["[" + ", ".join(map(size.text, s)) + "]" for s in (want.shape, got.shape)]
             raise LoweringError(
-                f"the size {size} is dynamic (gflow.dynamic_dim), and {func} of sizes that vary gives shape "
-                f"{shapes[0]}, which is not compiled yet (it would be {shapes[1]}); leave it static"
+                f"the size {size} is dynamic (gflow.dynamic_dim), and the lowering of {func} gives shape "
+                f"{shapes[0]} instead of {shapes[1]} for it, so dynamic sizes of this op are not supported; "
+                "leave the dimension static"
             )
         raise LoweringError(
             f"the lowering of {func} gave shape {found}, PyTorch gives {list(want.shape)}; "

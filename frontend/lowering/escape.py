@@ -62,7 +62,10 @@ def _operands(
         for value in group:
             sizes = list(value.shape)
             if not all(type(size) is int for size in sizes):
-                raise LoweringError(f"{func} takes too many types of tensors of varying sizes")
+                raise LoweringError(
+                    f"{func} takes tensors of too many types and dynamic sizes for one op; leave its dimensions "
+                    "static"
+                )
             places[id(value)] = {"part": [len(joined), offset, sizes]}
             parts.append(em.reshape(value, (prod(sizes),)))
             offset += prod(sizes)

@@ -105,7 +105,7 @@ class OneFlowSwitches:
             _no_planner("enable_auto_memory()", " set_memory_budget() lowers the memory of a step.")
 
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
-        """The older spelling of `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
+        """Deprecated, use `enable_zero`: "distributed_split" is stage 1, "non_distributed" is
         off.
 
         Raises:
@@ -123,7 +123,7 @@ class OneFlowSwitches:
         self._distributed("set_zero_redundancy_optimizer_mode", zero=chosen)
 
     def set_zero_redundancy_optimizer_min_size_after_split(self, value: int) -> None:
-        """The older spelling of `enable_zero(shard_min_size=value)`; it does not switch it on."""
+        """Deprecated, use `enable_zero(shard_min_size=value)`. It does not enable ZeRO."""
         name = "set_zero_redundancy_optimizer_min_size_after_split"
         warn_older(f"{name}(value)", "enable_zero(shard_min_size=value)")
         least = count(name, value)

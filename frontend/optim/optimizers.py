@@ -1,8 +1,8 @@
-"""PyTorch's optimizers with the arguments that OneFlow's have besides, and OneFlow's `LAMB`.
+"""PyTorch's optimizers with the additional arguments of OneFlow's, and OneFlow's `LAMB`.
 
-    contiguous_params    accepted with a warning: a graph keeps each parameter where it is, and
+    contiguous_params    accepted with a warning: a graph does not move parameters;
                          `config.enable_multi_tensor_update()` merges the kernels of updates
-    do_bias_correction   of Adam and AdamW: False uses the moments as they are
+    do_bias_correction   for Adam and AdamW: False omits the bias correction of the moments
     clip_grad()          clips by the keys of parameter groups, for steps outside of graphs
 
 Each is a subclass of PyTorch's, with PyTorch's formulas, defaults and state.
@@ -33,18 +33,18 @@ class _OneFlowArguments:
         self, params: ParamsT, *args: Any, contiguous_params: bool = False, **kwargs: Any
     ) -> None:
         if not isinstance(contiguous_params, bool):
-            raise TypeError(f"contiguous_params is True or False; got {contiguous_params!r}")
+            raise TypeError(f"contiguous_params must be True or False; got {contiguous_params!r}")
         if contiguous_params:
             _warn(
-                f"{type(self).__name__}(contiguous_params=True) has no effect: parameters stay where they are. "
-                "graph.config.enable_multi_tensor_update() merges the kernels that update them"
+                f"{type(self).__name__}(contiguous_params=True) has no effect: parameters are not moved. Use "
+                "graph.config.enable_multi_tensor_update() to merge the kernels that update them"
             )
         super().__init__(params, *args, **kwargs)  # type: ignore[call-arg]
 
     @torch.no_grad()
     def clip_grad(self, error_if_nonfinite: bool = False) -> None:
         """Scale the gradients of each parameter group with the key `clip_grad_max_norm` down to that norm, of
-        the kind `clip_grad_norm_type` (2 without it). Graphs do this by themselves.
+        the kind `clip_grad_norm_type` (default 2). Graphs do this automatically.
 
         Raises:
             RuntimeError: `error_if_nonfinite`, and a norm is inf or nan.
@@ -71,8 +71,8 @@ class RMSprop(_OneFlowArguments, optim.RMSprop):
 
 
 class LBFGS(_OneFlowArguments, optim.LBFGS):
-    """`torch.optim.LBFGS`; also takes `contiguous_params`. Graphs refuse it: its step runs the model several
-    times."""
+    """`torch.optim.LBFGS`; also takes `contiguous_params`. Graphs do not support it, since its step runs the
+    model several times."""
 
 
 class Adadelta(_OneFlowArguments, optim.Adadelta):
@@ -81,7 +81,8 @@ class Adadelta(_OneFlowArguments, optim.Adadelta):
     def __init__(self, params: ParamsT, *args: Any, **kwargs: Any) -> None:
         if len(args) > 4:
             raise TypeError(
-                "the argument after weight_decay is maximize in OneFlow and foreach in PyTorch; give it by name"
+                "the argument after weight_decay is maximize in OneFlow and foreach in PyTorch; pass it by "
+                "name"
             )
         super().__init__(params, *args, **kwargs)
 
@@ -96,7 +97,7 @@ class _Uncorrected(_OneFlowArguments):
     ) -> None:
         if len(args) > 5:
             raise TypeError(
-                "arguments after amsgrad differ between OneFlow and PyTorch; give them by name"
+                "arguments after amsgrad differ between OneFlow and PyTorch; pass them by name"
             )
         super().__init__(params, *args, **kwargs)
         self.defaults[_CORRECTION] = do_bias_correction  # type: ignore[attr-defined]
@@ -106,7 +107,7 @@ class _Uncorrected(_OneFlowArguments):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters.
 
-        closure: runs the model again and returns the loss; graphs take none.
+        closure: runs the model again and returns the loss; not supported in graphs.
         """
         every = self.param_groups
         plain = [g for g in every if not g.get(_CORRECTION, True)]
@@ -162,8 +163,8 @@ class AdamW(_Uncorrected, optim.AdamW):
 
 
 class LAMB(_OneFlowArguments, optim.Optimizer):
-    """Adam whose step of each parameter has the length of the parameter ("Large Batch Optimization for Deep
-    Learning: Training BERT in 76 minutes").
+    """Adam with a step whose norm follows the norm of each parameter ("Large Batch Optimization for Deep Learning:
+    Training BERT in 76 minutes").
 
         m = beta1 * m + (1 - beta1) * grad        v = beta2 * v + (1 - beta2) * grad²
         u = (m / c1) / (sqrt(v / c2) + eps)       c = 1 - beta**step, or 1 without do_bias_correction
@@ -177,7 +178,7 @@ class LAMB(_OneFlowArguments, optim.Optimizer):
 
     Raises:
         ValueError: an argument is outside of its range.
-        RuntimeError: `amsgrad`, of which LAMB has no variant.
+        RuntimeError: `amsgrad` is set, which LAMB does not support.
     """
 
     def __init__(
@@ -197,9 +198,9 @@ class LAMB(_OneFlowArguments, optim.Optimizer):
         named = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         for name, value in named.items():
             if value < 0:
-                raise ValueError(f"{name} is 0 or more; got {value!r}")
+                raise ValueError(f"{name} must be 0 or more; got {value!r}")
         if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas are numbers in [0, 1); got {betas!r}")
+            raise ValueError(f"betas must be numbers in [0, 1); got {betas!r}")
         options = {"betas": betas, "adam_w_mode": adam_w_mode, _CORRECTION: do_bias_correction}
         super().__init__(params, {**named, **options}, contiguous_params=contiguous_params)
 
@@ -207,7 +208,7 @@ class LAMB(_OneFlowArguments, optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters.
 
-        closure: runs the model again and returns the loss; graphs take none.
+        closure: runs the model again and returns the loss; not supported in graphs.
         """
         loss = None
         if closure is not None:

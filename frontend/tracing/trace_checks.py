@@ -12,7 +12,7 @@ from gflow.errors import GraphTraceError
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
 from .dispatch.functions.stand_ins import StandIn
-from .program.aliases import check_ends, told
+from .program.aliases import check_ends, describe_input
 from .program.shared import Shared, conflicts, storage_of
 from .traced_inputs import TracedInputs, parameters_of
 
@@ -49,8 +49,9 @@ def check_begins(tracing: TracedInputs) -> None:
     found = next((i for i in tracing.recorder.inputs if i.from_start), None)
     if found is not None and tracing.micro_batches > 1:
         raise GraphTraceError(
-            f"build() calls as_strided with a storage_offset on input {found.name!r}, of which each micro-batch "
-            "is a part that begins elsewhere. Leave storage_offset out, or call .clone() first."
+            f"build() calls as_strided with a storage_offset on input {found.name!r}, but each micro-batch "
+            "is a part of that input with another offset. Leave storage_offset out, or call .clone() "
+            "first."
         )
 
 
@@ -69,8 +70,9 @@ def check_parted(tracing: TracedInputs) -> None:
         pairs = [p for p in tracing.views.items() if index in p]
         (other,) = {*pairs[0]} - {index}
         raise GraphTraceError(
-            f"{tracing.name}: build() gives {told(entry)} a new tensor, which a program writes into the old one, and "
-            f"that shares memory with {told(inputs[other])}. Make them two tensors (.clone()) before the call."
+            f"{tracing.name}: build() assigns a new tensor to {describe_input(entry)}. A program writes it "
+            f"into the old tensor, which shares memory with {describe_input(inputs[other])}. Make them two "
+            "tensors (.clone()) before the call."
         )
 
 
@@ -103,8 +105,8 @@ def check_state(tracing: TracedInputs, updates: Sequence[TraceOutput]) -> None:
     used = {v for op in tracing.recorder.ops for v in values_in((op.args, op.kwargs))}
     for a, b in conflicts(entries, written, used):
         raise GraphTraceError(
-            f"{tracing.name}: {told(entries[a])} is updated, and it shares memory with {told(entries[b])}. Make one "
-            "of them a copy (.clone())."
+            f"{tracing.name}: {describe_input(entries[a])} is updated, and it shares memory with "
+            f"{describe_input(entries[b])}. Make one of them a copy (.clone())."
         )
 
 
@@ -149,9 +151,9 @@ def check_strides(tracing: TracedInputs, stand_in: StandIn) -> None:
     entry = tracing.recorder.inputs[stand_in.index]
     if entry.role == "input" and torch._functionalize_was_storage_changed(stand_in.wrapper):  # type: ignore[attr-defined]
         raise GraphTraceError(
-            f"{tracing.name}: build() gives {entry.role} {entry.name!r} other memory (.set_()), so that other views "
-            "of its old memory keep their values; a program can only write into it. Write x.copy_(y), or return "
-            "the new tensor."
+            f"{tracing.name}: build() replaces the memory of {entry.role} {entry.name!r} (.set_()), which "
+            "a program cannot do: it can only write into that memory. Write x.copy_(y), or return the new "
+            "tensor."
         )
     known = tracing.rewrites.restrided.get(id(stand_in.wrapper))
     if known is None:

@@ -49,13 +49,13 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
             outputs.append(TraceOutput(value, None, f"output.{len(outputs)}"))
         elif tracing.request.call.dynamic is not None and _has_size(leaf):
             raise GraphTraceError(
-                f"{tracing.name}: build() returns a number that follows from a size that is dynamic: {leaf}. Return "
+                f"{tracing.name}: build() returns a number that depends on a dynamic dimension: {leaf}. Return "
                 "tensors, and read their shapes after the call."
             )
         elif number_of(leaf) is not None:
             raise GraphTraceError(
-                f"{tracing.name}: build() returns a Python number that follows from an argument or a size that "
-                "varies. Return a tensor, or compute the number outside."
+                f"{tracing.name}: build() returns a Python number that depends on an argument or a dynamic "
+                "dimension. Return a tensor, or compute the number outside."
             )
         elif _holds_tensors(leaf):
             code = getattr(tracing.build, "__code__", None)

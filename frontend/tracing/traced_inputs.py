@@ -247,9 +247,9 @@ def _take_hooks(slot: Slot, wrapper: torch.Tensor) -> None:
     with torch._C.DisableTorchFunction():
         if getattr(slot.tensor, "_post_accumulate_grad_hooks", None):
             raise GraphTraceError(
-                f"{slot.role} {slot.name!r} has a hook from register_post_accumulate_grad_hook(), which "
-                "a graph, where gradients go to the optimizer, has no place for. Remove it, or use "
-                "register_hook()."
+                f"{slot.role} {slot.name!r} has a hook from register_post_accumulate_grad_hook(), which a "
+                "graph cannot call: its gradients go to the optimizer without accumulation. Remove the hook, "
+                "or use register_hook()."
             )
         if wrapper.requires_grad:
             for hook in (slot.tensor._backward_hooks or {}).values():

@@ -135,9 +135,9 @@ class TracedSteps(TracedInputs):
             return self._optimizer(index, optimizer)
         if self.micro_batches > 1:
             raise GraphTraceError(
-                f"{name} ({type(optimizer).__name__}): a sparse optimizer updates the rows that "
-                "build() looks up, of which each micro-batch has its own; leave "
-                "set_gradient_accumulation_steps() out, or use an optimizer that is not sparse."
+                f"{name} ({type(optimizer).__name__}): a sparse optimizer updates the rows that build() looks "
+                "up, and these differ between micro-batches; leave set_gradient_accumulation_steps() out, or "
+                "use an optimizer that is not sparse."
             )
         step = SparseStep(self, name, optimizer, self.with_grad(optimizer))
         found = self._optimizer(index, optimizer)

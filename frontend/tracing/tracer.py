@@ -108,10 +108,10 @@ def _located(locator: Locator) -> Iterator[None]:
             # It marks functions that it failed on, and would skip them in eager calls of the same control flow.
             sys.modules["torch._dynamo"].reset()
             raise GraphTraceError(
-                f"{user_line(error)}build() calls what PyTorch compiles by itself (control flow such as cond, scan "
-                f"and while_loop, or a compiled function), which a graph cannot record{where}. Use torch.where for a "
-                "choice and a Python loop of fixed length, or call the function through gflow.compile, which "
-                "compiles what lies around it."
+                f"{user_line(error)}build() calls a function that PyTorch compiles itself (control flow such "
+                f"as cond, scan and while_loop, or a compiled function), which a graph cannot record{where}. "
+                "Use torch.where for a choice and a Python loop of fixed length, or call the function through "
+                "gflow.compile, which compiles the code around it."
             ) from error
         note = f"{user_line(error)}raised in build() while the graph was traced{where}"
         if hasattr(error, "add_note"):
@@ -210,15 +210,15 @@ class Tracing(TracedSteps):
         for index, optimizer in enumerate(self.optimizers):
             if self.request.is_sparse(index):
                 raise GraphTraceError(
-                    f"{type(optimizer).__name__} is a sparse optimizer, and a first step that makes state "
-                    "from gradients is needed, which is dense. Use optimizers whose state starts with "
-                    "zeros in graphs with sparse ones."
+                    f"{type(optimizer).__name__} is a sparse optimizer, and another optimizer of the graph creates "
+                    "its state from gradients in a first step, which is dense. In graphs with sparse optimizers, "
+                    "use optimizers whose state starts with zeros."
                 )
         if self.recorder.meshes or self.sharded:
             raise GraphTraceError(
-                f"{self.name}: an optimizer makes its state from gradients at its first step, which a graph of global "
-                "tensors (DTensor) cannot do op by op. Make a step without the graph first, or use an optimizer whose "
-                "state starts with zeros (SGD, AdamW, ...)."
+                f"{self.name}: an optimizer creates its state from gradients in its first step, which is not "
+                "supported with global tensors (DTensor). Run one step without the graph first, or use an "
+                "optimizer whose state starts with zeros (SGD, AdamW, ...)."
             )
         self.waited = True
         return FirstStepNeeded(

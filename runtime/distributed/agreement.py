@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from gflow.dialects.program import CollectiveStep, Program, Ranks, TensorRef
 
-from .groups import Groups, told
+from .groups import Groups, describe_ranks
 
 #: programs compared so far, by group: the ranks of a group compare the n-th ones with each other. A group that is set
 #: up again begins anew, on each rank
@@ -41,7 +41,7 @@ def agree(program: Program, groups: Groups) -> None:
     for ranks, mine in steps.items():
         group = groups.of(ranks)
         if dist.get_backend(group) != "fake":
-            compare(program.name, [_line(step) for step in mine], group, told(ranks))
+            compare(program.name, [_line(step) for step in mine], group, describe_ranks(ranks))
 
 
 def compare(name: str, lines: list[str], group: Any, where: str) -> None:

@@ -42,8 +42,8 @@ def along(mesh: dict[str, int], axis: str) -> Any:
     return _along(mesh, (axis,))
 
 
-def told(ranks: Ranks) -> str:
-    """Which ranks, in messages: "along dp", "of group 0"."""
+def describe_ranks(ranks: Ranks) -> str:
+    """A description of ranks for messages: "along dp", "of group 0"."""
     return f"along {', '.join(ranks.axes)}" if ranks.axes else f"of group {ranks.group}"
 
 

@@ -17,7 +17,7 @@ from gflow.dialects.program import CollectiveStep, ShardStep, TensorRef, WaitSte
 from ..failures import explain, where
 from ..interrupts import held
 from ..steps.host_step import HostStep, Locate
-from .groups import Groups, told
+from .groups import Groups, describe_ranks
 from .release import references, release
 
 Tensor = torch.Tensor
@@ -115,7 +115,8 @@ class CollectiveCall(_Step):
         """Say in an error which rank and which collective it is about."""
         step = self.step
         text = (
-            f"rank {dist.get_rank()} of {dist.get_world_size()}: {step.kind} number {step.sequence} {told(step.ranks)} "
+            f"rank {dist.get_rank()} of {dist.get_world_size()}: {step.kind} number {step.sequence} "
+            f"{describe_ranks(step.ranks)} "
             f"({step.ranks.count} ranks) failed. A rank has ended, hangs, or does something else; the group's timeout "
             f"(init_process_group(timeout=…)) says how long is waited\n{where(step.label)}"
         )

@@ -48,7 +48,7 @@ from gflow.dialects.mlir import func, ir
 
 from ..base import Pass
 from .search import choose
-from .strategies import STRATEGIES, apart
+from .strategies import STRATEGIES, without_reuse
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     if options.compress:
         size, offsets = choose(buffers, strategies, options.improve, options.time_limit)
     else:
-        size, offsets = apart(buffers)
+        size, offsets = without_reuse(buffers)
     write_places(function, lives, size, offsets)
     for (i, need), offset in zip(needs.items(), offsets[len(lives.buffers) :]):
         lives.body.ops[i].op.attributes["gflow.scratch"] = ir.DenseI64ArrayAttr.get([offset, need])

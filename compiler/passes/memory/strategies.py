@@ -28,8 +28,8 @@ from gflow.compiler.memory.liveness import Buffer
 Offsets = tuple[int, list[int]]
 
 
-def apart(buffers: Sequence[Buffer]) -> Offsets:
-    """Each buffer has bytes of its own."""
+def without_reuse(buffers: Sequence[Buffer]) -> Offsets:
+    """No two buffers share bytes."""
     offsets = [0, *accumulate(b.size for b in buffers)]
     return offsets.pop(), offsets
 

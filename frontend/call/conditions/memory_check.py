@@ -73,6 +73,6 @@ class MemoryCheck:
     def _problem(self, updated: int, other: int) -> GraphInputError:
         first, second = self.trace.inputs[updated], self.trace.inputs[other]
         return GraphInputError(
-            f"{here()}: build() changes {first.role} {first.name!r} in place, and it shares memory "
-            f"with {second.role} {second.name!r}; pass a copy (.clone()) of one of them."
+            f"{here()}: build() updates {first.role} {first.name!r} in place, and it shares memory with "
+            f"{second.role} {second.name!r}; pass a copy (.clone()) of one of them."
         )

@@ -146,7 +146,10 @@ class AutomaticSizes:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         self.refused[_skeleton(call, key)] = reason
         _log.warning(
-            "%s is compiled for each size of its inputs, since no program for a range of them could be made: %s",
+            (
+                "%s is compiled for each size of its inputs, since it cannot be compiled for a "
+                "range of sizes: %s"
+            ),
             name,
             reason,
         )

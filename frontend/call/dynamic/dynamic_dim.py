@@ -44,7 +44,8 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
         )
     if not -tensor.dim() <= dim < tensor.dim():
         raise GraphInputError(
-            f"{here()}: dynamic_dim() is given dimension {dim} of a tensor of {tensor.dim()}"
+            f"{here()}: dynamic_dim(): dimension {dim} does not exist; the tensor has {tensor.dim()} "
+            "dimensions"
         )
     dim %= tensor.dim()
     for name, value in (("min", min), ("max", max)):

@@ -52,8 +52,8 @@ def strided_take(
         raise Unsupported(f"a strided view of sizes that vary ({symbol})")
     if 0 not in shape and not 0 <= last < x.numel:
         raise LoweringError(
-            f"a strided view reaches element {last} of a tensor of {x.numel}; a graph does not "
-            "keep what lies around a tensor in memory"
+            f"a strided view accesses element {last} of a tensor with {x.numel} elements; a graph has no "
+            "access to memory outside of a tensor"
         )
     order = _dense(shape, strides)
     if order is not None:

@@ -1,4 +1,4 @@
-"""Spellings of OneFlow's earlier documents: they work, and each warns once."""
+"""Deprecated names of OneFlow's earlier versions. They work, and each warns once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _warned: set[str] = set()
 
 
 def warn_older(name: str, newer: str) -> None:
-    """Warn of an older spelling at the user's line, once in a process."""
+    """Warn of a deprecated name at the user's line, once in a process."""
     if name not in _warned:
         _warned.add(name)
         file, line = user_frame(2)
-        text = f"{name} is the older spelling of {newer}, and does the same"
+        text = f"{name} is deprecated, use {newer} instead; both have the same effect"
         warnings.warn_explicit(text, FutureWarning, file, line)

@@ -78,8 +78,8 @@ def asked_by_build(graph: str) -> Callable[[str, bool], None]:
     def met(name: str, time: bool) -> None:
         if not time:
             raise GraphTraceError(
-                f"{here()}: build() calls {name}: it runs once for each program, not at every call, so the number "
-                "would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
+                f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so "
+                "the number would stay the same. Draw it as a tensor (torch.rand), or pass it as an argument."
             )
         file, line = user_frame(2)
         text = (

@@ -106,24 +106,25 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
     for k in (kind, data):
         if k.__name__ in ("ShardedTensor", "AsyncCollectiveTensor"):
             raise GraphTraceError(
-                f"{name} is a {k.__module__}.{k.__name__}, a tensor that is spread over ranks (of "
-                "an older kind) or still under way; a graph takes plain tensors and DTensors. Pass a "
-                "DTensor, or wait for it."
+                f"{name} is a {k.__module__}.{k.__name__}, a sharded tensor of a deprecated kind, or one whose "
+                "collective is not complete; a graph takes plain tensors and DTensors. Pass a DTensor, or "
+                "wait for the collective."
             )
     if tensor.is_neg():
         raise GraphTraceError(
-            f"{name} is a negative view (as z.conj().imag gives): its memory holds the elements with the other sign, "
-            "and a graph works on memory. Pass .resolve_neg() of it."
+            f"{name} is a negative view (such as z.conj().imag): its memory holds the negated elements, "
+            f"which graphs do not support. Pass {name}.resolve_neg()."
         )
     if tensor._is_zerotensor():
         raise GraphTraceError(
-            f"{name} is a tensor of zeros that has no memory; pass .clone() of it."
+            f"{name} is a tensor of zeros without memory, which graphs do not support; pass a copy "
+            "(.clone())."
         )
     if not is_global(tensor) and not isinstance(tensor, FakeTensor) and _computes(kind):
         raise GraphTraceError(
-            f"{name} is a {kind.__module__}.{kind.__qualname__}, a tensor class with a way of its own to compute "
-            "(__torch_function__ or __torch_dispatch__), which a graph would lose. Pass the plain tensors that it "
-            "is made of, or .as_subclass(torch.Tensor) of one that only adds methods."
+            f"{name} is a {kind.__module__}.{kind.__qualname__}, a tensor class that overrides operations "
+            "(__torch_function__ or __torch_dispatch__); a graph would ignore that. Pass the plain "
+            "tensors that it wraps, or .as_subclass(torch.Tensor) if it only adds methods."
         )
 
 

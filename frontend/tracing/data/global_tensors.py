@@ -71,13 +71,14 @@ def layout_of(tensor: torch.Tensor, name: str) -> Layout | None:
             d, ranks = int(text[2:-1]), mesh.size(n)
             if tensor.shape[d] % ranks:
                 raise GraphInputError(
-                    f"{name}: dimension {d} has {tensor.shape[d]} elements, which {ranks} ranks along "
-                    f"{axes_of(mesh)[n]!r} do not share evenly; pad it to a multiple, or use Replicate() there."
+                    f"{name}: dimension {d} has {tensor.shape[d]} elements, which cannot be split evenly over "
+                    f"{ranks} ranks along {axes_of(mesh)[n]!r}; pad it to a multiple, or use Replicate() there."
                 )
     local = local_of(tensor)
     if not local.is_contiguous():
         raise GraphInputError(
-            f"{name} is a DTensor whose part on this rank is not contiguous; make it from a contiguous tensor."
+            f"{name} is a DTensor whose local tensor is not contiguous; create it from a contiguous "
+            "tensor."
         )
     return Layout(mesh, texts)
 
@@ -99,8 +100,8 @@ def texts_of(placements: Sequence[Any], rank: int, name: str) -> tuple[str, ...]
             found.append(f"P({p.reduce_op})")
         else:
             raise GraphInputError(
-                f"{name} is placed as {p}, which a graph does not know; it takes Shard(dim), Replicate() and "
-                "Partial() of sum, avg, max or min. Call .redistribute() before."
+                f"{name} has the placement {p}, which graphs do not support; expected Shard(dim), Replicate() "
+                "or Partial() with sum, avg, max or min. Call .redistribute() first."
             )
     return tuple(found)
 

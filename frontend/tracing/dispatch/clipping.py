@@ -64,8 +64,8 @@ def total_norm(
     """The original chooses by the norm's value whether to raise."""
     if error_if_nonfinite:
         raise GraphTraceError(
-            f"{here()}: error_if_nonfinite=True looks at the gradients' norm, which does not "
-            "exist while a graph is traced. Leave it out, return the norm from build() and look at "
-            "it after the call; or set a grad scaler, which skips updates that are inf or nan."
+            f"{here()}: error_if_nonfinite=True needs the value of the gradients' norm, which does not "
+            "exist while a graph is traced. Leave it out and return the norm from build() to check it "
+            "after the call; or set a grad scaler, which skips updates with inf or nan."
         )
     return _get_total_norm(tensors, norm_type, False, foreach)

@@ -136,8 +136,9 @@ class Recorder(TorchDispatchMode):
         """
         if tensor.device.type == "meta":
             raise GraphTraceError(
-                f"{describe(self.locator.here())}: a tensor on the device meta, which has no values; a graph "
-                "computes on a CPU or a GPU. Leave torch.device('meta') out, or make the tensor outside of the graph."
+                f"{describe(self.locator.here())}: a tensor is created on the device meta, which has no "
+                "values; a graph computes on a CPU or a GPU. Leave torch.device('meta') out, or create the "
+                "tensor outside of the graph."
             )
         shape = tuple(tensor.shape)
         strides = tuple(tensor.stride()) if tensor.layout == torch.strided else ()
@@ -324,9 +325,10 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise GraphTraceError(
-                f"{describe(self.locator.here())}: {func.name()} is control flow by the values of tensors, which a "
-                "graph cannot record. Use torch.where for a choice and a Python loop of fixed length, or call the "
-                "function through gflow.compile or torch.compile(backend='gflow'), which compile what lies around it."
+                f"{describe(self.locator.here())}: {func.name()} is control flow that depends on tensor "
+                "values, which a graph cannot record. Use torch.where for a choice and a Python loop of fixed "
+                "length, or call the function through gflow.compile or torch.compile(backend='gflow'), which "
+                "compile the code around it."
             )
         if func in _SAME_VALUE:
             out: Any = self.fake_mode.dispatch(func, types, args)

@@ -21,9 +21,9 @@ from ..context.watched_calls import watched_calls
 
 def _error(where: str, name: str) -> GraphTraceError:
     return GraphTraceError(
-        f"{where}: step() calls {name}: what it gives would be the same at each step, since step() is "
-        "Python that runs once, while it is traced. Draw random numbers as tensors (torch.rand), and keep "
-        "counters in the state."
+        f"{where}: step() calls {name}. step() runs once, while it is traced, so the value would be "
+        "the same at each step. Draw random numbers as tensors (torch.rand), and keep counters in the "
+        "state."
     )
 
 

@@ -252,7 +252,7 @@ class _Tracer:
             return self.mapping(place, value, name, (key, *path))
         if _is_numpy_number(value):
             raise GraphTraceError(
-                f"{self.where}: {name} is {value!r}, a number of NumPy; a graph needs one of Python: "
+                f"{self.where}: {name} is {value!r}, a NumPy number; a graph needs a Python number: "
                 f"{value.item()!r}."
             )
         stand_in = refused(self.where, key, value)
@@ -473,8 +473,8 @@ class _Tracer:
             if any(other is not new for other in others):
                 keys = " and ".join(repr(key) for _, key, _ in ends)
                 raise GraphTraceError(
-                    f"{self.where}: {keys} are one tensor before the step, and not after it; a graph keeps each "
-                    "tensor of the state in its memory. Make one of them a copy (.clone())."
+                    f"{self.where}: {keys} are the same tensor before the step, but not after it; a graph updates "
+                    "each tensor of the state in place. Make one of them a copy (.clone())."
                 )
             real: Any = self.recorder.inputs[index].tensor
             # a counter that was widened is as before
@@ -487,8 +487,8 @@ class _Tracer:
             for name in _DICTS:
                 if name in traced and vars(obj).get(name) is not traced[name]:
                     raise GraphTraceError(
-                        f"{self.where}: step() puts another object at self.{name}; a graph needs it to "
-                        "change what is there."
+                        f"{self.where}: step() assigns another object to self.{name}; in a graph it must "
+                        "update the existing object in place."
                     )
             after = {k: v for k, v in vars(obj).items() if k not in ignored}
             self._dict_changed(record, after)
@@ -604,7 +604,7 @@ class _Tracer:
         if len(old) != len(new) or type(old) is not type(new):
             raise GraphTraceError(
                 f"{self.where}: step() changes {at[1]!r} from a {type(old).__name__} of {len(old)} to a "
-                f"{type(new).__name__} of {len(new)}; a graph needs it to keep its kind and length."
+                f"{type(new).__name__} of {len(new)}; in a graph its type and length must stay the same."
             )
         for i, (r, b, a) in enumerate(zip(real, old, new, strict=True)):
             if b is not a:

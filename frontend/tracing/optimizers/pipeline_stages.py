@@ -99,8 +99,8 @@ def _places(first: Trace, stages: ModuleStages, count: int) -> dict[TraceOp, int
             at = after if named is None else named
             if after > at:
                 raise GraphTraceError(
-                    f"{op.loc}: stage {at} of the pipeline reads what stage {after} makes, which comes after it. Put "
-                    "modules into stages in the order in which they run."
+                    f"{op.loc}: stage {at} of the pipeline reads a value of stage {after}, which runs after it. "
+                    "Put modules into stages in the order in which they run."
                 )
         elif named is not None:
             at = max(2 * count - 1 - named, after)
@@ -203,7 +203,8 @@ def _owners(name: str, parts: Sequence[StagePart], ranks: Sequence[int]) -> dict
         if len({ranks[s] for s in found}) > 1:
             listed = " and ".join(map(str, sorted(found)))
             raise GraphTraceError(
-                f"{name}: {entry.role} {entry.name!r} is used in stages {listed} of the pipeline, on several ranks, "
-                "which would each have a copy. Put the modules that share it into one stage, or give each its own."
+                f"{name}: {entry.role} {entry.name!r} is used in stages {listed} of the pipeline, on several "
+                "ranks, each of which would have its own copy. Put the modules that share it into one stage, "
+                "or give each module its own."
             )
     return {value: ranks[min(found)] for value, (_, found) in stages.items()}

@@ -38,10 +38,11 @@ def check_changed(optimizer: torch.optim.Optimizer, group: int) -> bool:
     if _holders(optimizer, (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)):
         return True
     raise GraphError(
-        f"the learning rate of parameter group {group} of {type(optimizer).__name__} was set by hand, and the "
-        "group has the key 'lr_scale', by which the graph multiplies it: code that multiplies by it, too, "
-        "would do so twice. Keep the factors outside of the groups (or `del group['lr_scale']`) and set "
-        "products, or let a scheduler set the learning rates (lr_sch of add_optimizer)."
+        f"the learning rate of parameter group {group} of {type(optimizer).__name__} was assigned "
+        "directly, and the group has the key 'lr_scale', by which the graph multiplies it. If your "
+        "code multiplies by it as well, the factor applies twice. Keep the factors outside of the "
+        "groups (or `del group['lr_scale']`) and assign the products, or let a scheduler set the "
+        "learning rates (lr_sch of add_optimizer)."
     )
 
 
@@ -79,6 +80,6 @@ def scaled_rates(
             changed, group["lr"] = group["lr"] is not scaled, old
             if changed and sys.exc_info()[0] is None:
                 raise GraphTraceError(
-                    f"{where}: step() sets the group's 'lr', which the key 'lr_scale' of the group scales; "
-                    "take one of them away."
+                    f"{where}: step() sets the group's 'lr', which the key 'lr_scale' of the group scales; remove "
+                    "one of the two."
                 )

@@ -93,8 +93,8 @@ def one_update(where: str) -> Iterator[None]:
             raise
         raise GraphTraceError(
             f"{user_line(error)}{where}: step() differentiates gradients (it needs "
-            "backward(create_graph=True)); in a graph gradients are values that are done. Compute second "
-            "derivatives in build(), with torch.autograd.grad(..., create_graph=True)."
+            "backward(create_graph=True)); in a graph, gradients have no history in step(). Compute "
+            "second derivatives in build(), with torch.autograd.grad(..., create_graph=True)."
         ) from error
 
 

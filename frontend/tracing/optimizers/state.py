@@ -283,9 +283,9 @@ def _whole(
             continue
         if value.shape != local_of(parameter).shape:
             raise GraphTraceError(
-                f"{type(optimizer).__name__} keeps state {key!r} of shape {list(value.shape)} for a DTensor of which a "
-                f"rank holds {list(local_of(parameter).shape)}, so it does not update elements by themselves; with "
-                "global parameters, use an optimizer that does (SGD, AdamW, ...)."
+                f"{type(optimizer).__name__} keeps state {key!r} of shape {list(value.shape)} for a DTensor "
+                f"whose local shape is {list(local_of(parameter).shape)}, so its update is not elementwise; "
+                "with global parameters, use an elementwise optimizer (SGD, AdamW, ...)."
             )
         found[key] = global_tensor(value, layout.mesh, layout.placements, parameter.shape)
     return found

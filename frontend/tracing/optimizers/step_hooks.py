@@ -106,10 +106,10 @@ class _WithoutGradients(TorchFunctionMode):
     ) -> Any:
         if func in _GRADIENT and sys._getframe(1).f_code not in _ZERO_GRAD:
             raise GraphError(
-                f"{here()}: a hook of an optimizer's step uses a gradient (.grad). In a graph the hook "
-                "runs around the program, in which gradients live. Do it in build() after backward() "
-                "(clip_grad_norm_ works there), give the parameter group the key clip_grad_max_norm, or "
-                "read gradients with config.keep_gradients() and graph.grad()."
+                f"{here()}: a hook of an optimizer's step uses a gradient (.grad). In a graph the hook runs "
+                "outside of the program, where gradients are not available. Do this in build() after "
+                "backward() (clip_grad_norm_ works there), give the parameter group the key "
+                "clip_grad_max_norm, or read gradients with config.keep_gradients() and graph.grad()."
             )
         return func(*args, **(kwargs or {}))
 

@@ -46,7 +46,9 @@ def check_ends(
     for index in [i for i in assigned if i in ends]:
         for other in by_storage.get(ends[index].untyped_storage()._cdata, ()):
             if other != index and _overlap(ends[index], ends[other]):
-                raise GraphTraceError(_problem(where, *(told(inputs[i]) for i in (index, other))))
+                raise GraphTraceError(
+                    _problem(where, *(describe_input(inputs[i]) for i in (index, other)))
+                )
 
 
 def check_made(
@@ -170,7 +172,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     return mine.begin < other.end and other.begin < mine.end
 
 
-def told(entry: TraceInput) -> str:
+def describe_input(entry: TraceInput) -> str:
     """An input, as messages name it."""
     return f"{entry.role.replace('_', ' ')} {entry.name!r}"
 

@@ -42,13 +42,13 @@ def refuse(func: Any, where: str) -> None:
     """
     if func.namespace == "c10d":
         raise GraphTraceError(
-            f"{where}: {func} (torch.distributed.{func._opname.strip('_')}) is called in build() on tensors "
-            f"of the graph, which are updated behind its back. {_ADVICE}"
+            f"{where}: {func} (torch.distributed.{func._opname.strip('_')}) is called in build() on "
+            f"tensors of the graph, and updates them in a way that tracing cannot see. {_ADVICE}"
         )
     if func.namespace == "_c10d_functional" and func._opname in ("isend", "irecv", "batch_p2p_ops"):
         raise GraphTraceError(
-            f"{where}: {func} is called in build(); a graph holds collectives, and no messages between two "
-            "ranks yet. Send and receive outside of build()."
+            f"{where}: {func} is called in build(); a graph supports collectives, but not messages between "
+            "two ranks. Send and receive outside of build()."
         )
 
 
@@ -121,15 +121,17 @@ def _reduction(op: Any) -> str:
             dist.ReduceOp, name.upper()
         ):
             return name
-    raise GraphTraceError(f"{here()}: a graph's collectives reduce by {', '.join(names)}; got {op}")
+    raise GraphTraceError(
+        f"{here()}: collectives in a graph support the reductions {', '.join(names)}; got {op}"
+    )
 
 
 def _group(group: Any) -> Any:
     found = group or dist.group.WORLD
     if dist.get_rank(found) < 0:
         raise GraphTraceError(
-            f"{here()}: a collective of a process group that this rank is not in; call it on the "
-            "ranks of the group alone."
+            f"{here()}: a collective is called with a process group that does not contain this rank; call "
+            "it only on the ranks of the group."
         )
     return found
 
@@ -257,7 +259,8 @@ def barrier(*_: Any, **__: Any) -> None:
 def _refused(name: str) -> Callable[..., Any]:
     def call(*_: Any, **__: Any) -> Any:
         raise GraphTraceError(
-            f"{here()}: build() calls torch.distributed.{name}(), which a graph cannot hold. {_ADVICE}"
+            f"{here()}: build() calls torch.distributed.{name}(), which a graph does not support. "
+            f"{_ADVICE}"
         )
 
     return call

@@ -67,7 +67,7 @@ class GraphBlock:
         known = _paths.get(id(held))
         if known is None or known[0]() is not held:
             raise GraphAttributeError(
-                f"{here()}: its name in a graph is known once it is reached through the graph's attribute: "
+                f"{here()}: the name in a graph is known only after access through the graph's attribute: "
                 "graph.model.to(GraphModule).name, graph.model.fc.weight.to(GraphTensor).name"
             )
         return known[1]

@@ -52,7 +52,7 @@ def reshard(x: torch.Tensor, mesh: Any, placements: Any, side: str = "") -> torc
     if has_torch_function((x,)):
         found: torch.Tensor = handle_torch_function(reshard, (x,), x, mesh, placements, side)
         return found
-    raise GraphTraceError("a tensor is placed over a mesh by reshard() in build() of a graph only")
+    raise GraphTraceError("reshard() works only in build() of a graph")
 
 
 def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

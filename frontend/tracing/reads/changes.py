@@ -124,9 +124,9 @@ def warn_of_changes(
         if any(last in names_of(code).before for code in codes if not is_library(code)):
             file, line = _place(path, codes, home)
             raise GraphTraceError(
-                f"{file}:{line}: build() of {name} looks at {path}, which has no tensor, and puts one there, for "
-                "the next call to find. A program updates tensors that are there. Put one there before the first call "
-                "(register_buffer), and choose by a Python value of its own."
+                f"{file}:{line}: build() of {name} finds no tensor at {path}, and puts one there for the next "
+                "call. A program can only update tensors that exist before the call. Create the tensor before "
+                "the first call (register_buffer), and use a separate Python value for the choice."
             )
         _tell(
             graph,

@@ -54,9 +54,9 @@ class StepReading:
         """
         for path, what in changed(self._before.found).items():
             raise GraphTraceError(
-                f"{self.where}: step() changes {path} ({what}), which is no part of the optimizer: a graph runs "
-                "step() once, while it is traced, so that would not be repeated. Keep it in the optimizer: in "
-                "an attribute, a parameter group or the state."
+                f"{self.where}: step() changes {path} ({what}), which does not belong to the optimizer. A "
+                "graph runs step() once, while it is traced, so the change would not be repeated. Keep the "
+                "value in the optimizer: in an attribute, a parameter group or the state."
             )
         return Reads(known=self._known).walk(self._roots)
 

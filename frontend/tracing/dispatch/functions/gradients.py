@@ -52,8 +52,9 @@ def _gradient_from_outside(mode: StandIns, tensor: Tensor) -> None:
             mode.ungraded[id(known[1])] = known[1]
             return
     raise GraphTraceError(
-        f"{describe(mode.recorder.locator.here())}: build() reads .grad before its first backward(). A gradient from "
-        "outside of the program is no part of it: pass it as an argument of its own, or set it to None before the call."
+        f"{describe(mode.recorder.locator.here())}: build() reads .grad before its first backward(). "
+        "The program cannot read a gradient from before the call: pass it as an argument, or set "
+        ".grad to None before the call."
     )
 
 

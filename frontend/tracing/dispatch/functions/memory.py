@@ -54,8 +54,9 @@ def _strided(place: int) -> Handler:
         where = describe(mode.recorder.locator.here())
         if args and mode.has_moved(args[0]):
             raise GraphTraceError(
-                f"{where}: as_strided on a tensor with gaps, after an update of it in place, reads memory that a graph "
-                "does not keep in that form. Call it before the update, or use slicing, expand or permute."
+                f"{where}: as_strided on a non-dense tensor after an in-place update of it is not supported, "
+                "since a graph does not keep the gaps between its elements. Call it before the update, or use "
+                "slicing, expand or permute."
             )
         given = kwargs.get("storage_offset") is not None or any(
             a is not None for a in args[place : place + 1]
@@ -94,8 +95,8 @@ def _other_memory(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict
     """`x.data = y`: a program can write into an argument's memory, and not give it another one."""
     if any(s.wrapper is args[0] for s in mode.given):
         raise GraphTraceError(
-            f"{describe(mode.recorder.locator.here())}: build() gives an argument other memory (.data = ...), so that "
-            "other views of its old memory keep their values; a program can only write into it. Write x.copy_(y), or "
+            f"{describe(mode.recorder.locator.here())}: build() replaces the memory of an argument (.data "
+            "= ...), which a program cannot do: it can only write into that memory. Write x.copy_(y), or "
             "return the new tensor."
         )
     return func(*args, **kwargs)
