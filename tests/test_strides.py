@@ -528,3 +528,29 @@ def test_medians_of_elements_in_one_place(name: str) -> None:
 def test_calls_that_take_row_major_operands_only() -> None:
     x = torch.randn(3, 5)
     assert torch.allclose(graph_of(lambda x: F.pdist(x.t() * 1.0))(x), F.pdist(x.t().contiguous()))
+
+
+def test_bags_of_rows_that_lie_anyhow() -> None:
+    """PyTorch's kernel gives results of other shapes by the strides of its operands."""
+    at, starts = torch.tensor([1, 0, 2, 1]), torch.tensor([0, 2])
+
+    def function(x: Tensor) -> list[Tensor]:
+        results = []
+        for rows in (x, x.t(), (x * 2).t(), x.bfloat16(), x.bfloat16().t(), x.double()):
+            taken = rows.detach().requires_grad_()
+            even = torch.ones(4, dtype=rows.dtype)
+            bags = [F.embedding_bag(at, taken, starts, mode=m) for m in ("sum", "mean", "max")]
+            bags.append(F.embedding_bag(at, taken, starts, mode="sum", padding_idx=1))
+            for weights in (even, torch.arange(8.0, dtype=rows.dtype)[::2]):
+                bags.append(
+                    F.embedding_bag(at, taken, starts, mode="sum", per_sample_weights=weights)
+                )
+            loss = torch.stack(bags).square().sum()
+            results += [loss.detach(), *torch.autograd.grad(loss, taken)]
+            with torch.no_grad():
+                results.append(F.embedding_bag(at, rows, starts, mode="sum"))
+        return results
+
+    x = torch.arange(16.0).view(4, 4) / 4
+    for got, right in zip(nn.Graph.trace(function)(x), function(x), strict=True):
+        torch.testing.assert_close(got, right)

@@ -37,7 +37,9 @@ _CHECKS = (
     "_pdist_forward.default", "_pdist_backward.default",
     "native_group_norm.default", "native_group_norm_backward.default",
 )  # fmt: skip
-_ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, *_CHECKS))
+#: calls of PyTorch that give results of other shapes where an operand isn't row-major
+_SHAPES = ("_embedding_bag.default", "_embedding_bag_forward_only.default")
+_ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, *_CHECKS, *_SHAPES))
 
 #: ops that write their results with any strides; the others write row-major ones
 _WRITES_STRIDES = frozenset(

@@ -155,6 +155,28 @@ def _transposed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata 
     return [(shape, row_major_strides(shape), x.dtype, x.device)]
 
 
+def _bags(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """Of sums of bags of rows: PyTorch's CPU kernel has a fast path, which does not say to which bag an index belongs.
+    Its shape rule goes by the operands' strides, but a program gives such a call row-major ones; and it does not know
+    that bfloat16 has this path, too."""
+    names = ("scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset")
+    given = dict(zip((*names, "padding_idx"), args[3:])) | kwargs
+    weight, offsets = args[0], args[2]
+    fast = weight.dtype in (torch.float32, torch.float16, torch.bfloat16) and weight.ndim == 2
+    fast = fast and weight.device.type == "cpu" and offsets.ndim == 1
+    if not fast or given.get("mode", 0) != 0 or given.get("padding_idx", -1) >= 0:
+        return None
+    if any(not isinstance(n, int) for n in (*weight.shape, *offsets.shape)):
+        return None
+    bags = offsets.shape[0] - bool(given.get("include_last_offset"))
+    if bags < 0:
+        return None
+    sizes = (torch.Size((bags, weight.shape[1])), torch.Size((0,)), torch.Size((bags,)))
+    kinds = (weight.dtype, offsets.dtype, offsets.dtype)
+    found = [(n, row_major_strides(n), kind, weight.device) for n, kind in zip(sizes, kinds)]
+    return [*found, found[-1]]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -174,6 +196,8 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE, (None, _elementwise)),
     aten.pow.Tensor_Scalar: (None, _power),
     aten.convolution.default: (None, _transposed),
+    aten._embedding_bag.default: (tuple, _bags),
+    aten._embedding_bag_forward_only.default: (tuple, _bags),
     aten._native_batch_norm_legit_functional.default: (tuple, _batch_norm),
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
