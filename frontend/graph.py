@@ -443,13 +443,13 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         call, key = self._bind(args, kwargs)
         if _is_traced(call.leaves):
             raise self._nested()
-        plan = self._state.plans.find(key)
+        plan = self._state.plans.find(key, call.leaves)
         if plan is not None:
             return call, plan, None
         varies = self._may_vary(call)
         if varies:
             for served, own in self._state.sizes.served(call, key):
-                if (plan := self._state.plans.find(own)) is not None:
+                if (plan := self._state.plans.find(own, served.leaves)) is not None:
                     return served, plan, None
         with one_at_a_time, collector_paused():
             return self._programs(call, key, varies)
@@ -497,7 +497,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
                 live, call = call, as_plain(call)
                 key = (call.key, *key[1:])
-                if (plan := state.plans.find(key)) is not None:
+                if (plan := state.plans.find(key, call.leaves)) is not None:
                     return call, plan, None
                 found = self._new_program(key, call, start)  # an error of its own is no refusal
                 state.numbers.refuse(live, state.name, live.numbers, told)
@@ -531,7 +531,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                     raise
                 state.call.settle(error)
                 call, key = self._bind(call.args, call.kwargs)
-                if (plan := state.plans.find(key)) is not None:
+                if (plan := state.plans.find(key, call.leaves)) is not None:
                     return call, plan, None
         return call, *self._new_program(key, call, start)
 
@@ -585,7 +585,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         unlike = difference(given, [plan.described for plan in state.plans])
         if state.plans.is_full:
             raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
-        self._say_why(key)
+        self._say_why(key, call)
         static = state.sizes.why_static(call, key)
         why = state.compilations.reason(
             given, key[1:], table, state.plans.of(key), state.plans.cleared
@@ -593,7 +593,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         state.call.prepare(Setup(state.optimizers, state.scaler))
         # sizes and numbers that vary must not stay in Python's state
         attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
-        reading = Reading(self, state.name, call.build, roots, table, attempt)
+        reading = Reading(self, state.name, call, roots, table, attempt)
         kept = keeps(self.config.kept_gradients, roots, here())
         request = TraceRequest(
             state.name,
@@ -622,7 +622,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 if traced.trace is None:
                     return None, traced.first
                 plan = compile_plan(traced.trace, call, options, traced.timings)
-                plan.guard = reading.guard(plan.trace, (call.args, call.kwargs))
+                plan.guard, plan.given = reading.guard(plan.trace)
         except Exception as error:
             reading.undo(always=isinstance(error, SizeDecides))
             if attempt and (traced is None or is_refusal(error)):
@@ -654,11 +654,10 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         made = Compilation(state.name, datetime.now(), time.perf_counter() - start, why, sizes)
         state.compilations.add(made, given, modes, state.plans.cleared)
 
-    def _say_why(self, key: Any) -> None:
+    def _say_why(self, key: Any, call: BoundCall) -> None:
         """Once a signature has several programs for the sake of Python state, tell which changes."""
         state = self._checked()
-        guards = [p.guard for p in state.plans.of(key) if p.guard is not None]
-        reasons = [r for r in (g.first_change() for g in guards) if r]
+        reasons = [r for p in state.plans.of(key) if (r := p.first_change(call.leaves))]
         if reasons:
             _log.info("%s is compiled again: %s", state.name, reasons[0])
         if len(reasons) == _MANY:

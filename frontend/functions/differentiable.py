@@ -164,14 +164,14 @@ class Differentiable(Graph):
         options = self.config.resolved()
         state.building = True
         attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
-        reading = Reading(self, state.name, self.build, self._roots(), state.table, attempt)
+        reading = Reading(self, state.name, call, self._roots(), state.table, attempt)
         kind = type(self).__name__
         joint = None
         try:
             with building(state.name, kind, state.debug, state.table, reading.frames):
                 request = TraceRequest(state.name, call, state.table, reached=reading.reached)
                 joint = trace_graph(request)
-                guard = reading.guard(joint, (call.args, call.kwargs))
+                guard, given = reading.guard(joint)
                 seen = self._seen
                 _check(joint, takers)
                 divided = divide_gradients(joint, sum(seen[2]), seen[4])
@@ -187,7 +187,7 @@ class Differentiable(Graph):
         use_arena(backward.run, state.plans.arena)
         views = [view for view in joint.result_views if view.output < sum(seen[2])]
         pair = Pair(divided, forward, backward, seen, views, call.dynamic)
-        pair.guard = guard
+        pair.guard, pair.given = guard, given
         return pair
 
 

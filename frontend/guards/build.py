@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from gflow.tracing.context.location import is_user_code, user_frame
+from gflow.tracing.data.bound_call import BoundCall
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.program.module_config import changes, is_checkpointed
 from gflow.tracing.program.modules import ModuleTable, Reached
@@ -22,6 +24,7 @@ from gflow.tracing.reads.reads import Read, Reads, roots_of
 from gflow.tracing.reads.state import StateGuard
 from gflow.tracing.tracer import OUTSIDE
 
+from .arguments import ArgumentGuard, attributes_of
 from .frames import FrameRecorder
 
 #: kinds of reads that may hold tensors
@@ -31,21 +34,23 @@ _HOLDERS = ("item", "cell", "list", "dict", "names")
 class Reading:
     """What one compilation reads: before `build()` runs, as far as its code says, and after it.
 
-    frames: a watcher of the build. reached: what is found before.
+    call: the call that is traced. frames: a watcher of the build. reached: what is found before.
     """
 
     def __init__(
         self,
         graph: Any,
         name: str,
-        build: Callable[..., Any],
+        call: BoundCall,
         modules: Mapping[str, torch.nn.Module],
         table: ModuleTable,
         attempt: bool = False,
     ) -> None:
         """attempt: the trace is one that may be given up for another, which is to find what this one found."""
-        self.graph, self.name, self.build, self.table = graph, name, build, table
-        self.roots = list(roots_of(build, graph, modules))
+        self.graph, self.name, self.build, self.table = graph, name, call.build, table
+        self.call = call
+        self.roots = list(roots_of(call.build, graph, modules))
+        self.roots += attributes_of(call.names, call.leaves)
         self.frames = FrameRecorder(OUTSIDE)
         self.before = Reads().walk(self.roots)
         self.live = attempt or bool(graph.__dict__.get("keeps_python_state"))
@@ -76,9 +81,8 @@ class Reading:
         if self.live or always:
             put_back(self.before.found)
 
-    def guard(self, trace: Trace, arguments: Any) -> StateGuard:
-        """The guard of the program that was traced from some arguments; says what `build()` has changed, and
-        what stays constant.
+    def guard(self, trace: Trace) -> tuple[StateGuard, ArgumentGuard]:
+        """The guards of the program that was traced; says what `build()` has changed, and what stays constant.
 
         Raises:
             StateChangedError: `build()` has changed what has to change at every call.
@@ -93,7 +97,7 @@ class Reading:
             refuse_changes(self.name, before, codes, home)
         warn_of_changes(self.graph, self.name, before, self.reached, codes, home)
         after = Reads(self.frames.codes).walk(self.roots)
-        warn_of_constants(self.graph, self.name, after, arguments, home)
+        warn_of_constants(self.graph, self.name, after, home)
         own = {id(d) for m in self.table.modules for d in (m._parameters, m._buffers, m._modules)}
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
@@ -102,6 +106,12 @@ class Reading:
             reads += [read for s in self.table.slots for read in _hooks(s.tensor, s.name)]
         reads += [
             Read("attribute", t, "grad", None, "the .grad of a tensor") for t in trace.ungraded
+        ]
+        ids = set(map(id, self.call.leaves))
+        reads += [
+            Read("call", partial(f.question, f.real), None, f.answer, f"{f.name} of a tensor")
+            for f in trace.facts
+            if id(f.real) not in ids
         ]
         names = set(after.names)
         for step in trace.steps:
@@ -117,7 +127,10 @@ class Reading:
             return [is_checkpointed(m) for m in others]
 
         captured = {id(t): t for t in held if t is not None and id(t) not in mine}
-        return StateGuard(reads, names, list(captured.values()), marks, changes)
+        own_guard = ArgumentGuard(
+            self.call.leaves, None if after.computed else after.names, trace.facts
+        )
+        return StateGuard(reads, names, list(captured.values()), marks, changes), own_guard
 
 
 def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:

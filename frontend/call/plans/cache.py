@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gflow.runtime.arena import Arena
@@ -31,9 +31,11 @@ class PlanCache:
         self._uses = 0
         self.cleared = 0
 
-    def find(self, key: Any) -> Plan | None:
-        """The plan for a signature, for the Python state and the hyperparameters as they are now."""
+    def find(self, key: Any, leaves: Sequence[Any]) -> Plan | None:
+        """The plan for a signature and a call of it, for the Python state and the hyperparameters as they are now."""
         for plan in self._plans.get(key, ()):
+            if plan.given is not None and plan.given.first_change(leaves) is not None:
+                continue
             if (plan.guard is None or plan.guard.holds()) and plan.refresh():
                 self._plans.move_to_end(key)
                 self._uses += 1

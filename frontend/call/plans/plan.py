@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from gflow.execution.executor import Compiled
+from gflow.guards.arguments import ArgumentGuard
 from gflow.runtime.tensors import Placed, addresses_of
 from gflow.tracing.data.global_tensors import global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
@@ -38,6 +39,7 @@ class Plan:
         self.described: dict[str, str] = {}
         self.record: CallRecord | None = None
         self.guard: StateGuard | None = None
+        self.given: ArgumentGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.wholes = self._wholes()
         self.input_slots = [
@@ -77,6 +79,13 @@ class Plan:
         self.layouts = LayoutGuard(self.fixed)
         self.memory: MemoryCheck | None = None
         self.looked = False
+
+    def first_change(self, leaves: Sequence[Any]) -> str | None:
+        """What is not as it was for this program, in words: Python state, or what stands at a call's tensors."""
+        found = None if self.guard is None else self.guard.first_change()
+        if found is None and self.given is not None:
+            found = self.given.first_change(leaves)
+        return found
 
     def refresh(self) -> bool:
         """Bring changed hyperparameters into the arguments. False: trace anew."""

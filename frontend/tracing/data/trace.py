@@ -49,6 +49,7 @@ class Trace:
     that `schedule` names.
     `histories`: inputs that need no gradient and are updated with values that do.
     `ungraded`: tensors of which `build()` has seen that they have no gradient before the call.
+    `facts`: what `build()` has asked of tensors from outside, see `dispatch.functions.facts`.
     `rearranged`: arguments whose lists or dicts `build()` has changed.
     `frozen`: ids of inputs that are taken to be the same at each call; whoever runs the program looks for changes.
     `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
@@ -74,6 +75,7 @@ class Trace:
     histories: list[TraceInput] = field(default_factory=list)
     rearranged: list[str] = field(default_factory=list)
     ungraded: list[torch.Tensor] = field(default_factory=list)
+    facts: list[Any] = field(default_factory=list)
     proven: set[TraceOp] = field(default_factory=set)
     groups: dict[str, str] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)

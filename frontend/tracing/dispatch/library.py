@@ -68,6 +68,18 @@ def _no_parameter(*_: Any, **__: Any) -> Any:
     )
 
 
+#: where a function of PyTorch's stands, the function, and an equal one that can be traced
+_EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
+    (owner, name, getattr(owner, name), function)
+    for owner, name, function in (
+        (transformer, "_detect_is_causal_mask", _is_causal),
+        (_BatchNorm, "forward", _batch_norm),
+        (clip_grad, "_get_total_norm", total_norm),
+        (torch, "_check_tensor_all_with", check_tensor_all_with),
+    )
+]
+
+
 def _replacements() -> list[tuple[Any, str, Any]]:
     """Each for the thread that traces. PyTorch looks all of them up at every call."""
     new_parameter = torch.nn.Parameter.__new__
@@ -75,13 +87,9 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         # torch.compiler.is_compiling(): libraries ask it before they look at values.
         (torch.compiler, "is_compiling", here_only(torch.compiler.is_compiling, lambda: True)),
         *(
-            (owner, name, here_only(getattr(owner, name), function))
-            for owner, name, function in (
-                (transformer, "_detect_is_causal_mask", _is_causal),
-                (_BatchNorm, "forward", _batch_norm),
-                (clip_grad, "_get_total_norm", total_norm),
-                (torch, "_check_tensor_all_with", check_tensor_all_with),
-            )
+            (owner, name, here_only(original, function))
+            for owner, name, original, function in _EQUAL
+            if getattr(owner, name) is original  # what someone else has put there, stays
         ),
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
     ]

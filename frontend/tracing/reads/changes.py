@@ -13,14 +13,11 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves
-
 from gflow.errors import GraphTraceError, StateChangedError
 from gflow.tracing.program.modules import Reached
 
 from .names import is_library, names_of
-from .reads import OF_TENSORS, Read, Reads
+from .reads import Read, Reads
 from .state import MISSING, now, same
 
 #: graphs, and the names that they were told of
@@ -161,11 +158,8 @@ def lose_arguments(
         )
 
 
-def warn_of_constants(
-    graph: Any, name: str, reads: Reads, arguments: Any, home: tuple[str, int]
-) -> None:
-    """Say once, for each, what no guard can see: what is next of an iterator, and what is kept at a tensor
-    among the arguments. home: where `build()` stands."""
+def warn_of_constants(graph: Any, name: str, reads: Reads, home: tuple[str, int]) -> None:
+    """Say once, for each, what no guard can see: what is next of an iterator. home: where `build()` stands."""
     for path in reads.iterators:
         _tell(
             graph,
@@ -174,17 +168,6 @@ def warn_of_constants(
             "at every call, so they are constants. Take them outside of build(), and pass them as arguments.",
             home,
         )
-    for leaf in tree_leaves(arguments):
-        if not isinstance(leaf, torch.Tensor):
-            continue
-        for key in sorted(vars(leaf).keys() & reads.names - OF_TENSORS):
-            _tell(
-                graph,
-                f"argument.{key}",
-                f"build() of {name} can read the attribute {key!r} of an argument. It is a constant in the "
-                "program: pass it as an argument of its own.",
-                home,
-            )
 
 
 def _tell(graph: Any, path: str, text: str, where: tuple[str, int]) -> None:

@@ -16,7 +16,7 @@ class Names:
     """Of a code object, with the functions written inside of it.
 
     read: names that it looks up anywhere, and strings that may be names of attributes.
-    globals: of these, names of globals. pairs: global names with the attribute that is taken at once.
+    globals: of these, names of globals. chains: global names with the attributes that are taken at once.
     imports: modules that it imports, with the level of a relative import.
     assigned: attributes and globals that it assigns, with a line where it does.
     before: of these, names that stand in it before that: it may look at what was there.
@@ -26,7 +26,7 @@ class Names:
     read: frozenset[str]
     globals: frozenset[str]
     imports: frozenset[tuple[str, int]]
-    pairs: frozenset[tuple[str, str]]
+    chains: frozenset[tuple[str, ...]]
     assigned: dict[str, int]
     before: frozenset[str]
     computed: bool
@@ -70,11 +70,12 @@ def names_of(code: CodeType) -> Names:
 def _read(code: CodeType) -> Names:
     found: set[str] = set()
     imports: set[tuple[str, int]] = set()
-    pairs: set[tuple[str, str]] = set()
+    chains: set[tuple[str, ...]] = set()
     assigned: dict[str, int] = {}
     seen: set[str] = set()
     first: set[str] = set()
-    before, line = "", code.co_firstlineno
+    line = code.co_firstlineno
+    chain: tuple[str, ...] = ()
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
     computed = False
     for n, instruction in enumerate(instructions):
@@ -87,21 +88,24 @@ def _read(code: CodeType) -> Names:
         elif name == "IMPORT_NAME":  # behind the level and the names that are taken from it
             level = instructions[n - 2].argval if n >= 2 else 0
             imports.add((value, level if isinstance(level, int) else 0))
-        elif name in ("LOAD_ATTR", "LOAD_METHOD") and before:
-            pairs.add((before, value))
+        elif name in ("LOAD_ATTR", "LOAD_METHOD") and chain:
+            chains.add((*chain, value))
         elif name in ("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR", "STORE_DEREF"):
             if value in seen and value not in assigned:
                 first.add(value)
             assigned.setdefault(value, line)
         if name.startswith("LOAD") and isinstance(value, str):
             seen.add(value)
-        before = value if name in ("LOAD_GLOBAL", "LOAD_NAME") else ""
+        if name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            chain = (value,)
+        else:
+            chain = (*chain, value) if chain and name == "LOAD_ATTR" else ()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = names_of(constant)
             found |= inner.globals
             imports |= inner.imports
-            pairs |= inner.pairs
+            chains |= inner.chains
             assigned = inner.assigned | assigned
             first |= inner.before
             computed |= inner.computed
@@ -110,7 +114,7 @@ def _read(code: CodeType) -> Names:
         read,
         frozenset(found),
         frozenset(imports),
-        frozenset(pairs),
+        frozenset(chains),
         assigned,
         frozenset(first),
         computed or bool(_COMPUTING & read),

@@ -52,6 +52,10 @@ _GLOBAL_HOOKS = (
     "_global_forward_pre_hooks", "_global_forward_hooks",
     "_global_backward_pre_hooks", "_global_backward_hooks",
 )  # fmt: skip
+#: of modules, methods that Python itself runs
+_CALLED = ("forward", "__call__")
+#: PyTorch's modules whose code is looked at, for the functions that it calls
+_NETWORKS = "torch.nn."
 #: methods that run without being named, as those of Python's operators do
 _UNNAMED = {"forward", "build"}
 #: of Python's own, those that change or make an object, and attributes of classes
@@ -128,8 +132,11 @@ class Reads:
             for code, names in list(self.codes.items()):
                 if not is_library(code):
                     self._globals(code, names)
+                elif str(names.get("__name__")).startswith(_NETWORKS):
+                    self._functions(code, names)
             for path, value in roots:
                 self._visit(value, path, root=True)
+        self._methods_of_tensors()
         for path, read in settings(self.names):
             self._add("call", read, None, read(), path)
         return self
@@ -231,6 +238,7 @@ class Reads:
                     self._visit(hook, f"{path}.{kind}")
         self._add("class", module, None, type(module), path)
         self._class(type(module), path)
+        self._methods(type(module))
         self._hooks_of_all()
         for kind in ("_parameters", "_buffers", "_modules"):
             held = own.get(kind, {})
@@ -238,6 +246,31 @@ class Reads:
             for name, part in list(held.items()):
                 self._add("slot", held, name, part, f"{path}.{name}")
                 self._visit(part, f"{path}.{name}")
+
+    def _methods(self, kind: type) -> None:
+        """Methods that PyTorch's classes of modules have, and that ran: others may be put in their place."""
+        if ("methods", kind) in self._seen:
+            return
+        self._seen["methods", kind] = kind
+        for name in _CALLED:
+            self._add("attribute", kind, name, getattr(kind, name), f"{kind.__qualname__}.{name}")
+        for base in kind.__mro__:
+            if base is object or not _of_library(base.__module__) or ("own", base) in self._seen:
+                continue
+            self._seen["own", base] = base
+            own = vars(base)
+            self._add("names", own, None, frozenset(own), base.__qualname__)
+            for name, part in own.items():
+                if isinstance(part, FunctionType) and part.__code__ in self.codes:
+                    self._add("attribute", base, name, part, f"{base.__qualname__}.{name}")
+
+    def _methods_of_tensors(self) -> None:
+        """What may be put in the place of methods of all tensors; operators have names that no code names."""
+        own = vars(torch.Tensor)
+        self._add("size", own, None, len(own), "torch.Tensor")
+        for name in own.keys() & self.names:
+            if isinstance(own[name], FunctionType):
+                self._add("attribute", torch.Tensor, name, own[name], f"torch.Tensor.{name}")
 
     def _hooks_of_all(self) -> None:
         own = vars(torch.nn.modules.module)
@@ -295,17 +328,32 @@ class Reads:
             if module is not None and ("import", id(module)) not in self._seen:
                 self._seen["import", id(module)] = module
                 self._python_module(module, name)
-        for name, attribute in used.pairs:
-            module = names.get(name)
-            own = vars(module) if isinstance(module, ModuleType) else {}
+        for chain in used.chains:
+            own, attribute = _holder(chain, names), chain[-1]
             if attribute not in own or ("global", id(own), attribute) in self._seen:
                 continue
-            self._seen["global", id(own), attribute] = None
             if not _of_library(own["__name__"]):
-                self._item(own, attribute, f"{name}.{attribute}")
-            elif isinstance(own[attribute], (FunctionType, BuiltinFunctionType, type)):
-                # another may be put in its place, as of `F.scaled_dot_product_attention`
-                self._add("item", own, attribute, own[attribute], f"{name}.{attribute}")
+                self._seen["global", id(own), attribute] = None
+                self._item(own, attribute, ".".join(chain))
+            else:
+                self._function_of(own, attribute, ".".join(chain))
+
+    def _functions(self, code: CodeType, names: dict[str, Any]) -> None:
+        """Functions of PyTorch's that its own code has called, as `F.relu` in `nn.ReLU`."""
+        used = names_of(code)
+        for name in used.globals:
+            self._function_of(names, name, name)
+        for chain in used.chains:
+            self._function_of(_holder(chain, names), chain[-1], ".".join(chain))
+
+    def _function_of(self, own: dict[str, Any], name: str, path: str) -> None:
+        """One of a library's module: another may be put in its place, as of `F.scaled_dot_product_attention`."""
+        part = own.get(name)
+        if ("global", id(own), name) not in self._seen and isinstance(
+            part, (FunctionType, BuiltinFunctionType, type)
+        ):
+            self._seen["global", id(own), name] = None
+            self._add("item", own, name, part, path)
 
     def _python_module(self, module: ModuleType, path: str) -> None:
         """One that is reached as a value: its settings."""
@@ -430,6 +478,14 @@ OF_TENSORS = {"_is_param", "_backward_hooks", "_post_accumulate_grad_hooks"}
 _ASKING = {"getattr", "hasattr"}
 #: attributes of a graph that are its own
 _OF_GRAPHS = ("_state", "config", "_seen")
+
+
+def _holder(chain: tuple[str, ...], names: dict[str, Any]) -> dict[str, Any]:
+    """What holds the last of a chain of names that begins with a global; empty where that is no module."""
+    module = names.get(chain[0])
+    for name in chain[1:-1]:
+        module = vars(module).get(name) if isinstance(module, ModuleType) else None
+    return vars(module) if isinstance(module, ModuleType) else {}
 
 
 def _contents(cell: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import contextvars
 import ctypes
+import decimal
 import functools
 import os
 import random
@@ -58,8 +59,17 @@ def settings(names: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The settings that code with these names may ask for, with what gives them."""
     for name in _SETTINGS.keys() & names:
         yield f"torch.{name}", _SETTINGS[name]
+    if not {"decimal", "Decimal", "getcontext"}.isdisjoint(names):
+        yield "decimal.getcontext()", _decimals
     if not {"environ", "getenv"}.isdisjoint(names):
         yield "os.environ", _environment
+
+
+def _decimals() -> str:
+    """The precision of decimal numbers, and how they are rounded; without flags of what has happened."""
+    context = decimal.getcontext().copy()
+    context.clear_flags()
+    return repr(context)
 
 
 def _environment() -> tuple[Any, ...]:
@@ -73,6 +83,8 @@ def value_of(held: Any) -> Callable[[], Any] | None:
         return functools.partial(_context, held)
     if isinstance(held, random.Random):
         return held.getstate
+    if isinstance(held, decimal.Decimal):
+        return _decimals
     if isinstance(
         held, (memoryview, ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
     ):

@@ -1,5 +1,7 @@
 """What happens above autograd while tracing: a function mode, and what it does with single functions of PyTorch.
 
+facts       what Python can ask of a tensor from outside besides its elements and their layout: whether it is
+            a leaf, a view, shared between processes
 gradients   `backward()` and `.grad`
 in_place    what an elementwise op may write into a tensor in place, or by `out=`
 layouts     what an update in place leaves of a traced tensor's strides: all of them

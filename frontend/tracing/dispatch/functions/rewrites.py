@@ -20,7 +20,7 @@ from gflow.errors import GraphTraceError
 
 from ...program import collectives, resharding
 from ..recorder import Recorder, describe
-from . import gradients, memory, networks, overlaps, values
+from . import facts, gradients, memory, networks, overlaps, values
 from .in_place import with_out, write_problem
 from .layouts import RESHAPING, layouts, restore
 from .stand_ins import StandIns
@@ -94,6 +94,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     **gradients.HANDLERS,
     **values.HANDLERS,
     **memory.HANDLERS,
+    **facts.HANDLERS,
     resharding.reshard: resharding.handler,
     **collectives.in_place(),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -28,6 +28,15 @@ class StandIn:
     wrapper: Tensor
     index: int
     begin: TraceValue | None = None
+
+
+class Fact(NamedTuple):
+    """What was asked of a real tensor, and what it answered."""
+
+    real: Tensor
+    question: Callable[[Tensor], Any]
+    answer: Any
+    name: str
 
 
 class StandIns:
@@ -57,6 +66,8 @@ class StandIns:
         self.met: set[int] = set()  # ids of the real tensors that were used
         #: real tensors by their ids, whose gradient was asked for before there was any
         self.ungraded: dict[int, Tensor] = {}
+        #: what was asked of tensors from outside
+        self.facts: list[Fact] = []
         self.bare: dict[
             int, tuple[Tensor, Tensor]
         ] = {}  # fake tensors by their ids, with stand-ins
@@ -137,6 +148,13 @@ class StandIns:
         storage = tensor.untyped_storage()._cdata
         outside = (*self.given, *self.stand_ins.values())
         return next((s for s in outside if s.wrapper.untyped_storage()._cdata == storage), None)
+
+    def real_of(self, tensor: Tensor) -> Tensor | None:
+        """The tensor from outside that a traced one stands for, if it does."""
+        known = self.reals.get(id(tensor))
+        if known is not None:
+            return known[1]
+        return next((s.real for s in self.given if s.wrapper is tensor), None)
 
     def has_moved(self, tensor: Tensor) -> bool:
         """Whether a traced tensor, or what it views, has other strides than its value in the program: after an

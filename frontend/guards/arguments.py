@@ -1,0 +1,62 @@
+"""What a program depends on of its arguments besides shapes, dtypes and strides: attributes that were put at a tensor,
+and what code asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gflow.tracing.data.global_tensors import OWN
+from gflow.tracing.dispatch.functions.stand_ins import Fact
+from gflow.tracing.reads.reads import OF_TENSORS
+from gflow.tracing.reads.state import same
+
+_NOT_LOOKED_AT = OF_TENSORS | OWN
+
+
+def attributes_of(names: Sequence[str], leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """What stands at tensors among the leaves of a call, with a name."""
+    for name, leaf in zip(names, leaves):
+        if isinstance(leaf, torch.Tensor):
+            for key, value in vars(leaf).items():
+                if key not in _NOT_LOOKED_AT:
+                    yield f"{name}.{key}", value
+
+
+class ArgumentGuard:
+    """Holds for calls whose tensors have the same attributes and answer as those of the call that was traced.
+
+    leaves: of that call. read: names that the code may look up; None for any. facts: what was asked of tensors.
+    """
+
+    def __init__(
+        self, leaves: Sequence[Any], read: Collection[str] | None, facts: Sequence[Fact]
+    ) -> None:
+        self._read = None if read is None else frozenset(read)
+        self._places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self._had = [self._named(leaves[k]) for k in self._places]
+        at = {id(leaves[k]): k for k in reversed(self._places)}
+        self._facts = [
+            (at[id(f.real)], f.question, f.answer, f.name) for f in facts if id(f.real) in at
+        ]
+
+    def _named(self, tensor: torch.Tensor) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(tensor).items()
+            if name not in _NOT_LOOKED_AT and (self._read is None or name in self._read)
+        }
+
+    def first_change(self, leaves: Sequence[Any]) -> str | None:
+        """What differs in a call of the same signature, in words; None if nothing does."""
+        for place, had in zip(self._places, self._had):
+            if vars(leaves[place]) or had:
+                now = self._named(leaves[place])
+                if now.keys() != had.keys() or not all(same(now[n], had[n]) for n in had):
+                    return f"the attributes of tensor {place} among the arguments have changed"
+        for place, question, answer, name in self._facts:
+            if question(leaves[place]) != answer:
+                return f"{name} of tensor {place} among the arguments is no longer {answer}"
+        return None
