@@ -61,6 +61,7 @@ EXACT: dict[str, Callable[[Tensor], Tensor]] = {
     "minimum": lambda x: torch.minimum(x, torch.ones_like(x)),
     "maximum_roll": lambda x: torch.maximum(x, x.roll(1)),
     "fmax": lambda x: torch.fmax(x, x.roll(1)),
+    "fmax_zeros": lambda x: torch.fmax(x * 0, -x * 0) if x.dtype != torch.bfloat16 else x,
     "fmin": lambda x: torch.fmin(x, x.roll(1)),
     "where": lambda x: torch.where(x > 0, x, -x),
     "where_nan": lambda x: torch.where(x.isnan(), torch.zeros_like(x), x),
@@ -366,6 +367,38 @@ def test_the_gradient_of_logit_at_both_zeros() -> None:
         x = torch.tensor([0.0, -0.0, 1.0, -1.0], requires_grad=True)
         grads += torch.autograd.grad(function(x).sum(), x)
     torch.testing.assert_close(grads[1], grads[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_what_dropout_drops_is_multiplied_by_zero(dtype: torch.dtype) -> None:
+    """NaN where an infinite element is dropped, and zeros with the elements' signs; so are gradients."""
+    x = torch.tensor([math.inf, -math.inf, math.nan, -1.0, 1.0, -0.0] * 12).to(dtype)
+    x.requires_grad_()
+
+    def run(x: Tensor) -> list[Tensor]:
+        y, nothing = F.dropout(x, 0.5), F.dropout(x, 1.0)
+        return [y.detach(), *torch.autograd.grad(y, x, x.detach()), nothing.detach()]
+
+    values, gradients, nothing = flow.compile(run)(x)
+    at = x.detach()
+    dropped = torch.where(at.isinf() | at.isnan(), at * math.nan, at * 0)
+    for found in (values, gradients):
+        kept = (found.isinf() & at.isinf()) | (found == at * 2)
+        assert kept.any()
+        rest = ~kept
+        assert rest[at == 1].any()
+        torch.testing.assert_close(found[rest], dropped[rest], rtol=0, atol=0, equal_nan=True)
+        finite = rest & at.isfinite()
+        assert torch.equal(found[finite].signbit(), at[finite].signbit())
+    torch.testing.assert_close(nothing, dropped, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["huber_loss", "soft_margin_loss"])
+def test_losses_of_two_dtypes_are_refused(name: str) -> None:
+    """PyTorch's kernels give the first one's dtype, its shape rules the common one."""
+    loss = getattr(F, name)
+    with pytest.raises(flow.errors.GraphTraceError, match="takes tensors of one dtype"):
+        flow.nn.Graph.trace(lambda x, y: loss(x, y))(torch.ones(2), torch.ones(2).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8])

@@ -204,15 +204,17 @@ func.func @power_of_two(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, ten
 // CHECK-NEXT:   %[[v1:.+]] = "gflow.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
 // CHECK-NEXT:   %[[v2:.+]] = "gflow.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
 // CHECK-NEXT:   %[[v3:.+]] = "gflow.mul"(%[[v2]], %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v4:.+]] = "gflow.sqrt"(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v5:.+]] = "gflow.rsqrt"(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v6:.+]] = "gflow.reciprocal"(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v7:.+]] = "gflow.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v8:.+]] = "gflow.reciprocal"(%[[v7]]) : (tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v9:.+]] = "gflow.constant"() {value = dense<2.500000e+00> : tensor<4xf32>} : () -> tensor<4xf32>
-// CHECK-NEXT:   %[[v10:.+]] = "gflow.pow"(%arg0, %[[v9]]) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-// CHECK-NEXT:   %[[v11:.+]] = "gflow.mul"(%arg1, %arg1) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>
-// CHECK-NEXT:   return %[[v0]], %arg0, %[[v1]], %[[v3]], %[[v4]], %[[v5]], %[[v6]], %[[v8]], %[[v10]], %[[v11]] : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xi32>
+// CHECK-NEXT:   %[[v4:.+]] = "gflow.constant"() {value = dense<5.000000e-01> : tensor<4xf32>} : () -> tensor<4xf32>
+// CHECK-NEXT:   %[[v5:.+]] = "gflow.pow"(%arg0, %[[v4]]) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v6:.+]] = "gflow.constant"() {value = dense<-5.000000e-01> : tensor<4xf32>} : () -> tensor<4xf32>
+// CHECK-NEXT:   %[[v7:.+]] = "gflow.pow"(%arg0, %[[v6]]) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v8:.+]] = "gflow.reciprocal"(%arg0) : (tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v9:.+]] = "gflow.mul"(%arg0, %arg0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v10:.+]] = "gflow.reciprocal"(%[[v9]]) : (tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v11:.+]] = "gflow.constant"() {value = dense<2.500000e+00> : tensor<4xf32>} : () -> tensor<4xf32>
+// CHECK-NEXT:   %[[v12:.+]] = "gflow.pow"(%arg0, %[[v11]]) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+// CHECK-NEXT:   %[[v13:.+]] = "gflow.mul"(%arg1, %arg1) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>
+// CHECK-NEXT:   return %[[v0]], %arg0, %[[v1]], %[[v3]], %[[v5]], %[[v7]], %[[v8]], %[[v10]], %[[v12]], %[[v13]] : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xi32>
 func.func @pow(%x: tensor<4xf32>, %i: tensor<4xi32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xi32>) {
   %c0 = "gflow.constant"() {value = dense<0.0> : tensor<4xf32>} : () -> tensor<4xf32>
   %0 = "gflow.pow"(%x, %c0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>

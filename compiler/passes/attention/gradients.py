@@ -13,6 +13,7 @@ from .description import Attention, Gradients, Select
 from .values import (
     SAME,
     NoMatch,
+    dropping,
     factor,
     is_moved,
     made_by,
@@ -69,18 +70,20 @@ def _weights_grad(body: Body, value: int, a: Attention, found: Gradients) -> Non
     """dP, back through dropout to dy vᵀ."""
     dropped, by = a.dropout is None, 1.0
     while True:
-        o = made_by(body, value, "reshape", "convert", "mul", "select", "matmul")
+        o = made_by(body, value, "reshape", "convert", "mul", "matmul")
         a.ops.add(o.index)
         if o.name == "matmul":
             break
         if is_moved(body, o):
             (value,) = o.operands
-        elif o.name == "select" and a.dropout is not None and not dropped:
-            if o.operands[0] != a.dropout.keep or splat(body, o.operands[2]) != 0:
+        elif (found_drop := dropping(body, o)) is not None and a.dropout is not None:
+            value, choice, number = found_drop
+            if dropped or choice.operands[0] != a.dropout.keep:
                 raise NoMatch
-            dropped, value = True, o.operands[1]
-        elif (number := factor(body, o)) is not None:
-            value, by = number[0], by * number[1]
+            a.ops.add(choice.index)
+            dropped, by = True, by * number
+        elif (times := factor(body, o)) is not None:
+            value, by = times[0], by * times[1]
         else:
             raise NoMatch
     wanted = 1.0 if a.dropout is None else 1 / (1 - a.dropout.p)

@@ -13,7 +13,18 @@ from gflow.dialects.types import FLOATS
 
 from .description import Added, Attention, Dropout, Select
 from .gradients import gradients
-from .values import SAME, NoMatch, attributes, factor, is_moved, made_by, row_of, splat, users
+from .values import (
+    SAME,
+    NoMatch,
+    attributes,
+    dropping,
+    factor,
+    is_moved,
+    made_by,
+    row_of,
+    splat,
+    users,
+)
 
 #: A number that masked scores are set to is taken for "no weight" below this. In float16, whose numbers end at 65504,
 #: it is the lowest number; a score that is itself lower has another weight here than in eager.
@@ -149,27 +160,24 @@ def _after(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, int
 
 
 def _dropout(body: Body, weights: int, ops: set[int]) -> tuple[Dropout | None, int]:
-    """select(random < 1 - p, weights / (1 - p), 0) and its result, or None and the weights."""
+    """weights times select(random < 1 - p, 1 / (1 - p), 0) and its result, or None and the weights."""
     for o in users(body, weights):
-        found = factor(body, o) if o.name == "mul" else None
-        if found is None or found[0] != weights:
+        dropped = dropping(body, o)
+        if dropped is None or dropped[0] != weights:
             continue
-        select = next((u for u in users(body, o.results[0]) if u.name == "select"), None)
-        if select is None or select.operands[1] != o.results[0]:
-            continue
+        _, select, scale = dropped
         keep = made_by(body, select.operands[0], "compare")
         random = made_by(body, keep.operands[0], "random")
         bound, attrs = splat(body, keep.operands[1]), attributes(random)
         if (
             bound is None or attributes(keep)["predicate"] != "lt"
             or attrs["kind"] != "uniform" or attrs["dtype"] != "f32"
-            or splat(body, select.operands[2]) != 0
-            or abs(found[1] * bound - 1) > SAME
+            or abs(scale * bound - 1) > SAME
         ):  # fmt: skip
             raise NoMatch
         ops |= {o.index, select.index}
         dropout = Dropout(keep.results[0], 1.0 - bound, random.operands[0], attrs["stream"])
-        return dropout, select.results[0]
+        return dropout, o.results[0]
     return None, weights
 
 

@@ -63,6 +63,19 @@ def factor(body: Body, o: Op) -> tuple[int, float] | None:
     return None
 
 
+def dropping(body: Body, o: Op) -> tuple[int, Op, float] | None:
+    """The value that an op multiplies by a number or by 0, the choice between these, and the number."""
+    if o.name != "mul":
+        return None
+    for x, y in (o.operands, o.operands[::-1]):
+        p = body.producer[y]
+        if p >= 0 and body.ops[p].name == "select":
+            scale, zero = (splat(body, v) for v in body.ops[p].operands[1:])
+            if scale is not None and zero == 0:
+                return x, body.ops[p], scale
+    return None
+
+
 def users(body: Body, value: int) -> list[Op]:
     """The ops that read a value, each once."""
     return [body.ops[i] for i in dict.fromkeys(body.users[value])]

@@ -150,7 +150,7 @@ def one_over(n: Node, b: Rewriter) -> ir.Value | None:
 
 @RULES.add("pow", on=("splat",))
 def pow_of_constant(n: Node, b: Rewriter) -> ir.Value | None:
-    """pow(x, c) → products, sqrt, rsqrt, reciprocal for c = -2, -1, ±½, 0, 1, 2, 3, as PyTorch"""
+    """pow(x, c) → products, reciprocal for c = -2, -1, 0, 1, 2, 3"""
     x, exponent = n.operands
     c = b.splat(exponent)
     if c is None:
@@ -165,10 +165,6 @@ def pow_of_constant(n: Node, b: Rewriter) -> ir.Value | None:
         return b.build("mul", [b.build("mul", [x, x]), x])
     if n.type.dtype not in FLOATS:
         return None
-    if c == 0.5:
-        return b.build("sqrt", [x])
-    if c == -0.5:
-        return b.build("rsqrt", [x])
     if c == -1:
         return b.build("reciprocal", [x])
     if c == -2:

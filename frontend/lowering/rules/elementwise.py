@@ -162,8 +162,13 @@ def _div_floor(em: Emitter, x: Value, y: Value) -> Value:
 def pow_(em: Emitter, base: Any, exponent: Any) -> Value:
     """base to the power of exponent; exponents that are known and small are products and roots."""
 
+    # PyTorch takes roots of all floats but these, of which (-inf) ** 0.5 is inf
+    known = isinstance(exponent, int | float) and not isinstance(exponent, bool)
+    if isinstance(base, Value) and base.dtype == "f16" and exponent in (0.5, -0.5):
+        known = False
+
     def body(x: Value, y: Value) -> Value:
-        if isinstance(exponent, int | float) and not isinstance(exponent, bool):
+        if known:
             special = _pow_constant(em, x, exponent)
             if special is not None:
                 return special
@@ -278,21 +283,18 @@ def hypot(em: Emitter, a: Any, b: Any) -> Value:
 
 @lowers("aten.fmax")
 def fmax(em: Emitter, a: Any, b: Any) -> Value:
-    """The larger one; of a NaN and a number, the number."""
-    return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, "maximum", x, y))
+    """The larger one, the first of equal ones; of a NaN and a number, the number."""
+    return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, x.ge(y), x, y))
 
 
 @lowers("aten.fmin")
 def fmin(em: Emitter, a: Any, b: Any) -> Value:
-    """The smaller one; of a NaN and a number, the number."""
-    return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, "minimum", x, y))
+    """The smaller one, the first of equal ones; of a NaN and a number, the number."""
+    return pointwise(em, [a, b], lambda x, y: _ignore_nan(em, x.le(y), x, y))
 
 
-def _ignore_nan(em: Emitter, name: str, x: Value, y: Value) -> Value:
-    both = em(name, x, y)
-    if not is_float(x.dtype):
-        return both
-    return em.select(em("is_nan", x), y, em.select(em("is_nan", y), x, both))
+def _ignore_nan(em: Emitter, first: Value, x: Value, y: Value) -> Value:
+    return em.select(first | em("is_nan", y) if is_float(x.dtype) else first, x, y)
 
 
 @lowers("aten.heaviside")
@@ -378,8 +380,8 @@ def addcdiv(em: Emitter, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
 
 @lowers("aten.ldexp")
 def ldexp(em: Emitter, x: Value, power: Value) -> Value:
-    """x · 2^power."""
-    return pointwise(em, [x, power], lambda v, p: v * em("exp2", p), float_result=True)
+    """x · 2^power, of which the second is a tensor of its own: a float as wide as `power`."""
+    return pointwise(em, [x, pow_(em, 2.0, power)], lambda v, p: v * p)
 
 
 @lowers("aten.deg2rad")

@@ -200,21 +200,26 @@ def bernoulli_p(em: Emitter, x: Value, p: Any = 0.5, *, generator: Any = None) -
 
 @lowers("aten.native_dropout")
 def native_dropout(em: Emitter, x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
-    """x / (1 − p) where kept, 0 elsewhere, and the mask of what is kept."""
+    """x times 1 / (1 − p) where kept and times 0 elsewhere, and the mask of what is kept: NaN where an infinite
+    element is dropped, and zeros with signs, as in eager."""
     if train is False or p == 0:
         return x, em.full(True, x.shape, "i1")
     if p == 1:
-        return em.full(0, x.shape, x.dtype), em.full(False, x.shape, "i1")
+        return x * 0.0, em.full(False, x.shape, "i1")
     keep = _bernoulli(em, x.shape, 1.0 - p)
     v = x.compute()
-    return (em.select(keep, v * (1.0 / (1.0 - p)), 0.0)).to(x.dtype), keep
+    return (v * _kept(em, keep, 1.0 / (1.0 - p), v.dtype)).to(x.dtype), keep
+
+
+def _kept(em: Emitter, keep: Value, scale: float, dtype: str) -> Value:
+    return em.select(keep, em.full(scale, keep.shape, dtype), 0.0)
 
 
 @lowers("aten.native_dropout_backward")
 def native_dropout_backward(em: Emitter, dy: Value, mask: Value, scale: float) -> Value:
-    """dy · scale where the mask holds."""
+    """dy times scale where the mask holds, and times 0 elsewhere."""
     d = dy.compute()
-    return em.select(mask, d * scale, 0.0).to(dy.dtype)
+    return (d * _kept(em, mask, scale, d.dtype)).to(dy.dtype)
 
 
 # -- integers

@@ -140,11 +140,8 @@ def _divided(args: tuple[Any, ...]) -> str | None:
 
 
 def _first_holds(args: tuple[Any, ...]) -> str | None:
-    """The result has the first tensor's dtype."""
-    first, second = args[0].dtype, args[1].dtype
-    return _averaged(args) or (
-        None if torch.can_cast(torch.promote_types(first, second), first) else _same(args[:2])
-    )
+    """The result has the first tensor's dtype: PyTorch's shape rule gives the common one."""
+    return _averaged(args) or _same(args[:2])
 
 
 def _averaged(args: tuple[Any, ...]) -> str | None:
