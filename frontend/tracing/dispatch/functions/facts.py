@@ -27,9 +27,9 @@ _PLAIN: dict[Any, tuple[str, Any]] = {
 }
 #: those whose answer is an object, which a program cannot have
 _OBJECTS: dict[Any, str] = {
-    Tensor.grad_fn.__get__: "grad_fn",  # type: ignore[attr-defined]
-    Tensor._base.__get__: "_base",  # type: ignore[attr-defined]
-    Tensor._backward_hooks.__get__: "_backward_hooks",  # type: ignore[attr-defined]
+    Tensor.grad_fn.__get__: "grad_fn",  # type: ignore[union-attr]
+    Tensor._base.__get__: "_base",  # type: ignore[union-attr]
+    Tensor._backward_hooks.__get__: "_backward_hooks",  # type: ignore[union-attr]
 }
 
 
