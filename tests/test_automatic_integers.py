@@ -206,3 +206,16 @@ def test_switched_off() -> None:
     for n in (1, 2, 3):
         off(X, n)
     assert len(off.explain_recompiles()) == 3
+
+
+def test_a_size_beside_an_integer(caplog: pytest.LogCaptureFixture) -> None:
+    apart = gflow.compile(lambda x, n: (x * n).sum() / x.shape[0])
+    mixed = gflow.compile(lambda x, n: x * (x.shape[0] - n))
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        for n in range(2, 8):
+            x = torch.randn(3 * n)
+            torch.testing.assert_close(apart(x, n), (x * n).sum() / x.shape[0])
+            torch.testing.assert_close(mixed(x, n), x * (x.shape[0] - n))
+    assert len(apart.explain_recompiles()) <= 3
+    (said,) = [r.message for r in caplog.records if "each size" in r.message]
+    assert "a number that varies and a size that varies" in said

@@ -129,7 +129,21 @@ _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 _ALWAYS_FLOAT = ("truediv",)
 
 
+def _check_no_size(x: Any) -> None:
+    """
+    Raises:
+        GraphTraceError: it is a size that varies.
+    """
+    if isinstance(x, (torch.SymInt, torch.SymFloat)) and number_of(x) is None:
+        raise GraphTraceError(
+            f"Python computes with a number that varies and a size that varies, {x}; make a tensor of the number "
+            "(torch.tensor(n)) to compute with both"
+        )
+
+
 def _binary(name: str, a: Any, b: Any) -> Any:
+    _check_no_size(a)
+    _check_no_size(b)
     for x in (a, b):
         if number_of(x) is None and not isinstance(x, (int, float)):
             return NotImplemented
@@ -152,6 +166,7 @@ def _power(a: Any, exponent: float, integer: bool) -> Any:
 
 
 def _compare(name: str, a: Any, b: Any) -> Any:
+    _check_no_size(b)
     if number_of(b) is None and not isinstance(b, (int, float)):
         return NotImplemented
     function = getattr(operator, name)
