@@ -80,10 +80,7 @@ class Split:
         if self._compiled is not None:
             self._compiled = None
             _log.warning(
-                (
-                    "compile(): %s runs in eager mode, since TorchDynamo would turn its random numbers into "
-                    "constants"
-                ),
+                "compile(): %s runs in eager mode, since TorchDynamo would turn its random numbers into constants",
                 name_of(self._target),
             )
 
