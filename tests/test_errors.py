@@ -200,9 +200,10 @@ def test_print_and_repr_while_tracing(capsys: pytest.CaptureFixture[str]) -> Non
         (np.ones(3), "a numpy ndarray"),
         (object(), "an object of type builtins.object"),
         (torch.ones(3).to_sparse(), "a torch.sparse_coo tensor"),
+        (torch.ones(3, 3).to_sparse_csr(), "a torch.sparse_csr tensor"),
         ({1, 2}, "an object of type builtins.set"),
     ],
-    ids=["numpy", "object", "sparse", "set"],
+    ids=["numpy", "object", "sparse", "sparse rows", "set"],
 )
 def test_wrong_input_type(value: Any, found: str) -> None:
     class Named(nn.Graph):

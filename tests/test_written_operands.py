@@ -101,7 +101,12 @@ def _by_out(x: Tensor, rank: Tensor, normed: Tensor, sides: Tensor) -> list[Tens
         x, None, None, *statistics, True, 0.1, 1e-5, out=(normed, sides[::2], sides[1::2])
     )
     largest = torch.max(x, 0, out=(sides[4:], torch.empty(0, dtype=torch.int64)))
-    return [given, rank + 1, empty, normed.reshape(-1), sides * 1, *largest, *statistics]
+    parts = [torch.empty(0) for _ in range(3)] + [torch.ones(7)[::2]]
+    assert torch.unbind_copy(x, out=parts) is None
+    halves = (torch.empty(0), torch.ones(4, 2).t()[:, :4].t())
+    torch.split_with_sizes_copy(x, [2, 2], 1, out=halves)
+    kept = [normed.reshape(-1), sides * 1, *parts, *halves]
+    return [given, rank + 1, empty, *kept, *largest, *statistics]
 
 
 @pytest.mark.parametrize("frontend", ["graph", "compile", "dynamo"])

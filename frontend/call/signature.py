@@ -153,6 +153,8 @@ def _flattened(
         for arg in args:
             kind = type(arg)
             if kind is Tensor:
+                if arg.layout is not torch.strided:
+                    break  # it may have no strides
                 tensors.append(arg)
                 parts.append((arg.shape, arg.stride(), arg.dtype, arg.device, arg.requires_grad))
                 parts += _not_in_memory(arg)

@@ -132,13 +132,15 @@ def with_out(run: Callable[..., Any], /, *args: Any, out: Any, **kwargs: Any) ->
     if all(written):
         return result
     found = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-    if any(new is target for new, target in zip(found, targets)):
+    if result is None or any(new is target for new, target in zip(found, targets)):
         found = [t for t in tree_leaves(run(*args, **kwargs)) if isinstance(t, Tensor)]
     for new, target, done in zip(found, targets, written, strict=True):
         if not done:
             if new.shape != target.shape:
                 target.resize_(new.shape)
             target.copy_(new)
+    if result is None:  # of `unbind_copy` and the like
+        return None
     return out if isinstance(out, Tensor) else type(result)(targets)
 
 
