@@ -25,7 +25,7 @@ from gflow.runtime.failures import ERRORS
 
 from ...context.location import user_frame
 
-_HERE = str(Path(__file__).parent)
+_HERE = str(Path(__file__).parents[1])  # all that PyTorch calls while tracing
 
 
 @dataclass(frozen=True)
