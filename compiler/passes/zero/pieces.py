@@ -54,6 +54,25 @@ class Pieces:
     gathered: dict[ir.Value, ir.Value] = field(default_factory=dict)
     names: dict[ir.Value, str] = field(default_factory=dict)
     buckets: dict[str, ir.Attribute] = field(default_factory=dict)
+    _listed: dict[str, list[Any]] = field(default_factory=dict)
+
+    def tell(self, listed: str, number: int, told: dict[str, ir.Attribute]) -> None:
+        """Add to the attributes of an argument ("arg_attrs") or result ("res_attrs") that is a piece now; `write` makes
+        it so."""
+        if (
+            listed not in self._listed
+        ):  # all at once: each list is as long as the function has arguments
+            self._listed[listed] = list(ir.ArrayAttr(self.function.attributes[listed]))
+        known = ir.DictAttr(self._listed[listed][number])
+        before = {e.name: e.attr for e in known if e.name != "gflow.strides"}
+        self._listed[listed][number] = ir.DictAttr.get({**before, **told})
+
+    def write(self) -> None:
+        """Write the function's type, and what was told of arguments and results."""
+        for listed, given in self._listed.items():
+            self.function.attributes[listed] = ir.ArrayAttr.get(given)
+        self._listed.clear()
+        set_types(self.function)
 
     @property
     def ranks(self) -> int:
@@ -265,13 +284,14 @@ def keep_pieces(function: func.FuncOp, pieces: Pieces, roles: Callable[[str], bo
                 terminator.operands[n] = pieces.gather(terminator.operands[n], ty, name)
             else:
                 become_piece(function, pieces, alias, n)
-    set_types(function)
+    pieces.write()
 
 
 def become_piece(
     function: func.FuncOp, pieces: Pieces, number: int, result: int | None
 ) -> list[ir.Operation]:
-    """Argument `number`, which result `result` updates, if any, is the piece that readers made of it.
+    """Argument `number`, which result `result` updates, if any, is the piece that readers made of it. `write` of the
+    pieces comes after the last one.
 
     Returns the ops that read the whole, and are to read something else.
     """
@@ -287,12 +307,8 @@ def become_piece(
     argument.set_type(TensorType((shard_size(ty, pieces.ranks),), ty.dtype).mlir())
     told = {WHOLE: ir.DenseI64ArrayAttr.get(list(ty.shape)), **_told(function, pieces)}
     for listed, n in (("arg_attrs", number), ("res_attrs", result)):
-        if n is None:
-            continue
-        given = list(ir.ArrayAttr(function.attributes[listed]))
-        before = {e.name: e.attr for e in ir.DictAttr(given[n]) if e.name != "gflow.strides"}
-        given[n] = ir.DictAttr.get({**before, **told})
-        function.attributes[listed] = ir.ArrayAttr.get(given)
+        if n is not None:
+            pieces.tell(listed, n, told)
     return readers
 
 

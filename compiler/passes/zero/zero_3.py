@@ -39,7 +39,6 @@ from gflow.compiler.ir.collectives import (
     GRADIENT,
     data_operands,
     kind_of,
-    set_types,
     thread,
     unthread,
 )
@@ -86,7 +85,6 @@ def run(function: func.FuncOp, options: Zero3Options) -> None:
     found = [*_updated(function, body), *_read(function, body, options.min_size)]
     for key in dict.fromkeys(str(p.group) for p in found):
         _divide(function, [p for p in found if str(p.group) == key], options.restore_level)
-    set_types(function)
     drop_unread(function)
     thread(function)
 
@@ -159,6 +157,7 @@ def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> 
             _gather_for_uses(op.results[0], users, partial(pieces.gather, piece, to, p.name), level)
             op.erase()
         _gather_for_uses(argument, readers, partial(pieces.gather, argument, ty, p.name), level)
+    pieces.write()
 
 
 def _narrows(op: ir.Operation) -> bool:
