@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from function_trace import trace_graph
 from torch import nn
+from trace_interpreter import apply_aliases
 
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import values_in
-from gflow.tracing.program.interpreter import apply_aliases, run_trace
+from gflow.tracing.program.interpreter import run_trace
 
 
 def trace(build: Callable[..., Any], *args: Any, **modules: nn.Module) -> Trace:

@@ -4,5 +4,4 @@ network       seconds and bytes of a collective over the ranks of a mesh axis
 pipeline      action lists of pipeline schedules: GPipe, 1F1B, interleaved 1F1B, zero bubble
 program_events  the events of one rank's program, from its IR
 simulator     an event simulation of the programs of all ranks: spans, exposed communication, bubble
-stage_events  the events of a pipeline, for the simulator
 """

@@ -1,5 +1,5 @@
 """Run a trace op by op with PyTorch. For the one step in which an optimizer creates its
-state, and as the reference that compiled graphs are tested against."""
+state, and as the reference that compiled graphs are compared with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _slots(func: torch._ops.OpOverload) -> tuple[list[bool], dict[str, bool]]:
 
 def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The values of `trace.outputs` for `inputs` in the order of `trace.inputs`. Nothing
-    is written to the inputs: see `apply_aliases`.
+    is written to the inputs; outputs with an `alias` are what would be.
 
     Raises:
         Exception: what PyTorch raises, with the place in the author's program that it comes from.
@@ -67,17 +67,3 @@ def run_trace(trace: Trace, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
                 if last_use.get(value, -1) <= position and value not in keep:
                     env.pop(value, None)
     return [env[o.value] for o in trace.outputs]
-
-
-def apply_aliases(
-    trace: Trace, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
-) -> None:
-    """Write the aliased results into the inputs' storage."""
-    with torch.no_grad():
-        fresh = [
-            r.clone() if o.alias is not None else r
-            for r, o in zip(results, trace.outputs, strict=True)
-        ]
-        for value, out in zip(fresh, trace.outputs, strict=True):
-            if out.alias is not None:
-                inputs[out.alias].detach().copy_(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..targets.links import Network
-from .network import Group, seconds
-from .pipeline import Action, needs
-from .simulator import COMPUTE, START, WAIT, Event
+from gflow.compiler.distribution.network import Group, seconds
+from gflow.compiler.distribution.pipeline import Action, needs
+from gflow.compiler.distribution.simulator import COMPUTE, START, WAIT, Event
+from gflow.compiler.targets.links import Network
 
 
 @dataclass(frozen=True)
