@@ -7,6 +7,7 @@ child          one measurement in a process of its own
 distributed    steps on several ranks beside DDP and FSDP2
 dynamic        one program for a range of batches, beside one for each
 engines        XLA, ONNX Runtime and OpenVINO beside gflow's own code
+frozen         frozen inference, and decoding with weights of 8 and 4 bits
 fusion         what fusion saves: kernels, bytes moved, time
 memory         planned memory against eager's
 numerics       rounding errors of training steps beside eager's

@@ -19,6 +19,7 @@ MODULES = {
     "compile_time.scaling": "compile time against depth",
     "compile_time.passes": "each pass against the number of ops",
     "fusion": "what fusion saves",
+    "frozen": "frozen inference beside torch.compile with freezing; decoding with weights of 8 and 4 bits",
     "dynamic": "one program for a range of batches, beside one for each",
     "shapes": "shapes that change at each call, and caches that grow",
     "memory": "planned memory against eager's",
