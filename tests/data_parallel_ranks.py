@@ -456,14 +456,14 @@ def compiled_once(rank: int, world: int) -> None:
     """One rank compiles, the others take what it has made."""
     import gflow.compiler
 
-    compile_module, calls = gflow.compiler.compile_module, [0]
+    compile_programs, calls = gflow.compiler.compile_programs, [0]
 
     def counted(*args: Any) -> Any:
         calls[0] += 1
         time.sleep(0.7)  # so that all are there
-        return compile_module(*args)
+        return compile_programs(*args)
 
-    gflow.compiler.compile_module = counted
+    gflow.compiler.compile_programs = counted
     try:
         torch.manual_seed(0)
         a = DDP(nn.Sequential(nn.Linear(6, 17), nn.Linear(17, 3)))  # no other check's program
@@ -473,7 +473,7 @@ def compiled_once(rank: int, world: int) -> None:
         dist.all_reduce(count)
         assert int(count) == 1, count
     finally:
-        gflow.compiler.compile_module = compile_module
+        gflow.compiler.compile_programs = compile_programs
 
 
 @check

@@ -363,7 +363,7 @@ def test_marks_that_do_not_fit() -> None:
     x = torch.randn(4, 2)
     for wrong, message in (
         (lambda: gflow.dynamic_dim([1], 0, max=4), "takes a tensor"),
-        (lambda: gflow.dynamic_dim(x, 2, max=4), "dimension 2 of a tensor of 2"),
+        (lambda: gflow.dynamic_dim(x, 2, max=4), "dimension 2 does not exist; the tensor has 2"),
         (lambda: gflow.dynamic_dim(x, 0, min=0, max=4), "1 <= min < max"),
         (lambda: gflow.dynamic_dim(x, 0, max=2.5), "must be an integer"),
         (lambda: gflow.dynamic_dim(x, 0, max=3), "is 4, which is not in [1, 3]"),

@@ -96,7 +96,7 @@ def test_ir_is_that_of_the_latest_signature() -> None:
 
 
 def test_stages_of_pipelines() -> None:
-    everything = PipelineOptions(amp="bf16", memory_fraction=0.5, engine="xla")
+    everything = PipelineOptions(amp="bf16", memory_fraction=0.5, engine="xla", freeze=True)
     found = stages_of(Pipeline(pipeline_for("cpu", everything)))
     assert list(found) == list(STAGES)
     counts = list(found.values())

@@ -153,7 +153,7 @@ def test_inputs_in_the_memory_of_others() -> None:
     graph = Run(lambda m, x: m(x), model)
     with pytest.raises(
         gflow.GraphInputError,
-        match=r"test_shared_memory.py:\d+: build\(\) changes buffer 'model.whole' in place.*'args.0'",
+        match=r"test_shared_memory.py:\d+: build\(\) updates buffer 'model.whole' in place.*'args.0'",
     ):
         graph(model.whole[2])
 

@@ -280,7 +280,7 @@ def refusals(rank: int) -> None:
     refused(lambda: Call(lambda x: x).add_optimizer(zero), here, "ZeroRedundancyOptimizer")
     plain = nn.Linear(8, 1)
     plain.to(flow.nn.graph.GraphModule).set_stage(0)
-    refused(lambda: Call(lambda x: plain(x))(x), "stages [0]", "2 ranks")
+    refused(lambda: Call(lambda x: plain(x))(x), "set_stage", "set_gradient_accumulation_steps")
     refused(lambda: Call(lambda x: dist.send(x, 0))(x), here, "send")
     refused(lambda: Call(lambda x: dist.barrier())(x), here, "barrier")
     refused(lambda: Call(lambda x: dist.reduce(x, 0))(x), here, "reduce")

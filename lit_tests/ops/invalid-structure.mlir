@@ -38,7 +38,7 @@ func.func @f(%a: tensor<4x4xf32>) {
 // -----
 
 func.func @f(%a0: tensor<4xf32>) {
-  // expected-error @+1 {{requires attribute 'overload' (a string: as `aten.topk.default`)}}
+  // expected-error @+1 {{requires attribute 'overload' (a string: the overload, as in `aten.topk.default`)}}
   %0 = "gflow.aten"(%a0) {args = "[]", operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<4xf32>) -> tensor<4xf32>
   return
 }

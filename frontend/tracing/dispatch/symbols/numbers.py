@@ -355,6 +355,12 @@ _LOG = math.log
 _LIMITS = {"min": aten.minimum.default, "max": aten.maximum.default}
 
 
+def _is_known(x: Any) -> bool:
+    """Whether a number has a value in this trace: it comes out of no tensor."""
+    node = number_of(x)
+    return node is None or node.has_hint()
+
+
 @contextlib.contextmanager
 def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
     """While active, `math.sqrt` and the like, `min` and `max` take traced numbers. names: the globals of
@@ -401,10 +407,8 @@ def traced_functions(names: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
             for item in items[1:]:
                 if number_of(result) is None and number_of(item) is None:
                     result = original(result, item)
-                elif is_int(result) != is_int(
-                    item
-                ):  # of which kind the result is, goes by which it is
-                    result = item if order(item, result) else result
+                elif is_int(result) != is_int(item) and _is_known(result) and _is_known(item):
+                    result = item if order(item, result) else result  # with the kind that it has
                 else:
                     integer = is_int(result) and is_int(item)
                     result = _apply(original, func, (result, item), integer)
