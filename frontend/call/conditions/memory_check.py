@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 
 from gflow.errors import GraphInputError
 from gflow.tracing.context.location import here
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.program.shared import overlap, storage_of
+from gflow.tracing.program.shared import overlap, span, storage_of
 
 
 class MemoryCheck:
@@ -37,6 +39,9 @@ class MemoryCheck:
                 entry = (out.alias, after_build)
                 self._storages.setdefault(storage_of(tensor), []).append(entry)
         self._from_start = [position for position, _ in slots if trace.inputs[position].from_start]
+        held = [(n, t) for n, t in enumerate(arguments) if t is not None and t.numel()]
+        self._held = sorted((*span(t), n) for n, t in held) if self._inputs else []
+        self._reach = list(accumulate((end for _, end, _ in self._held), max))
         self.needed = bool(self._inputs or self._storages or self._from_start)
 
     def apply(self, given: list[torch.Tensor]) -> None:
@@ -65,10 +70,26 @@ class MemoryCheck:
                 if not after_build or position in self._inputs:
                     raise self._problem(other, position)
                 given[position] = tensor.clone(memory_format=torch.preserve_format)
+        if self._inputs:
+            self._check_updates(given)
+
+    def _check_updates(self, given: list[torch.Tensor]) -> None:
+        """Compare each input that the program updates with those other arguments that lie where it does."""
+        inputs = {n: span(given[n]) for n, _ in self.slots if given[n].numel()}
         for mine in self._inputs:
-            for other, tensor in enumerate(given):
-                if other != mine and tensor is not given[mine] and overlap(tensor, given[mine]):
+            if mine not in inputs:
+                continue
+            begin, end = inputs[mine]
+            near = [n for n, (first, last) in inputs.items() if first < end and begin < last]
+            for other in (*self._held_within(begin, end), *near):
+                if given[other] is not given[mine] and overlap(given[other], given[mine]):
                     raise self._problem(mine, other)
+
+    def _held_within(self, begin: int, end: int) -> Iterator[int]:
+        """The arguments of the program that reach into a range of addresses, by bisection: there may be thousands."""
+        count = bisect_left(self._held, (end,))
+        if count and self._reach[count - 1] > begin:
+            yield from (n for _, last, n in self._held[:count] if last > begin)
 
     def _problem(self, updated: int, other: int) -> GraphInputError:
         first, second = self.trace.inputs[updated], self.trace.inputs[other]
