@@ -130,6 +130,7 @@ class Reading:
         own_guard = ArgumentGuard(
             self.call.leaves, None if after.computed else after.names, trace.facts
         )
+        trace.facts = []  # they would keep the tensors of this call
         return StateGuard(reads, names, list(captured.values()), marks, changes), own_guard
 
 
