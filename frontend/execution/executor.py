@@ -6,7 +6,7 @@ import functools
 import io
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,16 @@ class Compiled:
     options: Any = None
     program: Any = None
     shardings: list[Any] = field(default_factory=list)
+
+
+def composed(run: Runner, parts: Sequence[Compiled]) -> Compiled:
+    """What `run` makes of compiled parts: times are those of all; its IR, options and program those of the first."""
+    timings: dict[str, float] = {}
+    for part in parts:
+        for phase, seconds in part.timings.items():
+            timings[phase] = timings.get(phase, 0.0) + seconds
+    takes_rng = any(part.takes_rng for part in parts)
+    return replace(parts[0], run=run, takes_rng=takes_rng, timings=timings)
 
 
 def compile_trace(trace: Trace, options: Any = None) -> Compiled:

@@ -70,9 +70,8 @@ def run(function: func.FuncOp, options: PadRowsOptions) -> None:
         if at[r].base == r and r not in fixed
         if (width := _width(body, r, options.least)) and _pays(body, o, read.get(r, ()))
     }
-    while (
-        widths
-    ):  # a value less leaves the others as they are, but for kernels that would read both
+    # without one value the others stay as they are, but for kernels that would read both
+    while widths:
         _write(body, widths)
         wrong = _refused(function, body, at, widths, read)
         if not wrong:

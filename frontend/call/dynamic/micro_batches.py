@@ -88,12 +88,7 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
     buffers = {id(buffer) for _, buffer in trace.kept}
     kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
     run = MicroBatches(compiled[0], compiled[1], split_of(trace), kept)
-    timings: dict[str, float] = {}
-    for part in compiled:
-        for phase, seconds in part.timings.items():
-            timings[phase] = timings.get(phase, 0.0) + seconds
-    takes_rng = any(part.takes_rng for part in compiled)
-    return replace(compiled[0], run=run, takes_rng=takes_rng, timings=timings)
+    return executor.composed(run, compiled)
 
 
 def split_of(trace: Trace) -> Split:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -43,13 +42,7 @@ def compile_pipeline(trace: Trace, options: Any) -> Compiled:
     update = executor.compile_trace(stages.updates[rank], options)
     plan = _plan(trace, stages, at)
     run = Pipeline(plan, programs, _program(stages.updates[rank], update, at), group)
-    every = [*compiled.values(), update]
-    timings: dict[str, float] = {}
-    for each in every:
-        for phase, seconds in each.timings.items():
-            timings[phase] = timings.get(phase, 0.0) + seconds
-    takes_rng = any(each.takes_rng for each in every)
-    return replace(every[0], run=run, takes_rng=takes_rng, timings=timings)
+    return executor.composed(run, [*compiled.values(), update])
 
 
 def _program(
