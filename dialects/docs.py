@@ -86,6 +86,7 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "take": (["10x4xf32", "2x3xi64"], {"dim": 0}),
     "gather": (["5x4xf32", "5x2xi64"], {"dim": 1}),
     "index_add": (["10x4xf32", "3xi64", "3x4xf32"], {"dim": 0}),
+    "index_copy": (["2x10x4xf32", "3xi64", "2x3x4xf32"], {"dim": 1}),
     "reduce": (["2x3xf32"], {"kind": "sum", "dims": (1,)}),
     "partial_sums": (["2x4x3xf32"], {"run": 3}),
     "matmul": (["8x2x3xf32", "8x3x4xf32"], {}),

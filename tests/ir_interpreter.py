@@ -209,6 +209,14 @@ def _index_add(xs: list[Tensor], a: Attrs) -> Tensor:
     return torch.index_add(x, a["dim"], index.reshape(-1), flat)
 
 
+def _index_copy(xs: list[Tensor], a: Attrs) -> Tensor:
+    x, index, source = xs
+    out = x.clone()
+    for k, at in enumerate(index.tolist()):
+        out.select(a["dim"], at).copy_(source.select(a["dim"], k))
+    return out
+
+
 # -- reductions and convolutions
 
 
@@ -441,6 +449,7 @@ _RULES: dict[str, Callable[[list[Tensor], Attrs], Tensor]] = {
     "take": _take,
     "gather": lambda xs, a: torch.gather(xs[0], a["dim"], xs[1].long()),
     "index_add": _index_add,
+    "index_copy": _index_copy,
     "reduce": _reduce,
     "partial_sums": lambda xs, a: torch.stack(
         [rows.sum(0) for rows in xs[0].flatten(0, -2).split(a["run"])]

@@ -102,6 +102,13 @@ def _index_add(r: random.Random) -> Case:
     return [f32(*dims), TensorType(tuple(index), "i64"), f32(*source)], {"dim": dim}
 
 
+def _index_copy(r: random.Random) -> Case:
+    dims, dim = shape(r, 3), r.randrange(3)
+    index = size(r)
+    source = (*dims[:dim], index, *dims[dim + 1 :])
+    return [f32(*dims), TensorType((index,), "i64"), f32(*source)], {"dim": dim}
+
+
 def _reduce(r: random.Random) -> Case:
     dims = sorted(r.sample(range(3), r.randint(1, 3)))
     kind = r.choice(("sum", "sum", "max", "min", "argmax", "prod"))
@@ -187,6 +194,7 @@ CASES: dict[str, Callable[[random.Random], Case]] = {
     "transpose": lambda r: ([f32(*shape(r, 3))], {"permutation": r.sample(range(3), 3)}),
     "reverse": lambda r: ([f32(*shape(r, 2))], {"dims": [r.randrange(2)]}),
     "concatenate": _concatenate, "take": _take, "gather": _gather, "index_add": _index_add,
+    "index_copy": _index_copy,
     "reduce": _reduce, "attention": _attention, "attention_grad": lambda r: _attention(r, True),
     "max_pool_grad": _pool("max_pool_grad"),
     **{n: _conv(n) for n in ("convolution", "convolution_input_grad", "convolution_weight_grad")},
@@ -290,7 +298,11 @@ def test_rule(context: ir.Context, name: str) -> None:
                 context, mesh, types, given,
                 lambda xs, attrs=attrs: list(builder.build_op(name, xs, attrs).results), wanted,
             )  # fmt: skip
-            most = types[0].shape[attrs["dim"]] if name in ("take", "gather", "index_add") else 99
+            most = (
+                types[0].shape[attrs["dim"]]
+                if name in ("take", "gather", "index_add", "index_copy")
+                else 99
+            )
             args = [numbers(ty, choose, most) for ty in types]
             if name == "div":  # terms of x / 0 are infinities of either sign
                 args[1] = args[1].abs() + 1

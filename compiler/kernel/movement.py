@@ -10,7 +10,7 @@ from gflow.dialects.ops import OPS
 from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
-from ..ir.ssa import Body, Op
+from ..ir.ssa import Body, Op, aliases
 from .description import Access, Kernel, Node, simplify
 
 
@@ -97,9 +97,16 @@ def copying(c: Copy) -> Moved:
     return Moved(simplify(k), (c.source,), c.target)
 
 
+def written_over(body: Body, o: Op) -> bool:
+    """Whether an `index_copy` writes over the argument that it updates, so that no copy of it is made."""
+    updated = aliases(body.terminator.parent.opview, body)
+    alias = dict(zip(body.returned, updated)).get(o.results[0])
+    return alias is not None and body.arguments[alias] == o.operands[0]
+
+
 def kernels(b: Placed, o: Op) -> Iterator[Moved]:
     """The kernels of an iota, a concatenation, a reversal or padding, in order: of the last one, the padding value
-    everywhere, then the operand inside."""
+    everywhere, then the operand inside. Of an `index_copy` the copy that it writes into, if any."""
     r = o.results[0]
     ty, strides = b.body.types[r], b.strides(r)
     match o.name:
@@ -114,6 +121,10 @@ def kernels(b: Placed, o: Op) -> Iterator[Moved]:
             yield copying(Copy(b.place(value), (0,) * ty.rank, place, strides, ty))
             inner = shifted(place, sum(a * s for a, s in zip(low, strides)), ty)
             yield copying(Copy(b.place(x), b.strides(x), inner, strides, b.body.types[x]))
+        case "index_copy":
+            x = o.operands[0]
+            if not written_over(b.body, o):
+                yield copying(Copy(b.place(x), b.strides(x), b.place(r), strides, ty))
         case _:
             parts = concatenation(b, o) if o.name == "concatenate" else reversal(b, o)
             yield from map(copying, parts)

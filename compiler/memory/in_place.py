@@ -13,6 +13,10 @@ _KEEPS_POSITION = frozenset(
 )
 
 
+#: ops that may write a result over an operand
+OVERWRITES = frozenset({"fused", "index_copy"})
+
+
 def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> bool:
     """Whether a kernel is done with `operand`, position by position, when it writes `result`.
 
@@ -27,7 +31,11 @@ def reads_where_it_writes(fused: ir.Operation, operand: int, result: int) -> boo
     spread over what is reduced (a scale that the kernel updates), if the result needs reductions
     as deep as those that read it. A contraction is written before the rest of its kernel reads
     anything.
+
+    A `gflow.index_copy` writes over what it copies into, and reads nothing of it.
     """
+    if fused.name == "gflow.index_copy":
+        return operand == 0
     return FusedKernel(fused).reads_where_it_writes(operand, result)
 
 

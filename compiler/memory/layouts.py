@@ -42,9 +42,9 @@ _SHAPES = ("_embedding_bag.default", "_embedding_bag_forward_only.default")
 _ROW_MAJOR_CALLS = frozenset(f"aten.{name}" for name in (*_FACTORS, *_PERMUTES, *_CHECKS, *_SHAPES))
 
 #: ops that write their results with any strides; the others write row-major ones
-_WRITES_STRIDES = frozenset(
-    {"fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad"}
-)
+_WRITES_STRIDES = frozenset((
+    "fused", "pad", "concatenate", "reverse", "iota", "aten", "attention", "attention_grad", "index_copy",
+))  # fmt: skip
 
 
 def gemm_ready(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

@@ -58,6 +58,8 @@ class TakesOver:
 
     def __call__(self, o: Op, operand: int, result: int) -> bool:
         key = (o.results[result], operand)
+        if o.name == "index_copy":
+            return operand == 0
         if key not in self._known:
             kernel = self._kernels.get(o.results[0])
             if kernel is None:

@@ -17,6 +17,7 @@ from gflow.dialects.types import is_row_major, row_major_strides, share_memory
 
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts, readers, row_of
+from .in_place import OVERWRITES
 from .layouts import readable, writable
 from .liveness import ALIGN, TakesOver, last_uses
 from .places import PlanPlace, given_addresses, places_of
@@ -205,7 +206,7 @@ def _in_place(at: list[Layout], o: Op, value: int, argument: int, may: TakesOver
     reads = [n for n, v in enumerate(o.operands) if at[v].base == argument]
     if o.name == ENGINE:  # has read all when it writes
         return True
-    return o.name == "fused" and all(
+    return o.name in OVERWRITES and all(
         o.operands[n] == argument and may(o, n, o.results.index(value)) for n in reads
     )
 

@@ -53,6 +53,7 @@ _KINDS = {
     "gather": "index",
     "take": "index",
     "index_add": "index",
+    "index_copy": "index",
     "reduce": "ATen",
     "aten": "ATen",
 }

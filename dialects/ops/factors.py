@@ -185,6 +185,13 @@ def index_add(operands: Types, results: Types, attrs: Attrs) -> Factors:
                    partial={p[0]: (0,) for p in positions}, masked={"v": 1})  # fmt: skip
 
 
+def index_copy(operands: Types, results: Types, attrs: Attrs) -> Factors:
+    """All dimensions but the one that is written along, which no rank may divide."""
+    own = _own("d", operands[0].rank)
+    dims = tuple(() if d == attrs["dim"] else name for d, name in enumerate(own))
+    return Factors((dims, ((),), dims), (dims,), linear=((0, 2),), passes=MOVED)
+
+
 _COMBINED = {"sum": "sum", "max": "max", "min": "min"}
 
 

@@ -151,6 +151,19 @@ def _index_add(operands: Types, attrs: Attrs) -> list[TensorType]:
     return [x]
 
 
+def _index_copy(operands: Types, attrs: Attrs) -> list[TensorType]:
+    x, index, source = operands
+    dim = attrs["dim"]
+    check_dim(dim, x.rank)
+    _check_index(index)
+    if index.rank != 1:
+        raise VerifyError(f"the index must have one dimension, found {index}")
+    want = TensorType((*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]), x.dtype)
+    if source != want:
+        raise VerifyError(f"the source must be {want}, found {source}")
+    return [x]
+
+
 def _check_index(index: TensorType) -> None:
     if index.dtype not in ("i64", "i32"):
         raise VerifyError(f"indices must be i64 or i32, found {index.dtype}")
@@ -200,4 +213,7 @@ OPS: tuple[OpDef, ...] = (
     OpDef("index_add", "indexing", "x plus the slices of `source`, added along `dim` at `index`. Repeated indices accumulate",
           ("x", "index", "source"), {"dim": _DIM}, infer=_index_add,
           sharding=ShardingRule(factors.index_add)),
+    OpDef("index_copy", "indexing", "x with the slices of `source` written along `dim` at `index`, in order: of equal indices the last "
+"counts. It may be written over x itself", ("x", "index", "source"), {"dim": _DIM}, infer=_index_copy, amp="clear",
+          sharding=ShardingRule(factors.index_copy)),
 )  # fmt: skip

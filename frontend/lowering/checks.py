@@ -201,6 +201,23 @@ def index_add(em: Emitter, x: Value, dim: int, index: Value, source: Value, **na
         in_range(em, index, 0, size, "IndexError", message)
 
 
+@checks("aten.index_copy")
+def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> None:
+    """Indices lie in [0, size of the dimension); nothing is checked where nothing is written."""
+    if source.numel == 0:
+        return
+    dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    in_range(em, index, 0, size, "IndexError", f"index_copy_(): {_bounds(dim, size)}")
+
+
+@checks("aten.scatter.src", "aten.scatter.value")
+def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> None:
+    """Indices lie in [0, size of the dimension)."""
+    dim, size = (wrap(dim, x.rank), x.shape[wrap(dim, x.rank)]) if x.rank else (0, 1)
+    if index.numel:
+        in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
+
+
 @checks("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> None:
     """Indices lie in [−size, size) of the dimension."""

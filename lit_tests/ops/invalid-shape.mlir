@@ -188,3 +188,19 @@ func.func @f(%a0: tensor<f32>) {
   %0 = "gflow.concatenate"(%a0) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<f32>) -> tensor<f32>
   return
 }
+
+// -----
+
+func.func @f(%a0: tensor<2x9xf32>, %a1: tensor<3x1xi64>, %a2: tensor<2x3x1xf32>) {
+  // expected-error @+1 {{the index must have one dimension, found tensor<3x1xi64>}}
+  %0 = "gflow.index_copy"(%a0, %a1, %a2) {dim = 1 : i64} : (tensor<2x9xf32>, tensor<3x1xi64>, tensor<2x3x1xf32>) -> tensor<2x9xf32>
+  return
+}
+
+// -----
+
+func.func @f(%a0: tensor<2x9xf32>, %a1: tensor<3xi64>, %a2: tensor<2x4xf32>) {
+  // expected-error @+1 {{the source must be tensor<2x3xf32>, found tensor<2x4xf32>}}
+  %0 = "gflow.index_copy"(%a0, %a1, %a2) {dim = 1 : i64} : (tensor<2x9xf32>, tensor<3xi64>, tensor<2x4xf32>) -> tensor<2x9xf32>
+  return
+}

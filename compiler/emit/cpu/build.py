@@ -24,7 +24,7 @@ from gflow.dialects.program import KernelGroup, KernelStep, Program
 from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
-from . import checks, movement
+from . import checks, indexing, movement
 from .attention import steps as attention
 from .declarations import declarations
 from .product import halves, quantized
@@ -163,4 +163,5 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "take": aten_ops.take,
     "quantized_matmul": quantized.product,
     "index_add": aten_ops.index_add,
+    "index_copy": indexing.index_copy,
 }

@@ -122,6 +122,7 @@ _STEPS: Mapping[str, _Add] = {
     "gather": indexing.gather,
     "take": indexing.take,
     "index_add": indexing.index_add,
+    "index_copy": indexing.index_copy,
 }
 
 

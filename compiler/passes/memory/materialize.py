@@ -42,7 +42,7 @@ from gflow.compiler.ir.views import (
     readers,
     written_to_arguments,
 )
-from gflow.compiler.memory.in_place import reads_where_it_writes
+from gflow.compiler.memory.in_place import OVERWRITES, reads_where_it_writes
 from gflow.compiler.memory.layouts import readable, writable
 from gflow.compiler.memory.results import owners
 from gflow.dialects import builder
@@ -189,7 +189,7 @@ def _in_place(body: Body, at: list[Layout], value: int, argument: int, reads: li
     result = o.results.index(value)
     if o.name == ENGINE:  # has read all when it writes
         return True
-    return o.name == "fused" and all(
+    return o.name in OVERWRITES and all(
         operand == argument and reads_where_it_writes(o.op, n, result)
         for n, operand in enumerate(o.operands)
         if at[operand].base == argument and readable(o, n, body.types[operand].shape, at)

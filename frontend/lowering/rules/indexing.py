@@ -6,6 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.dialects.attributes import read
+from gflow.dialects.mlir import ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import COMPLEX, type_of
+
 from ..dtypes import Unsupported
 from ..emitter import Emitter, Value, broadcast_shapes
 from ..registry import lowers
@@ -98,6 +103,19 @@ def index_add(
     return result.to(x.dtype)
 
 
+@lowers("aten.index_copy")
+def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """`x` with slices of `source` at positions along `dim`; of equal indices the last counts.
+
+    Raises:
+        Unsupported: a 0-d tensor, or complex numbers.
+    """
+    if not x.rank or not source.rank or x.dtype in COMPLEX:
+        raise Unsupported("index_copy on a scalar, or of complex numbers")
+    index = _index(em, index).reshape((index.numel,))
+    return em("index_copy", x, index, source, dim=wrap(dim, x.rank))
+
+
 @lowers("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
     """`x` with a value at positions along `dim`.
@@ -157,6 +175,62 @@ def index_tensor(em: Emitter, x: Value, indices: Sequence[Value | None]) -> Valu
     return em("take", merged, linear, dim=first)
 
 
+def _put_along(em: Emitter, x: Value, indices: Sequence[Value | None], values: Value) -> Value:
+    """Values at positions along one dimension."""
+    (dim, given), *_ = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if given.dtype in ("i1", "ui8"):
+        raise Unsupported("a mask as an index")
+    before, behind = x.shape[:dim], x.shape[dim + 1 :]
+    source = em.broadcast(values.to(x.dtype), (*before, *given.shape, *behind))
+    index = _wrapped(em, given, x.shape[dim]).reshape((given.numel,))
+    return em("index_copy", x, index, source.reshape((*before, given.numel, *behind)), dim=dim)
+
+
+def repeated_along(index: Value, x: Value, dim: int) -> Value | None:
+    """The index [n] of a `scatter` that is repeated over all dimensions of x but `dim`, as `expand` makes it.
+
+    None where indices differ between slices, or only a part of x is written.
+    """
+    if index.rank != x.rank or any(
+        size != x.shape[d] for d, size in enumerate(index.shape) if d != dim
+    ):
+        return None
+    count, value = index.shape[dim], index.ir
+    while not isinstance(value.owner, ir.Block):
+        if type_of(value).numel == count:
+            break
+        op = value.owner.operation
+        if op.name != "gflow.broadcast":
+            return None
+        attrs = read(OPS["broadcast"], op.attributes)
+        own = type_of(op.operands[0]).shape
+        if any(n != 1 and d != dim for n, d in zip(own, attrs["dims"])):
+            return None
+        value = op.operands[0]
+    ty = type_of(value)
+    return index.em.wrap(value, ty.shape, ty.dtype).reshape((count,)) if ty.numel == count else None
+
+
+@lowers("aten.scatter.src", "aten.scatter.value")
+def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> Value:
+    """`x` with slices of `source`, or a number, at positions along `dim`.
+
+    Raises:
+        Unsupported: indices differ between slices; 0-d tensors, or complex numbers.
+    """
+    if not x.rank or not index.rank or x.dtype in COMPLEX:
+        raise Unsupported("scatter on a scalar, or of complex numbers")
+    dim = wrap(dim, x.rank)
+    along = repeated_along(_index(em, index), x, dim)
+    if along is None:
+        raise Unsupported("scatter at indices that differ between slices")
+    if not isinstance(source, Value):
+        source = em.full(source, index.shape, x.dtype)
+    for d, size in enumerate(index.shape):
+        source = em.slice(source, d, 0, size)
+    return em("index_copy", x, along, source.to(x.dtype), dim=dim)
+
+
 @lowers("aten.index_put", "aten._unsafe_index_put")
 def index_put(
     em: Emitter, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False,
@@ -173,6 +247,8 @@ def index_put(
             raise Unsupported("values of a size that depends on data")
         mask = em.broadcast(masks[0], x.shape, range(masks[0].rank))
         return em.select(mask, em.broadcast(values.reshape(()), x.shape), x)
+    if not accumulate and len(masks) == 1 and x.dtype not in COMPLEX:
+        return _put_along(em, x, indices, values)
     if not accumulate or x.dtype == "i1":
         raise Unsupported("index_put without accumulation")
     merged, linear, first, order = _merged(em, x, indices)

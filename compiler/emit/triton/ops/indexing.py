@@ -14,6 +14,7 @@ from gflow.compiler.kernel.selection.gpu.other_blocks import (
     ORDERED,
     gather_configs,
     index_add_configs,
+    index_copy_configs,
     take_configs,
 )
 from gflow.compiler.kernel.selection.gpu.other_ops import index_add_fits, ordered_indices
@@ -27,6 +28,7 @@ from ..language.expressions import triton_type
 from ..language.index_arithmetic import offsets
 from ..language.parameters import Parameters, indented, is_wide
 from ..program_builder import Builder, Source
+from . import movement
 
 
 def _kernel(
@@ -205,6 +207,62 @@ def index_add(b: Builder, o: Op) -> None:
     ]  # fmt: skip
     grid = "cdiv(rows, ROWS) * cdiv(columns, COLS) * batches"
     _kernel(b, "index_add", p, body, index_add_configs(o, b.body), grid, b.label(o))
+
+
+def index_copy(b: Builder, o: Op) -> None:
+    """`gflow.index_copy`: a copy of x where the result does not lie over it, then the slices, of equal indices the last
+    one alone. Each element is written once: the same bits every time."""
+    x, index, source = o.operands
+    (r,) = o.results
+    dim = read(OPS["index_copy"], o.op.attributes)["dim"]
+    types, to, of = b.body.types, b.strides(r), b.strides(source)
+    movement.move(b, o)
+    shape, count = types[x].shape, types[index].numel
+    outer, inner = shape[:dim], shape[dim + 1 :]
+    if types[source].numel == 0:
+        return
+    p = Parameters()
+    p.pointer("index", types[index].dtype, b.place(index))
+    p.pointer("source", types[source].dtype, b.place(source))
+    p.pointer("out", types[r].dtype, b.place(r))
+    p.number("rows", prod(outer) * count)
+    p.number("columns", prod(inner))
+    p.number("count", count)
+    p.number("size", shape[dim])
+    walk = p.stride("index_step", b.strides(index)[0])
+    to_step, of_step = p.stride("to_step", to[dim]), p.stride("of_step", of[dim])
+    i64 = ".to(tl.int64)" if _wide(b, r, source) else ""
+    lines = [
+        "# a tile of slices and their elements",
+        "across = tl.cdiv(columns, COLS)",
+        f"row = (tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)){i64}",
+        f"col = (tl.program_id(0) % across * COLS + tl.arange(0, COLS)){i64}",
+        "number = row % count",
+        "outer = row // count",
+        f"at = tl.load(index + number * {walk}, mask=row < rows, other=-1)",
+        "# equal indices that come later",
+        "later = tl.zeros([ROWS], tl.int32)",
+        "for start in range(0, count, DEPTH):",
+        "    other = start + tl.arange(0, DEPTH)",
+        f"    other_at = tl.load(index + other * {walk}, mask=other < count, other=-1)",
+        "    same = (other_at[None, :] == at[:, None]) & (other[None, :] > number[:, None])",
+        "    later += tl.sum(same.to(tl.int32), 1)",
+        "inside = (row < rows) & (at >= 0) & (at < size) & (later == 0)",
+    ]
+    to_low, of_low = offsets(p, "outer", "outer", outer, [to[:dim], of[:dim]], lines)
+    to_high, of_high = offsets(p, "col", "col", inner, [to[dim + 1 :], of[dim + 1 :]], lines)
+    index_type = "at" if i64 else "at.to(tl.int32)"
+    mask = "inside[:, None] & (col < columns)[None, :]"
+    lines += [
+        f"to = {index_type} * {to_step} + {to_low}",
+        f"of = number * {of_step} + {of_low}",
+        f"to_col = {to_high} + col * 0",
+        f"of_col = {of_high} + col * 0",
+        f"value = tl.load(source + of[:, None] + of_col[None, :], mask={mask}, other=0)",
+        f"tl.store(out + to[:, None] + to_col[None, :], value, mask={mask})",
+    ]
+    model = index_copy_configs(o, b.body)
+    _kernel(b, "index_copy", p, lines, model, "cdiv(rows, ROWS) * cdiv(columns, COLS)", b.label(o))
 
 
 def _ordered(b: Builder, o: Op, index: int, count: int) -> tuple[TensorRef, TensorRef]:

@@ -346,7 +346,9 @@ def _up(size: int) -> int:
 _CALLS = ("aten", "attention", "attention_grad")
 #: what ops that are neither fused nor contractions run as
 OTHERS: Mapping[str, str] = {
-    **dict.fromkeys(("iota", "pad", "concatenate", "reverse", "quantized_matmul", CHECK), "kernel"),
+    **dict.fromkeys(
+        ("iota", "pad", "concatenate", "reverse", "index_copy", "quantized_matmul", CHECK), "kernel"
+    ),
     **dict.fromkeys(_CALLS, "pytorch"),
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), "pytorch"),
     **dict.fromkeys((START, SHARD, ENGINE), "pytorch"),

@@ -19,7 +19,7 @@ from ...description import describe, with_rows
 from ..choice import Choice, way_of
 from .attention import choose_attention
 from .other_blocks import gather_configs, pool_configs, take_configs
-from .other_ops import Chooser, always, aten, index_add, movement, one_kernel, position
+from .other_ops import Chooser, always, aten, index_add, index_copy, movement, one_kernel, position
 from .product.contraction import ZERO, Contraction, Used, contraction_of, total_configs
 from .product.convolution import (
     choose_convolution,
@@ -109,5 +109,5 @@ _OTHERS: Mapping[str, Chooser] = {
     **dict.fromkeys((CHECK, START, SHARD), always),
     "gather": one_kernel(lambda o, body, target: gather_configs(o, body)),
     "take": one_kernel(lambda o, body, target: take_configs(o, body)),
-    "aten": aten, "index_add": index_add, "reduce": position,
+    "aten": aten, "index_add": index_add, "index_copy": index_copy, "reduce": position,
 }  # fmt: skip

@@ -57,6 +57,17 @@ def index_add_configs(o: Op, body: Body) -> Configs:
     return [TritonConfig({"ROWS": n, "COLS": cols, "DEPTH": _DEPTH}, 4, 1) for n in heights]
 
 
+def index_copy_configs(o: Op, body: Body) -> Configs:
+    """Slices by their elements, and indices at a time that may be the same ones."""
+    dim = read(OPS["index_copy"], o.op.attributes)["dim"]
+    shape, count = body.types[o.operands[0]].shape, body.types[o.operands[1]].numel
+    rows = prod(shape[:dim]) * count
+    cols = min(power_of_two(prod(shape[dim + 1 :])), 512)
+    height = max(1, min(power_of_two(rows), _TILE // cols))
+    depth = max(1, min(power_of_two(count), _TILE // height))
+    return [TritonConfig({"ROWS": height, "COLS": cols, "DEPTH": depth}, 4, 1)]
+
+
 def row_configs(rows: int, size: int, tile: int) -> Configs:
     """Rows of `size` elements, each as a whole, some of them in a tile of so many elements."""
     cols = max(2, power_of_two(size))

@@ -17,7 +17,13 @@ from ....ir.views import Layout
 from ...sizes import WIDE, cdiv, power_of_two
 from ..choice import Choice, Way, way_of
 from .calls import configs_of_call, given_of, has_kernel
-from .other_blocks import ORDERED, compared_configs, index_add_configs, movement_ways
+from .other_blocks import (
+    ORDERED,
+    compared_configs,
+    index_add_configs,
+    index_copy_configs,
+    movement_ways,
+)
 from .region.block_sizes import busy
 
 Chooser = Callable[[Op, Body, Sequence[Layout], Target], Choice]
@@ -39,6 +45,13 @@ def movement(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
     """Copies."""
     ways = movement_ways(o, body, at, target.device)
     return KERNEL.with_ways(ways) if ways else NONE
+
+
+def index_copy(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
+    """The copy that is written into, if any, and the slices."""
+    copies = movement_ways(o, body, at, target.device)
+    slices = [way_of(index_copy_configs(o, body)[0])] if body.types[o.operands[2]].numel else []
+    return KERNEL.with_ways([*copies, *slices]) if copies or slices else NONE
 
 
 def one_kernel(
