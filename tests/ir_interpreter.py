@@ -149,7 +149,7 @@ _COMPARE = {"eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt"
             "ge": torch.ge}  # fmt: skip
 
 _DIRECT: dict[str, Callable[..., Tensor]] = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _integer_safe(_div),
+    "reshard": torch.clone, "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": _integer_safe(_div),
     "remainder": _integer_safe(torch.remainder), "fmod": _integer_safe(torch.fmod),
     "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum, "atan2": torch.atan2,
     "copysign": torch.copysign, "fma": _fma, "and": torch.bitwise_and, "or": torch.bitwise_or,

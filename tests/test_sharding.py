@@ -320,10 +320,9 @@ def test_every_op_has_a_rule_or_a_reason() -> None:
     without = {name for name, op in OPS.items() if op.sharding is None}
     assert without == {
         "aten", "check", "collective", "collective_start", "collective_wait", "engine", "engine_yield",
-        "fused", "partial_sums", "quantized_matmul", "reshard",
-        "shard", "yield",
+        "fused", "partial_sums", "quantized_matmul", "shard", "yield",
     }  # fmt: skip
-    covered = set(CASES) | {"constant", "random"} | without
+    covered = set(CASES) | {"constant", "random", "reshard"} | without
     assert set(OPS) == covered
 
 
@@ -437,6 +436,23 @@ def test_decoder_layer_has_no_more_collectives_than_megatron(ranks: int) -> None
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert traffic.made == ["all_reduce"] * 4
     assert traffic.sent == 4 * 2 * (ranks - 1) / ranks * (2 * 8 * 32 * 4)
+
+
+def test_what_the_author_leaves_open_stays(context: ir.Context) -> None:
+    """A reshard that names one of two axes lets the other be: rows that ranks along dp hold are not put together."""
+    mesh = Mesh(("dp", "tp"), (2, 2))
+
+    def body(xs: list[ir.Value]) -> list[ir.Value]:
+        y = builder.build("matmul", xs)
+        return [builder.build("reshard", [builder.build("exp", [y])], {"sharding": ["?", "S(1)"]})]
+
+    given = [["S(0)", "B"], ["B", "S(1)"]]
+    module = program(context, mesh, [f32(8, 4), f32(4, 6)], given, body)
+    choose = random.Random(0)
+    args = [numbers(f32(8, 4), choose), numbers(f32(4, 6), choose)]
+    (whole,), (found,), traffic = both_ways(module, args, mesh, choose)
+    close(found, whole)
+    assert traffic.made == []
 
 
 def test_data_parallel_step_sends_each_gradient_once() -> None:

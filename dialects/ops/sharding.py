@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..distribution.sharding import check_placement
+from ..distribution.sharding import ShardingRule, check_placement
 from ..opdef import Attr, OpDef, VerifyError
 from ..types import TensorType
+from .factors import MOVED, elementwise
 
 RESHARD = "reshard"
+#: on an axis of which the author says nothing
+OPEN = "?"
 
 
 def _reshard(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
     for placement in attrs["sharding"]:
+        if placement == OPEN:
+            continue
         try:
             check_placement(placement, operands[0].rank)
         except ValueError as error:
@@ -30,7 +35,8 @@ OPS: tuple[OpDef, ...] = (
         ("x",),
         {
             "sharding": Attr(
-                "str[]", "for each mesh axis S(dimension), B (replicated) or P(reduction) (partial)"
+                "str[]",
+                "for each mesh axis S(dimension), B (replicated), P(reduction) (partial), or ? (any)",
             ),
             "side": Attr(
                 "str",
@@ -43,5 +49,6 @@ OPS: tuple[OpDef, ...] = (
         infer=_reshard,
         amp="clear",
         cost=0,
+        sharding=ShardingRule(elementwise((0,), passes=MOVED)),
     ),
 )

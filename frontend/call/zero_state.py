@@ -12,6 +12,7 @@ import torch
 
 from gflow.runtime.distributed import pieces
 from gflow.tracing.context.ranks import world_size
+from gflow.tracing.data.global_tensors import local_of
 
 from .watchers import is_building
 
@@ -72,15 +73,15 @@ def _before_call(module: torch.nn.Module, args: Any) -> None:
 
 
 def kept_by(module: torch.nn.Module, recurse: bool = True) -> Iterator[torch.Tensor]:
-    """A module's parameters and buffers, in an order that all ranks have."""
-    yield from module.parameters(recurse)
-    yield from module.buffers(recurse)
+    """What this rank has of a module's parameters and buffers, in an order that all ranks have."""
+    yield from map(local_of, module.parameters(recurse))
+    yield from map(local_of, module.buffers(recurse))
 
 
 def tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
-    """An optimizer's parameters, and the tensors of its state, in an order that all ranks have."""
+    """What this rank has of an optimizer's parameters and the tensors of its state, in an order that all ranks have."""
     for group in optimizer.param_groups:
-        yield from group["params"]
+        yield from map(local_of, group["params"])
     yield from _state(optimizer)
 
 
@@ -90,4 +91,4 @@ def _state(optimizer: Any) -> Iterator[torch.Tensor]:
         for p in group["params"]:
             entry = optimizer.state.get(p, {})
             if isinstance(entry, dict):
-                yield from (v for v in entry.values() if isinstance(v, torch.Tensor))
+                yield from (local_of(v) for v in entry.values() if isinstance(v, torch.Tensor))

@@ -10,6 +10,7 @@ from gflow.call.zero_state import kept_by, tensors_of
 from gflow.errors import GraphError
 from gflow.runtime.distributed import pieces
 from gflow.tracing.context.location import here
+from gflow.tracing.data.global_tensors import local_of
 
 
 def unshard(*parts: Any) -> None:
@@ -28,7 +29,7 @@ def unshard(*parts: Any) -> None:
         if isinstance(part, torch.nn.Module):
             pieces.gather(kept_by(part))
         elif isinstance(part, torch.Tensor):
-            pieces.gather([part])
+            pieces.gather([local_of(part)])
         elif hasattr(part, "param_groups"):
             pieces.gather(tensors_of(part))
         else:

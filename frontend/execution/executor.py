@@ -69,7 +69,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     """Lower, compile and load one trace."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.compiler import CompileOptions
-    from gflow.lowering.global_view import result_shardings
+    from gflow.lowering.global_view import has_gradients, result_shardings
 
     from .races import racing
 
@@ -89,6 +89,8 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     shardings = [] if trace.mesh is None else result_shardings(module)
     if trace.mesh is not None:
         use_groups(trace.mesh)
+        if options.passes.zero and not has_gradients(module):
+            _check_shared(trace)
     lowered = time.perf_counter()
     takes_rng = _argument_count(module) > len(trace.inputs)
     made = _compile(module, options, trace)
@@ -110,6 +112,27 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
     timings = {"lower": lowered - start, **options.timing, "load": loaded - compiled}
     options = replace(options, on_phase=None, racing=None)
     return Compiled(executable, takes_rng, program.ir, timings, options, program, shardings)
+
+
+def _check_shared(trace: Trace) -> None:
+    """
+    Raises:
+        GraphTraceError: state is to be split among ranks that have copies of parameters, and there are none.
+    """
+    made = {r for op in trace.ops for r in op.results}
+    if made.isdisjoint(trace.reduced):
+        return
+    told = (
+        f"along {', '.join(trace.data_axes)}, and the batch is not"
+        if trace.data_axes
+        else "by none"
+    )
+    raise GraphTraceError(
+        f"{trace.name}: enable_zero() splits the state of ranks that have copies of the parameters and parts of the "
+        f"batch. Of the mesh {dict(zip(axes_of(trace.mesh), trace.mesh.shape))}, parameters are copied {told} split "
+        "there. Split the batch along a dimension along which no parameter is split (gflow.to_global(x, placement, "
+        "[gflow.sbp.split(0), gflow.sbp.broadcast])), or leave enable_zero() out."
+    )
 
 
 def _check_divided(trace: Trace, program: Program) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from gflow.compiler.ir.collectives import GRADIENT
 from gflow.dialects.aten.collectives import is_collective
 from gflow.dialects.mlir import ir
 from gflow.tracing.data.trace import Trace
@@ -58,7 +59,7 @@ def _one(em: Emitter, kind: str, x: Value, named: dict[str, Any]) -> Value:
     if not x.shape and kind in ("all_gather", "reduce_scatter", "all_to_all"):
         x = x.reshape((1,))
     made = em.collective(x, kind, attrs)
-    _mark_gradient(em, made.ir.owner.operation)
+    mark_gradient(em, made.ir.owner.operation)
     return made
 
 
@@ -70,14 +71,14 @@ def copies(em: Emitter, trace: Trace, group: str) -> ir.Attribute:
     return ir.ArrayAttr.get([ir.StringAttr.get(axis)])
 
 
-def _mark_gradient(em: Emitter, made: ir.Operation) -> None:
-    """Say of a collective that averages a gradient, of which parameter it is."""
+def mark_gradient(em: Emitter, made: ir.Operation) -> None:
+    """Say of an op that makes a gradient the same on all ranks, of which parameter it is."""
     if em.trace is None or em.current is None or not em.current.results:
         return
     (result, *_) = em.current.results
     if result not in em.trace.reduced:
         return
-    made.attributes["gflow.gradient"] = ir.StringAttr.get(em.trace.reduced[result])
+    made.attributes[GRADIENT] = ir.StringAttr.get(em.trace.reduced[result])
     if result in em.trace.buckets:
         made.attributes["gflow.buckets"] = ir.DenseI64ArrayAttr.get(em.trace.buckets[result])
 

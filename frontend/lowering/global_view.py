@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
+from gflow.compiler.ir.collectives import GRADIENT
 from gflow.dialects.attributes import from_mlir, to_mlir
-from gflow.dialects.distribution.mesh import MESH, SHARDING, Mesh
+from gflow.dialects.distribution.mesh import COPIES, MESH, SHARDING, Mesh
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import Attr
+from gflow.dialects.ops.distribution import COLLECTIVE
+from gflow.dialects.ops.sharding import OPEN
 from gflow.errors import GraphTraceError
 from gflow.tracing.data.global_tensors import axes_of
 from gflow.tracing.data.trace import Trace
@@ -19,21 +22,28 @@ _PARTITION = "builtin.module(func.func(gflow-partition))"
 
 
 def placed(trace: Trace, own: Mapping[str, str]) -> tuple[str, ...]:
-    """Placements on some axes as those on all of the program's mesh."""
-    return tuple(own.get(axis, "B") for axis in axes_of(trace.mesh))
+    """Placements on some axes as those on all of the program's mesh; on the others a value may lie in any way."""
+    return tuple(own.get(axis, OPEN) for axis in axes_of(trace.mesh))
 
 
 def mark(module: ir.Module, function: Any, trace: Trace) -> None:
-    """Write the mesh, and how arguments lie. Plain tensors are the same on all ranks."""
+    """Write the mesh, how arguments lie, and along which axes ranks have copies of parameters. Plain tensors are the
+    same on all ranks."""
     axes = axes_of(trace.mesh)
     module.operation.attributes[MESH] = Mesh(axes, tuple(trace.mesh.shape)).mlir()
     attrs = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes["arg_attrs"])]
     for n, given in enumerate(trace.inputs):
         if given.layout is not None:
             sharding = to_mlir(Attr("str[]"), given.layout.along(axes))
-            own = {e.name: e.attr for e in attrs[n]}
-            attrs[n] = ir.DictAttr.get({**own, SHARDING: sharding})
+            attrs[n] = ir.DictAttr.get({**_entries(attrs[n]), SHARDING: sharding})
+        if given.role == "parameter" and trace.data_axes:
+            copied = to_mlir(Attr("str[]"), trace.data_axes)
+            attrs[n] = ir.DictAttr.get({**_entries(attrs[n]), COPIES: copied})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
+
+
+def _entries(attrs: Any) -> dict[str, ir.Attribute]:
+    return {e.name: e.attr for e in attrs}
 
 
 def propagated(module: ir.Module) -> ir.Module:
@@ -53,6 +63,16 @@ def ranked(module: ir.Module) -> ir.Module:
     """The program of each rank."""
     run_pipeline(propagated(module), _PARTITION)
     return module
+
+
+def has_gradients(module: ir.Module) -> bool:
+    """Whether ranks with copies of a parameter add up what they have of its gradient."""
+    with module.context:
+        block = module.body.operations[0].operation.regions[0].blocks[0]
+        return any(
+            op.operation.name == f"gflow.{COLLECTIVE}" and GRADIENT in op.operation.attributes
+            for op in block.operations
+        )
 
 
 def result_shardings(module: ir.Module) -> list[tuple[str, ...] | None]:

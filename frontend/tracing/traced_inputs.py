@@ -17,6 +17,7 @@ from gflow.errors import GraphTraceError
 
 from .context.location import Locator
 from .context.threads import here_only
+from .data.global_tensors import Layout
 from .data.guards import Leaf
 from .data.places import NumberSource, OptimizerTrace, Place
 from .data.trace import Trace
@@ -68,6 +69,7 @@ class TracedInputs:
         self.sharded = sharded_modules(self.table.modules)
         self.waited = False  # for a first step, which has been made
         self._first: Trace | None = None
+        self._known_layouts: dict[int, Layout] = {}  # of parameters, by id
         self._steps: list[OptimizerTrace] = []
         if (dynamic := request.call.dynamic) is not None:
             # only here: it loads all of PyTorch's symbolic shapes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,13 @@ import torch
 
 from gflow.errors import GraphTraceError
 
-from .data.global_tensors import common_mesh
+from .data.global_tensors import Layout, axes_of, common_mesh, layout_of
 from .data.places import OptimizerTrace
 from .data.trace import Trace
 from .data.values import TraceOutput
 from .dispatch.failures.pruning import prune
 from .dispatch.functions.stand_ins import functional
-from .dispatch.recorder import describe
+from .dispatch.recorder import describe, untraced
 from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare
@@ -43,11 +44,41 @@ class TracedSteps(TracedInputs):
             self.rewrites.read_gradient = self._read_gradient
 
     def _reduce_gradients(self, in_build: bool = False) -> None:
-        """Average what data-parallel modules leave in gradients."""
-        if self.parallel.waiting:
-            every = [p for o in self.optimizers for p in parameters_of(o)]
-            unique = list({id(p): p for p in every}.values())
-            self.parallel.reduce(self, unique, in_build=in_build)
+        """Average what data-parallel modules leave in gradients, and add up what ranks have of those of global
+        tensors."""
+        every = [p for o in self.optimizers for p in parameters_of(o)]
+        unique = {id(p): p for p in every}
+        layouts = {} if self.parallel.waiting else self._layouts(unique.values())
+        if self.parallel.waiting or layouts:
+            self.parallel.reduce(self, [*unique.values()], layouts, in_build=in_build)
+
+    def _layouts(self, parameters: Iterable[torch.Tensor]) -> dict[int, Layout]:
+        """How parameters, by id, lie over the mesh of a trace of global tensors; plain ones are on all ranks."""
+        mesh = self._mesh()
+        if mesh is None:
+            return {}
+        axes, known = axes_of(mesh), self._known_layouts
+        for p in parameters:
+            if id(p) not in known:
+                own = layout_of(p, self.parameter_names.get(id(p), "a parameter"))
+                along = ("B",) * len(axes) if own is None else own.along(axes)
+                known[id(p)] = Layout(mesh, along)
+        return known
+
+    def _mesh(self) -> Any:
+        """The mesh of a trace of global tensors; None of another."""
+        if not self.recorder.meshes:
+            return None
+        with untraced():
+            return common_mesh(self.recorder.meshes, self.name)
+
+    def _data_axes(self) -> tuple[str, ...]:
+        """The dimensions of the mesh of a trace of global tensors along which no parameter is split."""
+        mesh = self._mesh()
+        axes = () if mesh is None else axes_of(mesh)
+        inputs = [i for i in self.recorder.inputs if i.role == "parameter"]
+        layouts = [i.layout.along(axes) for i in inputs if i.layout is not None]
+        return tuple(a for n, a in enumerate(axes) if all(p[n] == "B" for p in layouts))
 
     def _read_gradient(self, wrapper: torch.Tensor) -> None:
         """`build()` reads a gradient: from here on, gradients are averaged over ranks, and not scaled."""
@@ -106,7 +137,8 @@ class TracedSteps(TracedInputs):
         trace.ops = list(self.recorder.ops)
         trace.outputs = outputs
         trace.input_leaves = self.input_leaves
-        trace.mesh = common_mesh(self.recorder.meshes, self.name)
+        trace.mesh = self._mesh()
+        trace.data_axes = self._data_axes()
         check_global(self, trace)
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size

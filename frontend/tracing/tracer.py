@@ -250,6 +250,7 @@ class Tracing(TracedSteps):
                 part.groups, part.reduced = trace.groups, trace.reduced
                 part.buckets, part.copied = trace.buckets, trace.copied
                 part.divided, part.kept_whole = trace.divided, trace.kept_whole
+                part.mesh, part.data_axes = trace.mesh, trace.data_axes
         prune(trace)
         self._divide_stages(trace)
         self.parallel.use()

@@ -33,6 +33,23 @@ module attributes {gflow.mesh = {axes = ["dp"], sizes = array<i64: 2>}} {
 
 // -----
 
+// A gradient of which ranks along dp have terms and ranks along tp parts: one collective, which is said to be a gradient's.
+// CHECK-LABEL: func.func @gradient(
+// CHECK:         %[[DW:.+]] = "gflow.matmul"({{.+}}) : (tensor<4x4xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
+// CHECK:         "gflow.collective"(%[[DW]]) {axes = ["dp"], gflow.gradient = "w", kind = "all_reduce"
+// CHECK-NOT:     "gflow.collective"
+module attributes {gflow.mesh = {axes = ["dp", "tp"], sizes = array<i64: 2, 2>}} {
+  func.func @gradient(%x: tensor<4x8xf32> {gflow.sharding = ["S(1)", "B"]}, %dy: tensor<8x6xf32> {gflow.sharding = ["S(0)", "S(1)"]},
+                      %w: tensor<4x6xf32> {gflow.sharding = ["B", "S(1)"]}) -> (tensor<4x6xf32> {gflow.alias = 2 : i64}) {
+    %0 = "gflow.matmul"(%x, %dy) : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+    %1 = "gflow.reshard"(%0) {sharding = ["B", "S(1)"], gflow.gradient = "w", gflow.copies = ["dp"]} : (tensor<4x6xf32>) -> tensor<4x6xf32>
+    %2 = "gflow.sub"(%w, %1) : (tensor<4x6xf32>, tensor<4x6xf32>) -> tensor<4x6xf32>
+    return %2 : tensor<4x6xf32>
+  }
+}
+
+// -----
+
 // What the author says of a value in the middle: rows become columns by an exchange.
 // CHECK-LABEL: func.func @resharded(
 // CHECK:         "gflow.collective"({{.+}}) {axes = ["dp"], concat_dim = 0 : i64, dim = 1 : i64, kind = "all_to_all"

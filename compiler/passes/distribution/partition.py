@@ -22,15 +22,16 @@ reader. Dimensions are split evenly or not at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from gflow.compiler.ir.collectives import set_types, thread
+from gflow.compiler.ir.collectives import GRADIENT, build_collective, set_types, thread
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Op, attributes_of, read_body
 from gflow.dialects import builder
 from gflow.dialects.attributes import from_mlir, read, to_mlir
-from gflow.dialects.distribution.mesh import SHARDING
-from gflow.dialects.distribution.sharding import local_type, split_dim
+from gflow.dialects.distribution.mesh import COPIES, SHARDING
+from gflow.dialects.distribution.sharding import local_type, reduction, split_dim
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr
 from gflow.dialects.ops import OPS
@@ -128,7 +129,10 @@ class _Partition:
 
     def _visit(self, o: Op) -> None:
         needs = _of_op(o, OPERANDS)
-        operands = [self.as_needed(v, n) for v, n in zip(o.operands, needs, strict=True)]
+        marked = o.name == RESHARD and GRADIENT in o.op.attributes
+        operands = [
+            self.as_needed(v, n) for v, n in zip(o.operands, needs, strict=True) if not marked
+        ]
         gives = [self.placed[v] for v in o.results]
         types = [self.local(v, placed) for v, placed in zip(o.results, gives)]
         for v, placed, made in zip(
@@ -146,7 +150,7 @@ class _Partition:
     ) -> Sequence[ir.Value]:
         """The results of this rank's part of an op."""
         if o.name == RESHARD:
-            return operands
+            return [self._gradient(o, gives[0])] if GRADIENT in o.op.attributes else operands
         if o.name == "constant":
             whole = _copied(o.op, operands, {}, [self.body.types[o.results[0]]])[0]
             return [self.moves.move(whole, (WHOLE,) * len(self.mesh.axes), gives[0])]
@@ -167,6 +171,27 @@ class _Partition:
         local = [builder.type_of(v) for v in operands]
         changed = local_attributes(o.name, attrs, local, needs, types, self.mesh.sizes)
         return _copied(o.op, operands, changed, types)
+
+    def _gradient(self, o: Op, need: Placed) -> ir.Value:
+        """A gradient as its parameter lies. What ranks with copies of the parameter have of it is added up last, by one
+        collective, which says that it is a gradient's."""
+        (v,) = o.operands
+        copies = from_mlir(Attr("str[]"), o.op.attributes[COPIES])
+        have, axes = self.placed[v], self.mesh.axes
+        added = [n for n, a in enumerate(axes) if a in copies and reduction(have[n]) is not None]
+        before = tuple(have[n] if n in added else placed for n, placed in enumerate(need))
+        if not added or need in self.versions[v]:
+            return self.as_needed(v, need)
+        made = build_collective(
+            self.as_needed(v, before),
+            "all_reduce",
+            reduction=reduction(have[added[0]]),
+            axes=tuple(axes[n] for n in added),
+            ranks=prod(self.mesh.sizes[n] for n in added),
+        )
+        made.owner.operation.attributes[GRADIENT] = o.op.attributes[GRADIENT]
+        self.versions[v][need] = made
+        return made
 
     def _drawn_from(self, o: Op, attrs: dict[str, Any]) -> int | None:
         """The operand that holds the generator's state of an op that draws numbers."""

@@ -32,17 +32,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gflow.compiler.ir.collectives import GRADIENT
 from gflow.compiler.ir.cost import cost_of
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, aliases, read_live_body
 from gflow.dialects.attributes import from_mlir, read, to_mlir
-from gflow.dialects.distribution.mesh import SHARDING, Mesh, mesh_of
+from gflow.dialects.distribution.mesh import COPIES, SHARDING, Mesh, mesh_of
 from gflow.dialects.distribution.sharding import Factors, check_sharding, reduction, split_dim
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.opdef import Attr, VerifyError
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import ORDERED, SHARD
-from gflow.dialects.ops.sharding import RESHARD
+from gflow.dialects.ops.sharding import OPEN, RESHARD
 
 from ..base import NoOptions, Pass
 from .choices import Choice, choices
@@ -155,7 +156,8 @@ class _Propagation:
                 if rule is not None and rule.follows
             ),
             {o.index: key for o in body.ops if (key := _drawn(o)) is not None},
-            {o.index: self._forced(o, axis) for o in body.ops if o.name == RESHARD},
+            {o.index: choice for o in body.ops if (choice := self._forced(o, axis)) is not None},
+            self._terms(axis),
         )
 
     def _bytes(self, v: int) -> float:
@@ -165,13 +167,42 @@ class _Propagation:
             shared *= size if split_dim(placement) is not None else 1
         return self.body.types[v].nbytes / shared
 
-    def _forced(self, o: Op, axis: int) -> Choice:
+    def _is_added(self, o: Op, axis: int) -> bool:
+        """Whether an op places a gradient, to which ranks along an axis each have a term."""
+        copies = o.op.attributes[COPIES] if o.name == RESHARD and COPIES in o.op.attributes else ()
+        return self.mesh.axes[axis] in [ir.StringAttr(a).value for a in copies]
+
+    def _terms(self, axis: int) -> frozenset[int]:
+        """Values of which a gradient is made linearly, and nothing else is: they may stay terms."""
+        body = self.body
+        found = {v for o in body.ops if self._is_added(o, axis) for v in o.operands}
+        for o in reversed(body.ops):
+            rule = self.rules[o.index]
+            if rule is not None and not found.isdisjoint(o.results):
+                linear = {o.operands[i] for operands in rule.linear for i in operands}
+                found |= {v for v in linear if len(body.users[v]) == 1}
+        return frozenset(found)
+
+    def _forced(self, o: Op, axis: int) -> Choice | None:
+        """How a value lies that the author places; None of others, and where the author leaves it open. A gradient is
+        best a term of a sum along axes along which ranks have copies of the parameter: it is added up there whatever
+        its bytes, by `gflow-zero-1` for pieces."""
+        if o.name != RESHARD:
+            return None
         wanted = read(OPS[RESHARD], o.op.attributes)["sharding"]
         try:
-            check_sharding(wanted, self.body.types[o.results[0]], self.mesh.sizes)
+            known = [WHOLE if p == OPEN else p for p in wanted]
+            check_sharding(known, self.body.types[o.results[0]], self.mesh.sizes)
         except ValueError as error:
             raise PassError(str(error), o.op) from None
-        return Choice((wanted[axis],), (wanted[axis],), "")
+        own, rule = wanted[axis], self.rules[o.index]
+        if own == OPEN:
+            return None
+        if self._is_added(o, axis):
+            return Choice(("P(sum)",), (own,))
+        d = split_dim(own)
+        factor = "" if d is None or rule is None else rule.results[0][d][0]
+        return Choice((own,), (own,), factor)
 
     def _record(self, axis: int, found: Search) -> None:
         ranks, name = self.mesh.sizes[axis], self.mesh.axes[axis]
@@ -183,7 +214,7 @@ class _Propagation:
             if choice.factor:
                 split = self.split[o.index]
                 split[choice.factor] = split.get(choice.factor, 1) * ranks
-            said = _why(o, choice, self.rules[o.index])
+            said = _why(o, choice, self.rules[o.index], o.index in found.p.forced)
             moves = [
                 f"operand {i} comes as {found.have[v]}"
                 + (f" ({sent:.0f} bytes sent)" if sent else "")
@@ -257,9 +288,9 @@ def _drawn(o: Op) -> object | None:
     return None
 
 
-def _why(o: Op, choice: Choice, rule: Factors | None) -> str:
-    if o.name == RESHARD:
-        return "as the author says"
+def _why(o: Op, choice: Choice, rule: Factors | None, forced: bool) -> str:
+    if forced:
+        return "as the parameter" if GRADIENT in o.op.attributes else "as the author says"
     if rule is None:
         return f"on whole values, since gflow.{o.name} has no sharding rule"
     if choice.factor:

@@ -32,7 +32,8 @@ class Problem:
     ranks: along the axis. nbytes: of values, as the ranks of this axis hold them together. given: placements of
     arguments. returned: (value, need) for what leaves. choices: of each op, the whole one first. operands, results:
     values of each op. work: operations of each op. follows: ops whose results are their operands. same: ops that must
-    choose alike, by a key of theirs. forced: ops that ask for a placement of their result.
+    choose alike, by a key of theirs. forced: ops that ask for a placement of their result. terms: values
+    that are best terms of a sum, see `_Propagation._terms`.
     """
 
     ranks: int
@@ -46,6 +47,7 @@ class Problem:
     follows: frozenset[int]
     same: dict[int, object]
     forced: dict[int, Choice]
+    terms: frozenset[int] = frozenset()
 
 
 class Search:
@@ -118,7 +120,9 @@ class Search:
             )
         for v, placed in zip(p.results[o], choice.gives):
             made = split_dim(placed) is not None and not self._parted(o)
-            if reduction(placed) is not None or made:
+            if v in p.terms:
+                total += 0.0 if reduction(placed) is not None else p.nbytes[v]
+            elif reduction(placed) is not None or made:
                 total += bytes_sent(placed, WHOLE, p.nbytes[v], p.ranks)
             if reduction(placed) is not None:
                 alone = all(self.users[x] == 1 for x in p.operands[o])

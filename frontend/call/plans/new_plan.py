@@ -112,7 +112,7 @@ def compile_plan(
         GraphTraceError: state is to be split among ranks that share no parameters.
     """
     zero = 0 if options is None else options.passes.zero
-    if zero and trace.steps and not trace.groups:
+    if zero and trace.steps and not trace.groups and trace.mesh is None:
         raise GraphTraceError(
             f"{trace.name}: enable_zero() splits the state of data-parallel training, and build() calls no "
             "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model)"

@@ -141,7 +141,7 @@ def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:
         GraphInputError: there is none.
     """
     found: Any | None = None
-    known = list(meshes)
+    known = [*{id(mesh): mesh for mesh in meshes}.values()]
     for mesh in known:
         if found is None or mesh.ndim > found.ndim:
             found = mesh

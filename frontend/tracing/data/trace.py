@@ -52,7 +52,8 @@ class Trace:
     `facts`: what `build()` has asked of tensors from outside, see `dispatch.functions.facts`.
     `rearranged`: arguments whose lists or dicts `build()` has changed.
     `frozen`: ids of inputs that are taken to be the same at each call; whoever runs the program looks for changes.
-    `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts."""
+    `mesh`: a `DeviceMesh`, if the trace is of global tensors: values are wholes, of which ranks hold parts.
+    `data_axes`: its dimensions along which no parameter is split; gradients are added up along them."""
 
     name: str
     inputs: list[TraceInput] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Trace:
     stages: Any = None
     schedule: str = ""
     mesh: Any = None
+    data_axes: tuple[str, ...] = ()
     frozen: frozenset[int] = frozenset()
 
     @property

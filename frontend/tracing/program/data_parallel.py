@@ -18,8 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gflow.errors import GraphTraceError
 from gflow.runtime.distributed.groups import use
 
+from ..data.global_tensors import Layout
 from ..data.values import TraceValue
 from . import collectives
+from .resharding import placed_as
 from .sharded_modules import ShardedModule
 
 Tensor = torch.Tensor
@@ -110,24 +112,35 @@ class DataParallel:
         """Whether a parameter's gradient is averaged over ranks."""
         return id(parameter) in self._group_of
 
-    def reduce(self, session: Any, parameters: list[Tensor], *, in_build: bool) -> None:
-        """Average the gradients of these parameters that have one, each once.
+    def reduce(
+        self, session: Any, parameters: list[Tensor], layouts: dict[int, Layout], *, in_build: bool
+    ) -> None:
+        """Average the gradients of these parameters that have one, each once; those of a program of global tensors lie
+        as their parameters do from then on, which adds up what ranks have of them.
 
-        session: the tracing under way. in_build: while `build()` runs, which reads them.
+        session: the tracing under way. layouts: of global parameters, by id. in_build: while `build()` runs, which
+        reads them.
         """
-        due = [p for p in parameters if id(p) in self._group_of and id(p) not in self._done]
+        due = [p for p in parameters if id(p) in {**self._group_of, **layouts}]
+        due = [p for p in due if id(p) not in self._done]
         due = [p for p in due if session.rewrites.wrapper_of(p).grad is not None]
         if not due:
             return
         self._done |= {id(p) for p in due}
         with _recording(session, in_build):
             for p in due:
-                wrapper, group = session.rewrites.wrapper_of(p), self._group_of[id(p)]
+                wrapper, group = session.rewrites.wrapper_of(p), self._group_of.get(id(p))
+                parameter = session.parameter_names.get(id(p), "")
+                if group is None:
+                    placed = placed_as(wrapper.grad, layouts[id(p)])
+                    self.reduced[session.value_of(placed)] = parameter
+                    wrapper.grad = session.detached(placed)
+                    continue
                 scaled = wrapper.grad * (1 / dist.get_world_size(group))
                 name = group.group_name
                 ops = torch.ops._c10d_functional
                 started = ops.all_reduce(scaled, "sum", name)
-                self.reduced[session.value_of(started)] = session.parameter_names.get(id(p), "")
+                self.reduced[session.value_of(started)] = parameter
                 if self._limits[id(p)]:
                     self.buckets[session.value_of(started)] = self._limits[id(p)]
                 wrapper.grad = session.detached(ops.wait_tensor(started))

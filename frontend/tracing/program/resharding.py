@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from gflow.errors import GraphTraceError
 
-from ..data.global_tensors import axes_of, texts_of
+from ..data.global_tensors import Layout, texts_of
 from .modules import is_traced
 
 
@@ -55,6 +55,13 @@ def reshard(x: torch.Tensor, mesh: Any, placements: Any, side: str = "") -> torc
     raise GraphTraceError("reshard() works only in build() of a graph")
 
 
+def placed_as(x: torch.Tensor, layout: Layout, side: str = "") -> torch.Tensor:
+    """A tensor under tracing, placed as a layout says. side: as of the op."""
+    told = " ".join(f"{axis}:{text}" for axis, text in zip(layout.axes, layout.placements))
+    found: torch.Tensor = _op()(x, told, side)
+    return found
+
+
 def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """What `reshard` does while a graph is traced."""
     x, mesh, placements, side = args
@@ -62,6 +69,4 @@ def handler(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         x = mode.wrapper_of(x)
     mode.recorder.meshes.append(mesh)
     texts = texts_of(placements, x.dim(), "a tensor in build()")
-    told = " ".join(f"{axis}:{text}" for axis, text in zip(axes_of(mesh), texts))
-    found: torch.Tensor = _op()(x, told, side)
-    return found
+    return placed_as(x, Layout(mesh, texts), side)
