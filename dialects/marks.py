@@ -63,7 +63,7 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "how CPU threads share a batch of products: all threads on one product after the other, or one product each",
         choices=("together", "apart"),
     ),
-    "warps": Attr("i64", "warps of a program, of 32 threads each"),
+    "warps": Attr("i64", "warps of a program, of 32 threads each, whatever the device"),
     "stages": Attr("i64", "pipeline stages: tiles of the inner loop that are loaded ahead"),
     "parts": Attr("i64", "pieces of the tile in which the epilogue is computed"),
     "loads": Attr(

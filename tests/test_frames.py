@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gflow
-from gflow.compiler.emit.cpu.sharing import of_product, shared_from
+from gflow.compiler.kernel.selection.cpu.sharing import of_product, shared_from
 from gflow.dialects.extents import Symbol, size_of_program
 from gflow.dialects.program import KernelStep
 from gflow.runtime import executable

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most
 
-#: bytes of a float32, and how many make a vector; packed panels have a multiple of that along K
-ITEM, LANES, PADDED = 4, 16, 32
+#: bytes of a float32, and how many make a vector; packed panels have a multiple of `PADDED` along K
+ITEM, LANES, PADDED = 4, ANY.lanes, 2 * ANY.lanes
 
 #: bytes at the start of scratch: the number of the next share
 HEAD = 64

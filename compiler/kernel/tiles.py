@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import divisor, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import is_row_major, type_of
 
 from ..ir.ssa import Op
 from .description import Access, Kernel, annotate
-
-#: the lanes of a vector: columns that are divided must be so into whole vectors
-_LANES = 16
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Tiled:
     def lanes(self) -> int:
         """Elements of a vector: half as many where some value has 64 bits."""
         wide = any(n.dtype in ("f64", "i64", "ui64") for n in self.kernel.nodes if n.op != "const")
-        return 8 if wide else _LANES
+        return ANY.lanes // 2 if wide else ANY.lanes
 
 
 def tiles_of(
@@ -88,7 +86,7 @@ def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:
         k = _divided(k, 0, k.sizes[0])
         at = 1
     across = k.sizes[at:]
-    if not across or (len(across) > 1 and across[-1] % _LANES):
+    if not across or (len(across) > 1 and across[-1] % ANY.lanes):
         return None
     last = len(k.sizes) - 1
     rows = [a for a in k.loads if a.operand == root]

@@ -9,6 +9,10 @@ Sources, by field of the GPUs:
   capability"; shared memory is what one block may have.
 - `l2_bandwidth`: an estimate for each multiprocessor; it decides between tiles only.
 - `launch`, `latency`: estimates for kernels of a CUDA graph.
+- `access`, `line`: PTX ISA, vectors of `ld.global` (16 bytes), and CUDA C++ Best Practices Guide, coalesced access.
+- `parameters`: drivers before CUDA 12.1 take 4,096 bytes; some are left for what Triton adds.
+- `in_flight`, `ahead`, `row`: from Little's law and measurements (`docs/decisions.md`); they decide between tiles only.
+- `descriptor`, `next_tile`: measured on an H200.
 
 Those of the MI300X:
 
@@ -74,6 +78,14 @@ class Device:
         warps, blocks: the most that a multiprocessor holds at once.
         l2_bandwidth: bytes a second that one multiprocessor loads from the second-level cache.
         latency: seconds until a tile's first loads have arrived.
+        access: bytes that one instruction of a thread moves at most.
+        line: bytes of a cache line.
+        parameters: bytes of parameters of one launch.
+        in_flight: bytes that each thread should have on their way.
+        ahead: bytes of shared memory that loads ahead of a loop may take, so that other programs fit beside.
+        row: bytes of a row that stays cached until it is read again.
+        descriptor: seconds to make the descriptors of a program.
+        next_tile: seconds between two tiles of one program.
     """
 
     name: str
@@ -94,6 +106,14 @@ class Device:
     blocks: int = 0
     l2_bandwidth: float = 0.0
     latency: float = 1.5e-6
+    access: int = 16
+    line: int = 128
+    parameters: int = 4_000
+    in_flight: int = 128
+    ahead: int = 64 << 10
+    row: int = 128 << 10
+    descriptor: float = 1e-6
+    next_tile: float = 0.4e-6
 
 
 def _gpu(

@@ -1,4 +1,4 @@
-"""The table of processors: what kernels of products are cut by. No number of a processor stands anywhere else.
+"""The table of processors: what their kernels are cut by. No number of a processor stands anywhere else.
 
 A processor is known by the level of its instruction sets (System V ABI), which `GFLOW_CPU_ISA` may limit. Sources:
 
@@ -8,6 +8,15 @@ A processor is known by the level of its instruction sets (System V ABI), which 
 - `block`: of what threads share of the last-level cache, an estimate.
 - `packing`: cycles of products that packing an element takes, measured on Zen 5.
 - `library`: the share of the peak that MKL reaches. Intel's own processors have 0.9, Zen 4 0.65 to 0.85, Zen 5 0.4.
+
+`ANY` stands for processors of all levels. Sources:
+
+- `start`: a parallel region of PyTorch's OpenMP, measured on two cores of Zen 4 while threads spin for work. It is
+  several times that where they sleep.
+- `operations`, `bytes`, `products`, `scored`, `widened`, `weights`: rough rates of one thread with vectors of 256 bits.
+  They decide only whether a step is worth starting threads for.
+- `piece`, `gathered`, `large`, `row`, `scores`: parts of the second-level and last-level caches, from measurements in
+  `docs/decisions.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ class Processor:
 
     Attributes:
         name: the level.
-        tiles: rows and vectors (of 16 float32) of register tiles, the fastest first.
+        tiles: rows and vectors (of `Common.lanes`) of register tiles, the fastest first.
         wide: the most vectors of a row of a tile.
         kc: how much of K one tile sums before it writes its sums, at most (BLIS).
         near: bytes of a core's second-level cache.
@@ -41,6 +50,44 @@ class Processor:
     packing: float
     library: float
 
+
+@dataclass(frozen=True)
+class Common:
+    """Facts that stand for processors of all levels.
+
+    Attributes:
+        lanes: float32 elements of a vector in generated code; LLVM makes several instructions of one where registers
+            are shorter.
+        start: nanoseconds until all threads run.
+        operations: elementwise operations a nanosecond on one thread.
+        bytes: bytes a nanosecond that one thread reads and writes.
+        products: float32 multiply-adds a nanosecond on one thread.
+        scored: multiply-adds a nanosecond of attention, with its exponentials.
+        widened, weights: multiply-adds a nanosecond of products with quantized weights, and bytes of these that are
+            read.
+        piece: bytes of a result that is made, and used while it is cached.
+        gathered: bytes of patches, or of widened halves, that are made at a time.
+        large: bytes of a result that does not fit a cache.
+        row: elements of a row that stay cached between passes over it.
+        scores: keys of a block of attention, whose scores stay in the first-level cache.
+    """
+
+    lanes: int = 16
+    start: float = 6_000
+    operations: float = 16
+    bytes: float = 16
+    products: float = 64
+    scored: float = 22
+    widened: float = 24
+    weights: float = 12
+    piece: int = 2 << 20
+    gathered: int = 4 << 20
+    large: int = 8 << 20
+    row: int = 1 << 15
+    scores: int = 256
+
+
+ANY = Common()
 
 #: by level, the highest first
 PROCESSORS = {

@@ -7,7 +7,6 @@ indexing         slices written at indices, over what they are copied into where
 program_builder  adding steps to a program for the CPU: kernels and copies
 attention/       attention on a processor, of our own: blocks of keys, one after the other, with a running softmax
 language/        writing MLIR text: SSA names, loops, loads and stores, elementwise ops, random numbers
-sharing          which steps all threads run: those that take longer than starting the threads does
 product/         contractions and convolutions for the CPU, and the epilogues that follow them
 region/          kernels of fused regions for the CPU: pointwise, row and column loops
 declarations     what kernels call, declared

@@ -11,6 +11,7 @@ from gflow.compiler.kernel.canonical import canonical
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.choice import Choice
+from gflow.compiler.kernel.selection.cpu.sharing import of_kernel, shared_from
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
@@ -20,7 +21,6 @@ from ..placement import Placement
 from .language.parameters import Plan, plan, structure
 from .product import gemm
 from .region.render import render
-from .sharing import of_kernel, shared_from
 
 #: ops that say nothing about what a kernel is for
 _UNTOLD = frozenset({"load", "const", "index", "convert", "select", "compare"})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, Way, choice_of
+from gflow.compiler.kernel.selection.choice import GPU_FIELDS, WARP, Choice, Way, choice_of
 from gflow.compiler.targets import Target
 from gflow.compiler.targets.devices import MMA_TF32, TF32X3
 from gflow.dialects.mlir import func
@@ -19,8 +19,6 @@ from .language.grid import grid_of
 
 #: stands for the kernel's name in a source
 NAME = "KERNEL"
-#: threads of a warp, as generators count them in their configs; `Builder` writes those of the device
-WARP = 32
 #: what Triton may assume of a parameter: it is a multiple of this many bytes, or of this number
 ALIGNMENT = 16
 

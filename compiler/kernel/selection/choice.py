@@ -22,6 +22,9 @@ from ...ir.errors import CannotLower
 from ..attention import AttentionBlocks
 from ..blocks import LANES, Blocks
 
+#: threads of a warp of a choice, whatever a device has: code for it gets warps of its own
+WARP = 32
+
 #: sums of a tile in registers, and of a strip of few rows on the stack, in vectors
 _MOST_SUMS, _MOST_STRIP = 28, 32
 

@@ -26,6 +26,7 @@ from itertools import accumulate, pairwise
 from math import prod
 
 from gflow.compiler.ir.contractions import CONTRACTIONS
+from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
@@ -36,8 +37,8 @@ from ..simplify.rules import ELEMENTWISE, Rules
 
 _MOST_PARTS = 4
 _MAX_DEPTH = 8
-#: bytes that a thread loads at once: parts begin at multiples of it
-_ALIGNED = 16
+#: parts begin at multiples of the bytes that a thread of any device loads at once
+_ALIGNED = max(d.access for d in DEVICES.values())
 
 RULES = Rules()
 

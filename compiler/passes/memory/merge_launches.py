@@ -147,7 +147,9 @@ class _Pass:
         if any(len(group) >= self.least for group in groups):
             self.gather([o for group in groups for o, _ in group], behind)
         for group in groups:
-            for part in parts([member for _, member in group]) if len(group) >= self.least else ():
+            if len(group) < self.least:
+                continue
+            for part in parts([member for _, member in group], self.device):
                 if part.stop - part.start > 1:
                     self.launch(group[part])
         self.window = []

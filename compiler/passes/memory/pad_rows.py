@@ -37,13 +37,14 @@ from gflow.compiler.ir.views import (
     readers,
 )
 from gflow.compiler.memory.layouts import readable
+from gflow.compiler.targets import DEVICES
 from gflow.dialects.marks import LAUNCH
 from gflow.dialects.mlir import func, ir
 
 from ..base import Pass
 
-#: bytes that are moved at once, and that the device moves as one
-_VECTOR, _LINE = 16, 128
+#: bytes that a thread moves at once, and of a cache line, on any device
+_VECTOR, _LINE = (max(sizes) for sizes in zip(*((d.access, d.line) for d in DEVICES.values())))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.attention import AttentionBlocks
 from gflow.compiler.kernel.blocks import ITEM, LANES
+from gflow.compiler.kernel.selection.cpu.sharing import pays
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
@@ -22,8 +24,6 @@ from ..program_builder import Builder
 from . import backward, forward
 from .kernel import EXTERNALS, Form
 
-#: products of an attention below which starting the other threads costs more than it saves
-_SERIAL = 1 << 18
 #: rows whose products are added up in one chain in gradients by k and v: sums of long ones are less exact than eager's
 _ROWS = 24
 
@@ -285,4 +285,4 @@ def _add(
         b.kernels[name] = function(name, form)
         b.externals |= set(EXTERNALS)
     found = tuple(words[n] for n in names)
-    b.steps.append(KernelStep(name, found, work >= _SERIAL, label, True))
+    b.steps.append(KernelStep(name, found, pays(work / ANY.scored), label, True))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gflow.compiler.kernel.blocks import LANES
+
 from .code import Body, Code
 
-LANES = 16
 F32 = f"vector<{LANES}xf32>"
 _MASK = f"vector<{LANES}xi1>"
 

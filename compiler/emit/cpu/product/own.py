@@ -7,10 +7,10 @@ from typing import Protocol
 
 from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.blocks import Blocks
+from gflow.compiler.kernel.selection.cpu.sharing import of_product, shared_from
 from gflow.dialects.extents import Count, at_most
 from gflow.dialects.program import KernelAddress, KernelStep, Place, Step
 
-from ..sharing import of_product, shared_from
 from . import blocked, dots, panels, tile
 from .finish import Words
 from .function import ITEM, LANES

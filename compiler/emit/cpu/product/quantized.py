@@ -10,10 +10,10 @@ four rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.selection.cpu.sharing import of_quantized, shared_from
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
@@ -21,15 +21,12 @@ from gflow.dialects.ops.quantized import GROUP
 from gflow.dialects.program import KernelStep, Place
 
 from ..program_builder import Builder
-from ..sharing import shared_from
 from .function import ITEM, LANES, VECTOR, Function
 
 _WORDS = ("x", "weight", "scales", "out", "m", "n", "k")
 _BYTES, _INTS = f"vector<{LANES}xi8>", f"vector<{LANES}xi32>"
 #: rows of x at a time, and rows of the weight with them
 _TILES = ((1, 8), (2, 4), (4, 4))
-#: products and bytes of weights a nanosecond, on one thread
-_PRODUCTS, _MOVED = 24, 12
 
 
 def product(b: Builder, o: Op) -> None:
@@ -42,11 +39,7 @@ def product(b: Builder, o: Op) -> None:
     if name not in b.kernels:
         b.kernels[name] = function(name, bits, rows, columns)
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-
-    def nanoseconds(at: Callable[[int], int]) -> float:
-        return n * k * max(at(m) / _PRODUCTS, bits / 8 / _MOVED)
-
-    parallel, from_size = shared_from(nanoseconds)
+    parallel, from_size = shared_from(of_quantized(m, n, k, bits))
     places = [b.place(v) for v in (*o.operands[:3], r)]
     words: tuple[int | Place, ...] = (*places, m, n, k)
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))

@@ -16,7 +16,7 @@ from gflow.compiler.emit.steps import state_reach
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import Kernel, describe
 from gflow.compiler.kernel.selection.choice import GPU_FIELDS, Choice, choice_of
-from gflow.compiler.kernel.selection.gpu.region.merged import PARAMETER_BYTES, is_flat
+from gflow.compiler.kernel.selection.gpu.region.merged import is_flat
 from gflow.compiler.kernel.selection.gpu.region.tiling import tiling_of
 from gflow.compiler.kernel.sizes import cdiv
 from gflow.dialects.program import Place, TritonConfig
@@ -118,8 +118,11 @@ def _launch(b: Builder, group: Sequence[_Member], choice: Choice) -> None:
         begin += cdiv(m.k.numel, choice.block[0]) if choice.block else 1
     parameters["programs"] = "i32"
     args.append(begin)
-    room = sum(4 if kind == "i32" else 8 for kind in parameters.values()) <= PARAMETER_BYTES
-    choice.check(room, "is of more ops than a launch has room for the parameters of")
+    size = sum(4 if kind == "i32" else 8 for kind in parameters.values())
+    choice.check(
+        size <= b.target.device.parameters,
+        "is of more ops than a launch has room for the parameters of",
+    )
     given = [names[i] for i in same]
     text = _text(first, given, [names[i] for i in varying], len(group), list(parameters))
     stem = f"merged_{fused._stem(group[0].k)}"

@@ -17,4 +17,5 @@
     row_values  which values of a row are worth keeping between the passes over it
     rows        the rows of a contraction's result in pieces, each made and then followed by what comes after the
                 contraction
+    sharing     which steps all threads run: those that take longer than starting the threads does
 """

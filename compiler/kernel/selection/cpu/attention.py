@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from gflow.compiler.targets.processors import Processor
+from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most, varies
 from gflow.dialects.ops import OPS
@@ -23,8 +23,6 @@ from .blocking import STRIP
 #: operands before the optional ones
 NEEDED = {"attention": 3, "attention_grad": 6}
 
-#: keys of a block: scores of a tile's rows stay in the first cache, k and v of a block in the second
-_KEYS = 256
 #: rows of a task in the forward, at most and at least: each packs the keys again
 _ROWS, _LEAST_ROWS = 384, 48
 #: rows of a block in the backward: what is summed over them is one chain
@@ -95,7 +93,7 @@ def blocks_of(
 ) -> AttentionBlocks:
     """How an attention is cut. q, k: the types of queries and keys. grad: whether for its gradients."""
     batch, positions, heads, _ = q.shape
-    rows, keys = at_most(positions), min(_KEYS, _up(at_most(k.shape[1]), LANES))
+    rows, keys = at_most(positions), min(ANY.scores, _up(at_most(k.shape[1]), LANES))
     if not grad and not varies(positions):
         few = heads // k.shape[2] if positions == 1 and not causal else positions
         if few <= _FEW:

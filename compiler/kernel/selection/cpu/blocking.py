@@ -87,7 +87,7 @@ def share_of_peak(p: Processor, product: Problem, b: Blocks, threads: int) -> fl
     height, width, _ = b.tile
     made = ceil(m / height) * height * ceil(n / width) * width
     packing = p.packing * (1 / m + 1 / n)
-    slower = 1 + 0.02 * p.tiles.index((height, width // 16))
+    slower = 1 + 0.02 * p.tiles.index((height, width // LANES))
     return m * n / made / (1 + packing) / slower / _waiting(product, b, threads)
 
 
@@ -121,7 +121,7 @@ def _candidates(p: Processor, product: Problem, threads: int) -> Iterator[Blocks
     team = 1 if apart else threads
     kc = _alike(k, p.kc, PADDED)
     for height, vectors in p.tiles:
-        width = 16 * vectors
+        width = LANES * vectors
         columns = _alike(n, max(p.block // (ITEM * kc), width) // width * width, width)
         most = max(p.near // 2 // (ITEM * kc * height), 1)
         tiles = ceil(m / height)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gflow.compiler.targets.processors import Processor
+from gflow.compiler.targets.processors import ANY, Processor
 from gflow.dialects.amp import amp_of
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import Count, at_most, longest, varies
@@ -34,8 +34,8 @@ from .rows import MOST_PIECES, Rows, granule_of
 
 HALVES = ("f16", "bf16")
 
-#: bytes of widened rows at a time, and rows at the least: each piece packs the other matrix again
-_PIECE, _LEAST_ROWS = 4 << 20, 128
+#: rows that are widened at a time, at the least: each piece packs the other matrix again
+_LEAST_ROWS = 128
 
 KERNEL, PYTORCH, NONE = Choice("kernel"), Choice("pytorch"), Choice("none")
 
@@ -310,7 +310,7 @@ def rows_at_a_time(rows: int, inner: int, columns: int) -> int:
     """Rows of a product of halves that are widened at a time."""
     if varies(rows):
         return rows
-    cached = _PIECE // (4 * (inner + columns))
+    cached = ANY.gathered // (4 * (inner + columns))
     return min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most, divisor
 from gflow.dialects.types import FLOATS
 
@@ -70,7 +71,7 @@ def loops_of(k: Kernel) -> Loops:
     length = at_most(k.sizes[vector]) if vector >= 0 else 1
     walked = k.reduced if has_reduce else range(len(k.sizes))
     wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims.intersection(walked))
-    p = Loops(mode, outer, reduced, vector, False, False, 8 if wide else 16)
+    p = Loops(mode, outer, reduced, vector, False, False, ANY.lanes // 2 if wide else ANY.lanes)
     reduced_numel = at_most(prod(k.sizes[d] for d in k.reduced))
     if mode == "pointwise":
         p.split = pieces < _FEW and length >= 1024

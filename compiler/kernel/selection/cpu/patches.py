@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, at_most, longest, pieces
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
 from ...blocks import Problem
 from ...convolution import ROLES, Geometry
 from .rows import MOST_PIECES, Rows
-
-#: bytes of patches made at a time
-_PIECE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -137,9 +135,12 @@ def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) 
 
 
 def _pieces(positions: int, granule: int, row: int, groups: int) -> list[tuple[int, Count]]:
-    """Output positions in pieces (first, count) of whole granules, of about `_PIECE` bytes; `row` bytes each."""
+    """Output positions in pieces (first, count) of whole granules, of about `Common.gathered` bytes.
+
+    row: bytes of a position.
+    """
     whole = at_most(positions) * groups // (MOST_PIECES * granule)
-    return pieces(positions, max(1, _PIECE // max(1, row * granule), whole) * granule)
+    return pieces(positions, max(1, ANY.gathered // max(1, row * granule), whole) * granule)
 
 
 def _granule(rows: Rows | None, least: int) -> int:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.ops import OPS
 
 #: a value that costs less than this (an add is 1) is recomputed
 _WORTH = 8
-
-#: rows of more elements than this would not stay in a core's own caches
-_LONGEST = 32768
 
 #: of values that have 32 or 64 bits in registers
 _TYPES = ("f16", "bf16", "f32", "f64", "i32", "i64", "ui32", "ui64")
@@ -24,7 +22,7 @@ def choose(k: Kernel, vector: int, phases: Sequence[tuple[int, int]], row: int) 
         phases: (node, pass) for everything that a pass over the row needs.
         row: elements in a row.
     """
-    if row > _LONGEST:
+    if row > ANY.row:
         return {}
     needed: dict[int, set[int]] = {}
     for node, phase in phases:

@@ -9,23 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, at_most, pieces, varies
 from gflow.dialects.types import TensorType
 
 from ...description import Kernel
-
-#: bytes of the result made at a time where that pays: pieces stay in the cache, and still fill a GEMM
-_PIECE = 2 << 20
 
 #: so that the steps of one op stay few, whatever its size
 MOST_PIECES = 4096
 
 #: it pays for results that don't fit a cache, of products with a small K: with more, making the result
 #: takes long enough, and a GEMM packs its other operand once for each piece (docs/decisions.md)
-_LARGE, _SHORT_K = 8 << 20, 256
-
-#: bytes of scratch for the result, if it has no buffer
-_SCRATCH = 2 << 20
+_SHORT_K = 256
 
 
 @dataclass(frozen=True)
@@ -57,13 +52,13 @@ class Rows:
         rows = at_most(self.rows)
         size = rows * row
         if self.floating:
-            whole, most = size <= _SCRATCH, _SCRATCH
+            whole = size <= ANY.piece
         else:
-            whole, most = size < _LARGE or at_most(k) > _SHORT_K, _PIECE
+            whole = size < ANY.large or at_most(k) > _SHORT_K
         if whole or not self.granule or (varies(self.rows) and not self.blas):
             return [(0, self.rows)]
         both = self.common(granule)
-        length = max(1, most // (row * both), rows // (MOST_PIECES * both)) * both
+        length = max(1, ANY.piece // (row * both), rows // (MOST_PIECES * both)) * both
         return pieces(self.rows, length)
 
     def common(self, granule: int) -> int:

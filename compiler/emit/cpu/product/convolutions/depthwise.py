@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...language.template import LANES, Template
+from gflow.compiler.kernel.blocks import LANES
+
+from ...language.template import Template
 from .patches import SIZES
 
 

@@ -6,9 +6,10 @@ rows up where windows overlap.
 
 from __future__ import annotations
 
+from gflow.compiler.kernel.blocks import LANES
 from gflow.compiler.kernel.convolution import Geometry
 
-from ...language.template import LANES, Template
+from ...language.template import Template
 
 #: words that every kernel of convolutions may take: images, sizes of input, output and kernel, and the windows' steps
 SIZES = ("n", "h", "w", "c", "ho", "wo", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw")

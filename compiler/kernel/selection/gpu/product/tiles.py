@@ -15,9 +15,7 @@ from gflow.compiler.targets.devices import MMA_SHARED
 from gflow.dialects.program import TritonConfig
 
 from ....sizes import cdiv
-
-#: seconds to make the descriptors of a program, and from one tile of a program to its next
-_MAKE_DESCRIPTORS, _NEXT_TILE = 1e-6, 0.4e-6
+from ...choice import WARP
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ _PARTS, _NARROW = (1, 2, 4, 8), 16
 
 def registers(p: Problem, t: Tile, target: Target) -> float:
     """Those of a thread: its part of the sum, and what follows on one piece of it."""
-    each = t.m * t.n / (32 * t.warps) * (2 if p.kind == "double" else 1)
+    each = t.m * t.n / (WARP * t.warps) * (2 if p.kind == "double" else 1)
     others = (
         _OTHERS
         + (_FRAGMENTS if not target.has(MMA_SHARED) else 0)
@@ -186,7 +184,7 @@ def _by_descriptors(p: Problem, t: Tile, target: Target) -> Tile | None:
             if shared + _DESCRIPTOR_BYTES <= d.shared_memory:
                 at_once = min(
                     d.shared_memory // shared,
-                    d.registers // int(32 * t.warps * registers(p, t, target)),
+                    d.registers // int(WARP * t.warps * registers(p, t, target)),
                 )
                 programs = d.multiprocessors * max(1, at_once)
                 return replace(t, stages=stages, parts=parts, descriptors=programs)
@@ -227,13 +225,20 @@ def seconds(p: Problem, t: Tile, splits: int, target: Target) -> float:
     loads = (t.m + t.n) * k * p.item / d.l2_bandwidth
     if p.ragged and not t.descriptors:
         loads *= _RAGGED
-    at_once = max(1, min(d.shared_memory // max(_shared(t, p.item, d), 1), 48 // t.warps, 4))
+    at_once = max(
+        1,
+        min(
+            d.shared_memory // max(_shared(t, p.item, d), 1),
+            d.warps * d.warp // (WARP * t.warps),
+            4,
+        ),
+    )
     each = cdiv(tiles, d.multiprocessors)
     took = each * max(arithmetic, loads)
     if t.descriptors and p.descriptors == "PERSISTENT" and splits == 1:
-        took += d.latency + _MAKE_DESCRIPTORS + each * _NEXT_TILE
+        took += d.latency + d.descriptor + each * d.next_tile
     else:
-        took += cdiv(each, at_once) * (d.latency + (_MAKE_DESCRIPTORS if t.descriptors else 0.0))
+        took += cdiv(each, at_once) * (d.latency + (d.descriptor if t.descriptors else 0.0))
     took = max(took, p.bytes / d.bandwidth)
     if splits > 1:
         took += d.launch + 8 * p.m * p.n * p.batch * splits / d.bandwidth

@@ -17,6 +17,7 @@ from gflow.dialects.program import TritonConfig
 from gflow.dialects.types import TensorType
 
 from ....sizes import cdiv, power_of_two
+from ...choice import WARP
 from .tiling import Tiling, run_of
 
 #: programs for each multiprocessor that keep a device busy
@@ -30,9 +31,6 @@ _ALIVE = 8
 
 #: rows that a few programs reduce as they are
 _SHORT = 1024
-
-#: bytes of a long row, above which few are read at a time, so that they stay in the cache for the next pass
-_CACHED = 128 << 10
 
 #: most elements of a tile that is a whole row
 _ROW = 2048
@@ -61,12 +59,12 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
     if t.loop_cols and not t.loop_rows:
         ways = [(1, 2048, 8), (1, 4096, 16), (1, 4096, 8)]
         row = k.sizes[t.cols] * max(_full(k, t, k.loads), default=4)
-        if row > _CACHED:
+        if row > device.row:  # few rows at a time, which stay cached for the next pass
             ways[:2] = ways[1::-1]
         return _configs(t, ways)
     enough = busy(device)
     elements, each = _tile(k, t, enough), 8 if t.axis else _each(k, t, enough)
-    warps = max(1, elements // (32 * each))
+    warps = max(1, elements // (WARP * each))
     if not t.rows:
         other = (1, elements, 2 * warps) if each == 16 else (1, 2 * elements, warps)
         return _configs(t, [(1, elements, warps), (1, 2 * elements, 2 * warps), other])
@@ -78,7 +76,7 @@ def _ways(k: Kernel, t: Tiling, device: Device) -> tuple[TritonConfig, ...]:
         return _configs(t, ways[::-1] if _narrow(k, t) else ways)
     # a vector along one side of the tile is loaded by each thread where it needs it, if there are more threads
     # than elements; else it goes through shared memory
-    cols = min(_width(k, t), max(16, 16 * warps))
+    cols = min(_width(k, t, device), max(16, 16 * warps))
     rows = elements // cols
     if t.loop_rows and t.cols not in k.reduced:
         return _columns(k, t, rows, cols, warps, enough)
@@ -184,12 +182,12 @@ def covers(k: Kernel, strides: tuple[int, ...]) -> bool:
     return 2 * prod(n for n, s in zip(k.sizes, strides) if s) > k.numel
 
 
-def _width(k: Kernel, t: Tiling) -> int:
+def _width(k: Kernel, t: Tiling, device: Device) -> int:
     """Columns of a tile that has rows: whole cache lines, and not many more than there are."""
     n = k.sizes[t.cols]
     full = [a for a in (*k.loads, *k.stores) if a.strides[t.cols] == 1 and covers(k, a.strides)]
     item = max((TensorType((), a.dtype).itemsize for a in full), default=4)
-    line = max(16, min(128 // item, 128))
+    line = max(16, min(device.line // item, 128))
     return 16 if n <= 16 else line
 
 

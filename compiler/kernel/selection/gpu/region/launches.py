@@ -87,7 +87,7 @@ def _launch(
     stores: tuple[Place, ...], pieces: frozenset[int] = frozenset(), chunk: int = 0, shared: int = 1,
 ) -> Launch:  # fmt: skip
     configs = configs_of(k, t, device, config)
-    deep = modelled_stages(k, t, configs, chunk) if way is None else way.stages
+    deep = modelled_stages(k, t, configs, chunk, device) if way is None else way.stages
     return Launch(k, t, configs, deep, loads, stores, pieces, chunk, shared)
 
 

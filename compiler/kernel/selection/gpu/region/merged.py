@@ -20,16 +20,12 @@ from ....constants import is_parameter, signed
 from ....description import Access, Kernel
 from ....registers import register_dtype
 from ....sizes import cdiv
-from ...choice import Choice
+from ...choice import WARP, Choice
 from .block_sizes import busy
 from .tiling import Tiling, tiling_of
 
-#: elements of a program, at least and at most; threads of one
+#: elements of a program, at least and at most; its warps
 _BLOCK, _MOST_BLOCK, _WARPS = 1024, 4096, 4
-#: bytes that a thread should have on their way: the parameters of all tensors take registers, and leave fewer threads
-_ON_WAY = 128
-#: bytes of parameters of a launch; drivers before CUDA 12.1 take 4,096, and a tree over more spills its pointers
-PARAMETER_BYTES = 4_000
 #: an op of more elements gains nothing by sharing a launch, and has a kernel made for its size
 _MOST = 1 << 26
 
@@ -119,14 +115,14 @@ class _Follows:
         return tuple(sorted((name, repr(v)) for name, v in attrs.items()))
 
 
-def parts(group: Sequence[Member]) -> Iterator[slice]:
+def parts(group: Sequence[Member], device: Device) -> Iterator[slice]:
     """The launches that members of one text take: runs whose parameters fit, of one length but for the last."""
     first = group[0].parameters
     columns = [
         (p.kind, *(m.parameters[n].value for m in group)) for n, p in enumerate(first)
     ]  # those that are equal in all members are passed once
     varying = sum(len(set(column[1:])) > 1 for column in set(columns))
-    most = max(1, (PARAMETER_BYTES - 8 * (len(first) + 2)) // (4 + 8 * varying))
+    most = max(1, (device.parameters - 8 * (len(first) + 2)) // (4 + 8 * varying))
     length = cdiv(len(group), cdiv(len(group), most))
     for start in range(0, len(group), length):
         yield slice(start, min(start + length, len(group)))
@@ -139,10 +135,10 @@ def choose_merged(group: Sequence[Member], device: Device) -> Choice:
         return Choice("merged", warps=1)
     moved = sum(TensorType((), a.dtype).itemsize for a in k.loads if any(a.strides))
     total = sum(m.k.numel for m in group)
-    block, threads = _BLOCK, 32 * _WARPS
+    block, threads = _BLOCK, WARP * _WARPS
     while (
         block < _MOST_BLOCK
-        and 2 * block * moved <= _ON_WAY * threads
+        and 2 * block * moved <= device.in_flight * threads
         and total >= 2 * block * busy(device)
     ):
         block *= 2

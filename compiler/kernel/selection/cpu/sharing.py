@@ -1,8 +1,8 @@
 """Which steps all threads run: those that take longer than starting the threads does.
 
-A parallel region of OpenMP's takes some 6 microseconds where threads spin for work, and several times that where they
-sleep, or where other programs use the processor. So a step is for the calling thread alone below twice that; of a
-program with a size, for the sizes at which it is.
+Starting them takes microseconds (`Common.start`), and several times that where they sleep, or where other programs use
+the processor. So a step is for the calling thread alone below twice that; of a program with a size, for the sizes at
+which it is.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from gflow.compiler.kernel.description import Kernel
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import Count, Piece, current
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
-#: nanoseconds on one thread from which on the others are started
-_PAYS = 12_000
-
-#: element operations, bytes and products of numbers a nanosecond, on one thread with vectors of 256 bits or more
-_OPERATIONS, _BYTES, _PRODUCTS = 16, 16, 64
+from ...description import Kernel
 
 #: nodes of a kernel that cost nothing
 _FREE = frozenset(("load", "const", "index"))
 
 #: an integer of the IR at some size
 At = Callable[[int], int]
+
+
+def pays(nanoseconds: float) -> bool:
+    """Whether all threads run a step that takes so long on one."""
+    return nanoseconds >= 2 * ANY.start
 
 
 def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
@@ -35,17 +36,17 @@ def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
     """
     symbol = current()
     if symbol is None:
-        return nanoseconds(lambda value: value) >= _PAYS, 0
+        return pays(nanoseconds(lambda value: value)), 0
 
-    def pays(n: int) -> bool:
-        return nanoseconds(lambda value: symbol.at(value, n)) >= _PAYS
+    def pays_at(n: int) -> bool:
+        return pays(nanoseconds(lambda value: symbol.at(value, n)))
 
     low, high = symbol.least, symbol.most
-    if not pays(high):
+    if not pays_at(high):
         return False, 0
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if pays(middle) else (middle + 1, high)
+        low, high = (low, middle) if pays_at(middle) else (middle + 1, high)
     return True, low
 
 
@@ -53,8 +54,13 @@ def of_kernel(k: Kernel) -> Callable[[At], float]:
     """Nanoseconds of a kernel over an index space."""
     operations = sum(OPS[n.op].cost if n.op in OPS else n.op not in _FREE for n in k.nodes)
     moved = sum(TensorType((), a.dtype).itemsize for a in (*k.loads, *k.stores))
-    each = operations / _OPERATIONS + moved / _BYTES
+    each = operations / ANY.operations + moved / ANY.bytes
     return lambda at: prod(map(at, k.sizes)) * each
+
+
+def of_quantized(m: int, n: int, k: int, bits: int) -> Callable[[At], float]:
+    """Nanoseconds of a product with weights [n, k] of so many bits."""
+    return lambda at: n * k * max(at(m) / ANY.widened, bits / 8 / ANY.weights)
 
 
 def of_product(batch: int, m: Count, n: Count, k: Count) -> Callable[[At], float]:
@@ -63,6 +69,6 @@ def of_product(batch: int, m: Count, n: Count, k: Count) -> Callable[[At], float
     def nanoseconds(at: At) -> float:
         rows, columns, inner = (s.limit if isinstance(s, Piece) else at(s) for s in (m, n, k))
         moved = 4 * (rows * inner + inner * columns + rows * columns)
-        return at(batch) * max(rows * columns * inner / _PRODUCTS, moved / _BYTES)
+        return at(batch) * max(rows * columns * inner / ANY.products, moved / ANY.bytes)
 
     return nanoseconds
