@@ -32,6 +32,7 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
     "zero": (),  # a sum of nothing
     "argmax": ("block", "warps"),
     "kernel": (),  # the kernel that the op has
+    "loops": ("lanes",),  # a fused region of a processor's
     "pytorch": (),  # a call of PyTorch's
     "blas": (),
     "panels": ("tile", "block"),  # a product of a processor's, of packed panels
@@ -42,7 +43,7 @@ KERNEL_KINDS: dict[str, tuple[str, ...]] = {
 }
 
 #: kinds of a processor, whose tiles are of any size
-ON_PROCESSORS = ("panels", "rows", "patches", "attention", "attention_rows")
+ON_PROCESSORS = ("loops", "panels", "rows", "patches", "attention", "attention_rows")
 
 #: the fields of `gflow.kernel`
 KERNEL_FIELDS: dict[str, Attr] = {
@@ -62,6 +63,31 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "str",
         "how CPU threads share a batch of products: all threads on one product after the other, or one product each",
         choices=("together", "apart"),
+    ),
+    "order": Attr(
+        "i64[]",
+        "CPU regions: the dimensions of the index space, outermost loop first: kept ones, then reduced ones, then the "
+        "one that vectors run along",
+    ),
+    "lanes": Attr("i64", "CPU regions: elements of a vector, 8 or 16"),
+    "unroll": Attr(
+        "i64",
+        "CPU regions whose vectors run along a kept dimension: vectors that are summed side by side",
+    ),
+    "share": Attr(
+        "str",
+        "CPU regions: what threads share: the outer loops, or the reduced dimensions (without such the vectors)",
+        choices=("outer", "inner"),
+    ),
+    "kept": Attr(
+        "i64", "CPU regions: values of a row that a thread keeps in scratch between passes over it"
+    ),
+    "threads": Attr(
+        "str", "CPU regions: whether all threads run the kernel, or one", choices=("one", "all")
+    ),
+    "from_size": Attr(
+        "i64",
+        "CPU regions of a dynamic size n = step * k + rest: the k from which on all threads run the kernel",
     ),
     "warps": Attr("i64", "warps of a program, of 32 threads each, whatever the device"),
     "stages": Attr("i64", "pipeline stages: tiles of the inner loop that are loaded ahead"),

@@ -104,7 +104,8 @@ def _fused(b: Builder, o: Op) -> None:
         _CONTRACTIONS[op.name](b, op, epilogue)
         return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
-    b.launch(k, [b.place(v) for v in o.operands], [b.place(v) for v in o.results], b.label(o))
+    loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
+    b.launch(k, loads, stores, b.label(o), chosen=True)
 
 
 def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:

@@ -11,14 +11,14 @@ from gflow.compiler.kernel.canonical import canonical
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.kernel.movement import shifted
 from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.cpu.sharing import of_kernel, shared_from
+from gflow.compiler.kernel.selection.cpu.loops import choice_of_loops, loops_from, runs
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
 from gflow.dialects.types import COMPLEX, TensorType
 
 from ..placement import Placement
-from .language.parameters import Plan, plan, structure
+from .language.parameters import Plan, plan_of, structure
 from .product import gemm
 from .region.render import render
 
@@ -54,26 +54,27 @@ class Builder(Placement):
         label: str,
         first: int = 0,
         part: Piece | None = None,
+        chosen: bool = False,
     ) -> None:
         """Add a step that runs kernel `k`; places by operand and result number.
 
-        first: where the kernel starts along its first dimension. part: how far it goes along that.
+        first: where the kernel starts along its first dimension. part: how far it goes along that. chosen: whether the
+        op's choice says how it runs, or else the model.
 
         Raises:
-            CannotLower: the kernel reads or writes complex numbers.
+            CannotLower: the kernel reads or writes complex numbers, or it cannot run as was chosen.
         """
-        if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
+        if not runs(k):
             return
         if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
             raise CannotLower(f"there are no kernels on complex numbers: {label}")
         k = canonical(k)
-        p = plan(k)
+        choice = self.choice if chosen else choice_of_loops(k, self.threads)
+        p = plan_of(k, loops_from(choice, k))
         name = self.kernel(k, p)
         scratch = Place("arena", 0, self.arena)
         if p.scratch_rows:
-            self.scratch_bytes = max(
-                self.scratch_bytes, 8 * p.scratch_rows * p.scratch_width * self.threads
-            )
+            self.scratch_bytes = max(self.scratch_bytes, p.scratch_bytes(self.threads))
         words: list[int | Piece | Place] = []
         for w in p.words:
             if w.kind in ("load", "store"):
@@ -89,10 +90,9 @@ class Builder(Placement):
                 words.append(w.bits())
         if part is not None:
             words[p.index["size", 0]] = part
-        shared = p.mode != "scalar"
-        parallel, from_size = shared_from(of_kernel(k)) if shared else (False, 0)
+        parallel, shared = choice.threads == "all", p.mode != "scalar"
         self.steps.append(
-            KernelStep(name, tuple(words), parallel, label, shared, from_size=from_size)
+            KernelStep(name, tuple(words), parallel, label, shared, from_size=choice.from_size)
         )
 
     def kernel(self, k: Kernel, p: Plan) -> str:

@@ -79,6 +79,13 @@ class Choice(_Chosen):
     tile: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     batch: str = "together"
+    order: tuple[int, ...] = ()
+    lanes: int = 0
+    unroll: int = 1
+    share: str = "outer"
+    kept: int = 0
+    threads: str = "one"
+    from_size: int = 0
     warps: int = 0
     stages: int = 0
     parts: int = 1
@@ -181,6 +188,7 @@ _BLOCKED = ("tile", "block", "batch", "tuned")
 
 #: by kind, the fields that a processor's kernels have a use of
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
+    "loops": ("order", "lanes", "unroll", "share", "kept", "threads", "from_size"),
     "blas": ("tuned",),
     "pytorch": ("tuned",),
     "panels": _BLOCKED,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gflow.compiler.kernel.description import Kernel
-from gflow.compiler.kernel.selection.cpu.loops import Loops, loops_of
+from gflow.compiler.kernel.selection.cpu.loops import Loops
 from gflow.dialects.types import FLOATS
 
 #: constants that stay in the code, where they may fold
@@ -50,11 +50,6 @@ class Plan(Loops):
 
     words: list[Word] = field(default_factory=list)
     index: dict[tuple[Any, ...], int] = field(default_factory=dict)
-
-
-def plan(k: Kernel) -> Plan:
-    """Choose the loop order of a kernel and list its words."""
-    return plan_of(k, loops_of(k))
 
 
 def plan_of(k: Kernel, loops: Loops) -> Plan:

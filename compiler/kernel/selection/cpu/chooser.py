@@ -17,7 +17,7 @@ from gflow.dialects.types import COMPLEX, TensorType, is_row_major, row_major_st
 
 from ....ir.contractions import CONTRACTIONS, root_of, root_operands
 from ....ir.errors import CannotLower
-from ....ir.ssa import Op, fused_kind
+from ....ir.ssa import Op
 from ....memory.liveness import Lives
 from ...blocks import Problem
 from ...contest import Contest
@@ -28,7 +28,7 @@ from ..choice import Choice, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, cut, own_is_faster
-from .loops import loops_of
+from .loops import choice_of_loops, loops_of, runs
 from .patches import kind_of_patches, patches_of, product_of
 from .rows import MOST_PIECES, Rows, granule_of
 
@@ -65,15 +65,13 @@ class Chooser:
         root = root_of(o.op) if o.name == "fused" else None
         if root is not None:
             return self._contraction(o, root)
-        if fused_kind(o.op) == "pointwise" and not self._is_complex(o):
-            return KERNEL  # no scratch
         if o.name == "fused":
             k = self._describe(o)
             if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
                 raise CannotLower(
                     f"there are no kernels on complex numbers: {o.name} {o.op.location}"
                 )
-            return Choice("kernel", self._kernel(k))
+            return choice_of_loops(k, self.threads) if runs(k) else NONE
         if o.name in CONTRACTIONS:
             return self._contraction(o, o.op)
         if o.name not in OTHERS:
@@ -93,10 +91,6 @@ class Chooser:
 
     # -- kernels
 
-    def _is_complex(self, o: Op) -> bool:
-        types = self.lives.body.types
-        return any(types[v].dtype in COMPLEX for v in (*o.operands, *o.results))
-
     def _describe(self, o: Op) -> Kernel:
         at = self.lives.at
         return describe(
@@ -105,10 +99,7 @@ class Chooser:
 
     def _kernel(self, k: Kernel) -> int:
         """Bytes of scratch of a generated kernel: cells of each thread."""
-        if k.numel == 0 and not any(n.op == "reduce" for n in k.nodes):
-            return 0
-        p = loops_of(k)
-        return _up(8 * p.scratch_rows * p.scratch_width * self.threads) if p.scratch_rows else 0
+        return _up(loops_of(k).scratch_bytes(self.threads)) if runs(k) else 0
 
     # -- contractions
 

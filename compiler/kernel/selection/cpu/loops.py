@@ -8,10 +8,12 @@ from math import prod
 
 from gflow.compiler.kernel.description import Kernel
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import at_most, divisor
+from gflow.dialects.extents import at_most, current, divisor
 from gflow.dialects.types import FLOATS
 
+from ..choice import Choice
 from . import row_values
+from .sharing import of_kernel, shared_from
 
 #: with fewer independent pieces than this, threads share the work inside a piece
 _FEW = 8
@@ -54,50 +56,147 @@ class Loops:
     scratch_rows: int = 0
     scratch_width: int = 0
 
+    def scratch_bytes(self, threads: int) -> int:
+        """Bytes of scratch, of so many threads."""
+        return 8 * self.scratch_rows * self.scratch_width * threads
+
 
 def loops_of(k: Kernel) -> Loops:
-    """Choose the loop order of a kernel."""
-    has_reduce = any(n.op == "reduce" for n in k.nodes)
+    """The model's choice of how a kernel runs."""
     vector = _vector_dim(k)
+    reducing = _reduces(k)
+    kept = [d for d in range(len(k.sizes)) if d not in k.reduced and d != vector]
+    order = (*kept, *(d for d in sorted(k.reduced) if d != vector))
+    if vector < 0:
+        return _loops(k, (), ANY.lanes)
+    walked = k.reduced if reducing else range(len(k.sizes))
+    wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims.intersection(walked))
+    lanes = ANY.lanes // 2 if wide else ANY.lanes
+    pieces, length = at_most(prod(k.sizes[d] for d in kept)), at_most(k.sizes[vector])
+    reduced = at_most(prod(k.sizes[d] for d in k.reduced))
+    unroll, split, cached = 1, False, 0
+    if not reducing:
+        split = bool(kept) and pieces < _FEW and length >= 1024
+    elif vector in k.reduced:
+        split = pieces < _FEW and _one_pass(k) and reduced >= 4096
+        cached = 0 if split else len(_worth_keeping(k, vector))
+    else:
+        unroll = _tiling(k, vector, lanes)
+        tiles = pieces * -(-length // (unroll * lanes))
+        split = tiles < 2 * _FEW and _one_pass(k) and reduced >= 64
+    return _loops(k, (*order, vector), lanes, unroll, split, cached)
+
+
+def choice_of_loops(k: Kernel, threads: int) -> Choice:
+    """How a kernel runs, as `gflow.kernel` has it. threads: the most that run it."""
+    p = loops_of(k)
+    shared, from_size = shared_from(of_kernel(k)) if p.mode != "scalar" else (False, 0)
+    order = (*p.outer, *p.reduced, *((p.vector,) if p.vector >= 0 else ()))
+    return Choice(
+        "loops", -(-p.scratch_bytes(threads) // 64) * 64, order=order, lanes=p.lanes, unroll=p.unroll,
+        share="inner" if p.split else "outer", kept=len(p.cached), threads="all" if shared else "one",
+        from_size=from_size,
+    )  # fmt: skip
+
+
+def loops_from(choice: Choice, k: Kernel) -> Loops:
+    """The loops that were chosen for a kernel.
+
+    Raises:
+        CannotLower: it cannot run so.
+    """
+    order, vector = choice.order, choice.order[-1] if choice.order else -1
+    choice.check(choice.kind == "loops", "is not for a fused region")
+    every = sorted(order) == list(range(len(k.sizes)))
+    choice.check(every, f"needs the order of the {len(k.sizes)} dimensions of the index space")
+    inner = [d in k.reduced for d in order[:-1]]
+    choice.check(inner == sorted(inner), "has a reduced dimension around a kept one")
+    choice.check(
+        choice.lanes in (ANY.lanes // 2, ANY.lanes),
+        f"needs lanes of {ANY.lanes // 2} or {ANY.lanes}",
+    )
+    split = choice.share == "inner"
+    column = _reduces(k) and vector not in k.reduced
+    choice.check(
+        choice.unroll == 1 or (column and 1 <= choice.unroll <= _UNROLL),
+        "sums too many vectors side by side",
+    )
+    choice.check(
+        not split or (vector >= 0 and (not _reduces(k) or _one_pass(k))),
+        "shares what takes several passes",
+    )
+    if choice.kept:
+        row = vector in k.reduced and not split
+        most = len(_worth_keeping(k, vector)) if row else 0
+        choice.check(
+            choice.kept <= most, f"keeps more values of a row than the {most} that are worth it"
+        )
+    timed = choice.threads == "all" and current() is not None
+    choice.check(
+        choice.from_size == 0 or timed, "has a size from which threads run what they don't"
+    )
+    choice.check(choice.threads == "one" or vector >= 0, "has all threads run what one computes")
+    return _loops(k, order, choice.lanes, choice.unroll, split, choice.kept)
+
+
+def _loops(
+    k: Kernel,
+    order: tuple[int, ...],
+    lanes: int,
+    unroll: int = 1,
+    split: bool = False,
+    kept: int = 0,
+) -> Loops:
+    """What follows from a choice: order: of all dimensions. kept: how many values."""
+    outer = tuple(d for d in order[:-1] if d not in k.reduced)
+    reduced = tuple(d for d in order[:-1] if d in k.reduced)
+    vector = order[-1] if order else -1
     if vector < 0:
         mode = "scalar"
-    elif not has_reduce:
+    elif not _reduces(k):
         mode = "pointwise"
     else:
         mode = "row" if vector in k.reduced else "column"
-    outer = tuple(d for d in range(len(k.sizes)) if d not in k.reduced and d != vector)
-    reduced = tuple(d for d in sorted(k.reduced) if d != vector)
-    pieces = at_most(prod(k.sizes[d] for d in outer))
-    length = at_most(k.sizes[vector]) if vector >= 0 else 1
-    walked = k.reduced if has_reduce else range(len(k.sizes))
-    wide = any(n.dtype == "f64" for n in k.nodes if n.op != "const" and n.dims.intersection(walked))
-    p = Loops(mode, outer, reduced, vector, False, False, ANY.lanes // 2 if wide else ANY.lanes)
-    reduced_numel = at_most(prod(k.sizes[d] for d in k.reduced))
-    if mode == "pointwise":
-        p.split = pieces < _FEW and length >= 1024
-    elif mode == "row":
-        p.split = pieces < _FEW and _one_pass(k) and reduced_numel >= 4096
-        p.blocked = _adds(k)
-        if not p.split:
-            p.cached = row_values.choose(k, vector, _passes(k), reduced_numel)
-    elif mode == "column":
-        p.unroll, p.tiled = _tiling(k, vector, p.lanes)
-        tiles = pieces * -(-length // (p.unroll * p.lanes))
-        p.split = tiles < 2 * _FEW and _one_pass(k) and reduced_numel >= 64
-        p.blocked = _adds(k)
-    p.whole = mode in ("pointwise", "row") and divisor(k.sizes[vector]) % p.lanes == 0
-    if p.cached:
-        p.scratch_rows = len(p.cached)
-        p.scratch_width = row_values.width(reduced_numel, p.lanes)
-    if p.split and mode != "pointwise":
+    p = Loops(
+        mode,
+        outer,
+        reduced,
+        vector,
+        split,
+        mode in ("row", "column") and _adds(k),
+        lanes,
+        unroll=unroll,
+    )
+    numel = at_most(prod(k.sizes[d] for d in k.reduced))
+    if mode in ("pointwise", "row"):
+        p.whole = divisor(k.sizes[vector]) % lanes == 0
+    if mode == "column" and unroll > 1:
+        p.tiled = "all" if divisor(k.sizes[vector]) % (unroll * lanes) == 0 else "some"
+    if kept:
+        p.cached = dict(list(_worth_keeping(k, vector).items())[:kept])
+        p.scratch_rows, p.scratch_width = kept, row_values.width(numel, lanes)
+    if split and mode != "pointwise":
         p.scratch_rows = sum(n.op == "reduce" for n in k.nodes)
-        kept = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
-        p.scratch_width = at_most(kept)
+        width = prod(k.sizes[d] for d in range(len(k.sizes)) if d not in k.reduced)
+        p.scratch_width = at_most(width)
     return p
 
 
-def _tiling(k: Kernel, vector: int, lanes: int) -> tuple[int, str]:
-    """How many vectors lie side by side, and whether such tiles cover the dimension.
+def _worth_keeping(k: Kernel, vector: int) -> dict[int, int]:
+    return row_values.choose(k, vector, _passes(k), at_most(prod(k.sizes[d] for d in k.reduced)))
+
+
+def runs(k: Kernel) -> bool:
+    """Whether a kernel has anything to do: sums of nothing are written, too."""
+    return k.numel > 0 or _reduces(k)
+
+
+def _reduces(k: Kernel) -> bool:
+    return any(n.op == "reduce" for n in k.nodes)
+
+
+def _tiling(k: Kernel, vector: int, lanes: int) -> int:
+    """How many vectors lie side by side.
 
     A tile is several cache lines wide, and its sums don't wait for each other; a size that divides the dimension
     saves a second body for the rest.
@@ -106,11 +205,9 @@ def _tiling(k: Kernel, vector: int, lanes: int) -> tuple[int, str]:
     most = min(_UNROLL, max(2, _UNROLLED_OPS // ops))
     size, length = divisor(k.sizes[vector]), at_most(k.sizes[vector])
     if length < 2 * lanes or (size % lanes and length < most * lanes):
-        return 1, "none"
-    for unroll in range(most, 1, -1):
-        if size % (unroll * lanes) == 0:
-            return unroll, "all"
-    return min(most, length // lanes), "some"
+        return 1
+    whole = (n for n in range(most, 1, -1) if size % (n * lanes) == 0)
+    return next(whole, min(most, length // lanes))
 
 
 def _passes(k: Kernel) -> list[tuple[int, int]]:

@@ -1,0 +1,135 @@
+"""Loops of a processor's regions in the IR: what is edited is what runs, and what cannot run is an error at the op."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from gflow.compiler.driver.compile import CompileOptions, compile_module, generate_planned
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
+from gflow.runtime.executable import Executable
+
+SOFTMAX = """
+  func.func @f(%x: tensor<6x5x40xf32>) -> tensor<6x5x40xf32> {
+    %m = "gflow.reduce"(%x) {kind = "max", dims = array<i64: 2>} : (tensor<6x5x40xf32>) -> tensor<6x5xf32>
+    %b = "gflow.broadcast"(%m) {shape = array<i64: 6, 5, 40>, dims = array<i64: 0, 1>} : (tensor<6x5xf32>) -> tensor<6x5x40xf32>
+    %d = "gflow.sub"(%x, %b) : (tensor<6x5x40xf32>, tensor<6x5x40xf32>) -> tensor<6x5x40xf32>
+    %e = "gflow.exp"(%d) : (tensor<6x5x40xf32>) -> tensor<6x5x40xf32>
+    %s = "gflow.reduce"(%e) {kind = "sum", dims = array<i64: 2>} : (tensor<6x5x40xf32>) -> tensor<6x5xf32>
+    %c = "gflow.broadcast"(%s) {shape = array<i64: 6, 5, 40>, dims = array<i64: 0, 1>} : (tensor<6x5xf32>) -> tensor<6x5x40xf32>
+    %0 = "gflow.div"(%e, %c) : (tensor<6x5x40xf32>, tensor<6x5x40xf32>) -> tensor<6x5x40xf32>
+    return %0 : tensor<6x5x40xf32>
+  }"""  # noqa: E501
+
+COLUMNS = """
+  func.func @f(%x: tensor<70x3x90xf64>) -> tensor<3x90xf64> {
+    %0 = "gflow.reduce"(%x) {kind = "sum", dims = array<i64: 0>} : (tensor<70x3x90xf64>) -> tensor<3x90xf64>
+    return %0 : tensor<3x90xf64>
+  }"""
+
+POINTWISE = """
+  func.func @f(%x: tensor<7x9x33xf32>) -> tensor<7x33x9xf32> {
+    %t = "gflow.transpose"(%x) {permutation = array<i64: 0, 2, 1>} : (tensor<7x9x33xf32>) -> tensor<7x33x9xf32>
+    %0 = "gflow.exp"(%t) : (tensor<7x33x9xf32>) -> tensor<7x33x9xf32>
+    return %0 : tensor<7x33x9xf32>
+  }"""
+
+
+def planned(text: str) -> str:
+    """The module with its kernels selected and its memory planned."""
+    with make_context():
+        return compile_module(ir.Module.parse(text), CompileOptions()).ir
+
+
+def edited(text: str, **fields: str) -> str:
+    """The module with other loops. fields: of `gflow.kernel`, as text; "" for none."""
+    (kernel,) = re.findall(r"gflow.kernel = \{[^}]*\}", text)
+    given = dict(re.findall(r"(\w+) = (\"\w+\"|array<[^>]*>|\d+ : i64)", kernel.partition("{")[2]))
+    kept = {name: value for name, value in {**given, **fields}.items() if value}
+    listed = ", ".join(f"{name} = {value}" for name, value in kept.items())
+    return text.replace(kernel, f"gflow.kernel = {{{listed}}}")
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(2)
+
+
+def columns(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0)
+
+
+def pointwise(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(1, 2).exp()
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, str]:
+    return {text: planned(text) for text in (SOFTMAX, COLUMNS, POINTWISE)}
+
+
+def test_the_model_chooses(modules: dict[str, str]) -> None:
+    assert (
+        'kept = 1 : i64, kind = "loops", lanes = 16 : i64, order = array<i64: 0, 1>'
+        in modules[SOFTMAX]
+    )
+    assert re.search(
+        r'lanes = 8 : i64, order = array<i64: 0, 1>, .*share = "inner"', modules[COLUMNS]
+    )
+    assert (
+        "order = array<i64: 0, 2, 1>" in modules[POINTWISE]
+        or "order = array<i64: 0, 1, 2>" in modules[POINTWISE]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (SOFTMAX, {"lanes": "8 : i64", "kept": "", "scratch": ""}),
+        (SOFTMAX, {"order": "array<i64: 1, 0>", "kept": "", "scratch": ""}),  # by columns
+        (SOFTMAX, {"order": "array<i64: 1, 0>", "kept": "", "unroll": "2 : i64", "threads": '"all"'}),
+        (SOFTMAX, {"threads": '"all"', "scratch": ""}),  # scratch behind the arena
+        (COLUMNS, {"share": "", "lanes": "16 : i64", "unroll": "3 : i64"}),
+        (COLUMNS, {"order": "array<i64: 1, 0>", "unroll": "", "share": ""}),  # by rows
+        (COLUMNS, {"threads": ""}),
+        (POINTWISE, {"order": "array<i64: 1, 2, 0>", "lanes": "8 : i64"}),
+        (POINTWISE, {"order": "array<i64: 2, 0, 1>", "share": '"inner"', "threads": '"all"'}),
+    ],
+)  # fmt: skip
+def test_edited_loops_run(modules: dict[str, str], text: str, fields: dict[str, str]) -> None:
+    wanted = {SOFTMAX: softmax, COLUMNS: columns, POINTWISE: pointwise}[text]
+    found = edited(modules[text], **fields)
+    assert found != modules[text]
+    program = generate_planned(found, "cpu", 2)
+    (step,) = program.steps
+    assert step.parallel == ('threads = "all"' in found)
+    (before,) = generate_planned(modules[text], "cpu", 2).steps
+    assert (step.kernel != before.kernel) == (bool(fields.keys() - {"threads", "scratch"}))
+    x = torch.randn(*{SOFTMAX: (6, 5, 40), COLUMNS: (70, 3, 90), POINTWISE: (7, 9, 33)}[text])
+    x = x.double() if text == COLUMNS else x
+    (got,) = Executable(program)([x])
+    torch.testing.assert_close(got, wanted(x))
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "what"),
+    [
+        (SOFTMAX, {"order": "array<i64: 0>"}, "needs the order of the 2 dimensions"),
+        (SOFTMAX, {"order": "array<i64: 0, 0>"}, "needs the order of the 2 dimensions"),
+        (SOFTMAX, {"lanes": "4 : i64"}, "needs lanes of 8 or 16"),
+        (SOFTMAX, {"unroll": "2 : i64"}, "too many vectors side by side"),
+        (SOFTMAX, {"share": '"inner"', "kept": ""}, "shares what takes several passes"),
+        (SOFTMAX, {"kept": "2 : i64"}, "keeps more values of a row than the 1"),
+        (SOFTMAX, {"from_size": "3 : i64"}, "has a size from which"),
+        (SOFTMAX, {"kind": '"blas"'}, "has lanes, of which what runs it has no use|no use"),
+        (COLUMNS, {"unroll": "9 : i64"}, "too many vectors side by side"),
+        (COLUMNS, {"unroll": "0 : i64"}, "too many vectors side by side"),
+    ],
+)
+def test_loops_that_no_code_follows(
+    modules: dict[str, str], text: str, fields: dict[str, str], what: str
+) -> None:
+    with pytest.raises(ValueError, match=what):
+        generate_planned(edited(modules[text], **fields), "cpu", 2)
