@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from codegen_harness import Arg, b, compile_case, make, reduce, spread
 
-from gflow.compiler.emit.cpu.language.parameters import Plan, plan, structure
+from gflow.compiler.emit.cpu.language.parameters import Plan, plan_of, structure
 from gflow.compiler.emit.cpu.region.render import render
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
+from gflow.compiler.kernel.selection.cpu.loops import loops_of
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelStep
 from gflow.dialects.types import row_major_strides
@@ -41,7 +42,7 @@ def _copy(shape: tuple[int, ...], strides: tuple[int, ...]) -> Kernel:
 )
 def test_modes(kernel: Kernel, mode: str, sizes: tuple[int, ...]) -> None:
     assert kernel.sizes == sizes
-    assert plan(kernel).mode == mode
+    assert loops_of(kernel).mode == mode
 
 
 @pytest.mark.parametrize(
@@ -50,19 +51,19 @@ def test_modes(kernel: Kernel, mode: str, sizes: tuple[int, ...]) -> None:
      (112, 4, "some")],
 )  # fmt: skip
 def test_tiles(columns: int, unroll: int, tiled: str) -> None:
-    p = plan(_sum((500, columns), 0))
+    p = loops_of(_sum((500, columns), 0))
     assert (p.unroll, p.tiled) == (unroll, tiled)
 
 
 def test_threads_share_what_there_is() -> None:
-    splits = [plan(_sum(s, *d)).split for s, d in
+    splits = [loops_of(_sum(s, *d)).split for s, d in
               [((1 << 20,), (0,)), ((4096, 64), (1,)), ((4096, 64), (0,)), ((4096, 4096), (0,))]]  # fmt: skip
     assert splits == [True, False, True, False]
 
 
 def test_layers_of_any_size_share_code() -> None:
     def key(k: Kernel) -> tuple[object, ...]:
-        return structure(k, plan(k))
+        return structure(k, plan_of(k, loops_of(k)))
 
     assert key(_sum((500, 128), 0)) == key(_sum((77, 256), 0))
     assert key(_sum((64, 320), 1)) == key(_sum((9, 48), 1))
@@ -89,7 +90,7 @@ def test_softmax_is_one_kernel_with_one_exponential() -> None:
 def test_text_of_a_row_sum() -> None:
     """The smallest kernel with a loop, to the letter where it matters."""
     k = _sum((64, 320), 1)
-    p: Plan = plan(k)
+    p: Plan = plan_of(k, loops_of(k))
     text, externals = render(k, p, "sum")
     assert text.startswith("  llvm.func @sum(%w: !llvm.ptr) {")
     assert text.count("scf.for") == 3  # rows, runs, vectors

@@ -34,9 +34,10 @@ from benchmarks.harness.measure import ROOT, note
 from benchmarks.harness.report import number, table
 from benchmarks.kernels import linalg_kernels
 from benchmarks.kernels.linalg_kernels import Variant
-from gflow.compiler.emit.cpu.language.parameters import Plan, plan
+from gflow.compiler.emit.cpu.language.parameters import Plan, plan_of
 from gflow.compiler.emit.cpu.region.render import render
 from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.selection.cpu.loops import loops_of
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 from gflow.dialects.program import KERNEL_LOWERING
@@ -153,7 +154,7 @@ def region_of(case: Case) -> Region:
         own = [row_major_strides(type_of(v).shape) for v in op.results]
         kernel = describe(op, [tuple(x.stride()) for x in operands], own)
     expected = case.function(*(x.double() for x in inputs))
-    return Region(kernel, plan(kernel), operands, expected)
+    return Region(kernel, plan_of(kernel, loops_of(kernel)), operands, expected)
 
 
 # -- the ways
