@@ -13,8 +13,8 @@ A processor is known by the level of its instruction sets (System V ABI), which 
 
 - `start`: a parallel region of PyTorch's OpenMP, measured on two cores of Zen 4 while threads spin for work. It is
   several times that where they sleep.
-- `operations`, `bytes`, `products`, `scored`, `widened`, `weights`: rough rates of one thread with vectors of 256 bits.
-  They decide only whether a step is worth starting threads for.
+- `operations`, `bytes`, `products`, `scored`, `copied`, `widened`, `weights`: rough rates of one thread with
+  vectors of 256 bits. They decide only whether a step is worth starting threads for.
 - `piece`, `gathered`, `large`, `row`, `scores`: parts of the second-level and last-level caches, from measurements in
   `docs/decisions.md`.
 """
@@ -63,6 +63,7 @@ class Common:
         bytes: bytes a nanosecond that one thread reads and writes.
         products: float32 multiply-adds a nanosecond on one thread.
         scored: multiply-adds a nanosecond of attention, with its exponentials.
+        copied: bytes a nanosecond that are copied on one thread.
         widened, weights: multiply-adds a nanosecond of products with quantized weights, and bytes of these that are
             read.
         piece: bytes of a result that is made, and used while it is cached.
@@ -78,6 +79,7 @@ class Common:
     bytes: float = 16
     products: float = 64
     scored: float = 22
+    copied: float = 12
     widened: float = 24
     weights: float = 12
     piece: int = 2 << 20

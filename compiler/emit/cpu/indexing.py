@@ -15,18 +15,16 @@ from functools import cache
 from math import prod
 
 from gflow.compiler.ir.ssa import Op
+from gflow.compiler.kernel.blocks import LANES
 from gflow.compiler.kernel.dimensions import merged
+from gflow.compiler.kernel.selection.cpu.sharing import shared_from
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
 
 from .language.code import Code
 from .program_builder import Builder
-from .sharing import shared_from
-
-_LANES = 16
-#: bytes that are copied a nanosecond, on one thread
-_MOVED = 12
 
 
 def index_copy(b: Builder, o: Op) -> None:
@@ -54,7 +52,7 @@ def index_copy(b: Builder, o: Op) -> None:
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
 
     def nanoseconds(at: Callable[[int], int]) -> float:
-        return prod(map(at, sizes)) * at(count) * ty.itemsize / _MOVED
+        return prod(map(at, sizes)) * at(count) * ty.itemsize / ANY.copied
 
     parallel, from_size = shared_from(nanoseconds)
     places = [b.place(v) for v in (r, index, source)]
@@ -86,7 +84,7 @@ class _IndexCopy(Code):
             low, high = self.share(rows)
             self.loop(low, high, 1, [], lambda row, _: self._row(row, self.i64(0), self.run))
         else:
-            low, high = self.share(self.run, _LANES)
+            low, high = self.share(self.run, LANES)
             self._row("", low, high)
 
     def _row(self, row: str, low: str, high: str) -> list[str]:
@@ -109,10 +107,8 @@ class _IndexCopy(Code):
         with self.indented():
             target = self._at(self.to, self.add(to, self.mul(index, self.to_step)), self.element)
             origin = self._at(self.of, self.add(of, self.mul(k, self.of_step)), self.element)
-            whole = self.add(
-                low, self.mul(self.binary("divui", self.sub(high, low), _LANES), _LANES)
-            )
-            self._copies(low, whole, _LANES, f"vector<{_LANES}x{self.element}>", target, origin)
+            whole = self.add(low, self.mul(self.binary("divui", self.sub(high, low), LANES), LANES))
+            self._copies(low, whole, LANES, f"vector<{LANES}x{self.element}>", target, origin)
             self._copies(whole, high, 1, self.element, target, origin)
         self.line("}")
         return []
