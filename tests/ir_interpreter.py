@@ -88,11 +88,20 @@ def run_op(operation: ir.Operation, operands: list[Tensor]) -> list[Tensor]:
     return [_DIRECT[name](*operands)]
 
 
+def _tensors(result: Any) -> list[Tensor]:
+    """The tensors among a call's result, in the order of the op's results."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return (
+        [t for item in result for t in _tensors(item)] if isinstance(result, list | tuple) else []
+    )
+
+
 def _aten(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:
     func = aten.find_overload(attrs["overload"])
     dense = [t.contiguous() for t in operands]
     args, kwargs = aten.decode_call(attrs["args"], dense, lambda t: t.item())
-    return aten.call_results(func(*args, **kwargs))
+    return _tensors(func(*args, **kwargs))
 
 
 def _check_values(operands: list[Tensor], attrs: Attrs) -> list[Tensor]:

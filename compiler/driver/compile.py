@@ -129,7 +129,11 @@ class Programs:
 def compile_programs(
     module: ir.Module, options: CompileOptions | None = None, twin: ir.Module | None = None
 ) -> Programs:
-    """As `compile_module`, with the prologue that `gflow-freeze` may have split off."""
+    """As `compile_module`, with the prologue that `gflow-freeze` may have split off.
+
+    Raises:
+        CompileError: a module has a size, but no twin, or the target or the engine has static sizes alone.
+    """
     symbol = symbol_of(module.operation)
     if symbol is None:
         return _compile(module, options)

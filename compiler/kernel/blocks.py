@@ -41,15 +41,15 @@ class Blocks:
     @property
     def a_bytes(self) -> int:
         """Of a packed block of A: one a thread."""
-        return _whole(ITEM * (self.rows * self._terms + PADDED))
+        return _whole(ITEM * (self.rows * self._padded_kc + PADDED))
 
     @property
     def b_bytes(self) -> int:
         """Of a packed block of B, which threads share unless they work apart."""
-        return _whole(ITEM * self.columns * self._terms) if self.packed else 0
+        return _whole(ITEM * self.columns * self._padded_kc) if self.packed else 0
 
     @property
-    def _terms(self) -> int:
+    def _padded_kc(self) -> int:
         return -(-self.tile[2] // PADDED) * PADDED
 
     @property

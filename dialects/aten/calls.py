@@ -205,15 +205,3 @@ def find_overload(name: str) -> Any:
         except (AttributeError, RuntimeError):
             pass
     raise AtenError(f"no such overload: {name!r} (expected a name like aten.topk.default)")
-
-
-def call_results(result: Any) -> list[Any]:
-    """The tensors among a call's result, in the order of the op's results."""
-    # the dialect itself loads without torch
-    import torch
-
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, list | tuple):
-        return [t for item in result for t in call_results(item)]
-    return []

@@ -77,6 +77,13 @@ def check_parted(tracing: TracedInputs) -> None:
 
 
 def check_assigned(tracing: TracedInputs, assigned: Collection[int], where: str) -> None:
+    """Check inputs whose data the call replaced (`x.data = y`).
+
+    assigned: their numbers. where: for errors.
+
+    Raises:
+        GraphTraceError: as `check_ends` does.
+    """
     if assigned:
         ends = {
             s.index: tracing.rebound.get(s.index, s.wrapper)

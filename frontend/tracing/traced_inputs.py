@@ -142,6 +142,7 @@ class TracedInputs:
         return wrap(node)
 
     def stand_in(self, slot: Slot) -> torch.Tensor:
+        """What the author's code sees in place of a slot's tensor: an input of the trace, the same for each use."""
         known = self.rewrites.stand_ins.get(id(slot.tensor))
         if known is None:
             index = len(self.recorder.inputs)
@@ -268,10 +269,12 @@ def _same_place(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters of all groups, in order."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def describe_here(locator: Locator) -> str:
+    """Where the author's code stands now, in words."""
     return describe(locator.here())
 
 

@@ -22,7 +22,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
-_PROGBITS, _SYMTAB, _RELA, _NOBITS = 1, 2, 4, 8
+_SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _WRITE, _ALLOC, _CODE = 1, 2, 4
 #: of sections by their flags
 _PROTECTIONS = {

@@ -107,7 +107,11 @@ class Variant:
         return list(zip(self.programs, (self.split.forward, self.split.update)))
 
     def argument_types(self) -> list[Argument | None]:
-        """The type of each argument; None where there is none, or only that of a part."""
+        """The type of each argument; None where there is none, or only that of a part.
+
+        Raises:
+            ArtifactError: a program has another number of arguments than the manifest says.
+        """
         found: list[Argument | None] = [None] * len(self.sources)
         for program, places in self._places():
             rng = len(program.arguments) - len(places)
@@ -130,6 +134,7 @@ class Variant:
         self.run = MicroBatches(forward, update, self.split)
 
     def result_infos(self) -> list[TensorInfo]:
+        """Name, shape and element type of each tensor of the result; of a call in micro-batches, of all of them."""
         names = result_names(self.outputs)
         results = self.programs[0].results
         count = 1 if self.split is None else self.split.count

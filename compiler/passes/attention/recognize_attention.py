@@ -82,6 +82,7 @@ class RecognizeOptions:
 
 
 def run(function: func.FuncOp, options: RecognizeOptions) -> None:
+    """Write `gflow.attention` for what computes it, where that pays on the target."""
     target = target_of(options.target)
     gpu = target is not None and target.gpu
     done: set[int] = set()

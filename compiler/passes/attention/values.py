@@ -33,6 +33,7 @@ def made_by(body: Body, value: int, *names: str) -> Op:
 
 
 def attributes(o: Op) -> dict[str, Any]:
+    """An op's attributes as Python values."""
     return read(OPS[o.name], o.op.attributes)
 
 

@@ -17,7 +17,7 @@ from ..registry import lowers
 from .shape import wrap
 
 
-def _index(em: Emitter, index: Value) -> Value:
+def _index(index: Value) -> Value:
     if index.dtype == "i1" or index.dtype.startswith(("f", "bf")):
         raise Unsupported("an index that is not an integer")
     return index if index.dtype in ("i64", "i32") else index.to("i64")
@@ -25,7 +25,7 @@ def _index(em: Emitter, index: Value) -> Value:
 
 def _wrapped(em: Emitter, index: Value, size: int) -> Value:
     """Negative positions count from the end."""
-    index = _index(em, index)
+    index = _index(index)
     return em.select(index.lt(0), index + size, index)
 
 
@@ -35,7 +35,7 @@ def embedding(
     scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Value:  # fmt: skip
     """Rows of the weight: [*index, width]."""
-    return em("take", weight, _index(em, index), dim=0)
+    return em("take", weight, _index(index), dim=0)
 
 
 @lowers("aten.embedding_dense_backward")
@@ -49,7 +49,7 @@ def embedding_dense_backward(
     """
     if scale_grad_by_freq or dy.numel == 0:
         raise Unsupported("gradients scaled by frequency")
-    index = _index(em, index)
+    index = _index(index)
     grad = dy.compute()
     if padding_idx >= 0:
         mask = em.unsqueeze(index.eq(padding_idx), index.rank)
@@ -61,7 +61,7 @@ def embedding_dense_backward(
 @lowers("aten.index_select")
 def index_select(em: Emitter, x: Value, dim: int, index: Value) -> Value:
     """Slices of `x` along `dim`; the index has one dimension."""
-    index = _index(em, index)
+    index = _index(index)
     if not x.rank:
         return x
     if not index.rank:
@@ -72,7 +72,7 @@ def index_select(em: Emitter, x: Value, dim: int, index: Value) -> Value:
 @lowers("aten.gather")
 def gather(em: Emitter, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     """out[.., i, ..] = x[.., index[.., i, ..], ..] along `dim`."""
-    index = _index(em, index)
+    index = _index(index)
     if not x.rank or not index.rank:
         flat = em("take", x.reshape((x.numel,)), index.reshape((index.numel,)), dim=0)
         return flat.reshape(index.shape)
@@ -98,7 +98,7 @@ def index_add(
         raise Unsupported("index_add on a scalar")
     if alpha != 1:
         source = (source.compute() * alpha).to(source.dtype)
-    index = _index(em, index).reshape((index.numel,))
+    index = _index(index).reshape((index.numel,))
     result = em("index_add", x.compute(), index, source.compute(), dim=wrap(dim, x.rank))
     return result.to(x.dtype)
 
@@ -112,7 +112,7 @@ def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
     """
     if not x.rank or not source.rank or x.dtype in COMPLEX:
         raise Unsupported("index_copy on a scalar, or of complex numbers")
-    index = _index(em, index).reshape((index.numel,))
+    index = _index(index).reshape((index.numel,))
     return em("index_copy", x, index, source, dim=wrap(dim, x.rank))
 
 
@@ -221,7 +221,7 @@ def scatter(em: Emitter, x: Value, dim: int, index: Value, source: Any) -> Value
     if not x.rank or not index.rank or x.dtype in COMPLEX:
         raise Unsupported("scatter on a scalar, or of complex numbers")
     dim = wrap(dim, x.rank)
-    along = repeated_along(_index(em, index), x, dim)
+    along = repeated_along(_index(index), x, dim)
     if along is None:
         raise Unsupported("scatter at indices that differ between slices")
     if not isinstance(source, Value):

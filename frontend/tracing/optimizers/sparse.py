@@ -78,7 +78,11 @@ def _calls_none(error: TypeError) -> bool:
 
 @contextlib.contextmanager
 def one_update(where: str) -> Iterator[None]:
-    """While active, a step that runs the model again, forward or backward, is an error that says so."""
+    """While active, a step that runs the model again, forward or backward, is an error that says so.
+
+    Raises:
+        GraphTraceError: on leaving: step() needed a closure, or the history of gradients.
+    """
     try:
         yield
     except TypeError as error:

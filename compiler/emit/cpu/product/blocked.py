@@ -84,9 +84,9 @@ class _Blocked(Function):
 
     def _columns(self, jc: str) -> None:
         self.jc, self.across = jc, self.at_most(self.w["nc"], self.sub(self.w["n"], jc))
-        self.repeat(0, self.w["k"], self.w["kc"], self._terms)
+        self.repeat(0, self.w["k"], self.w["kc"], self._block_of_k)
 
-    def _terms(self, pc: str) -> None:
+    def _block_of_k(self, pc: str) -> None:
         w = self.w
         self.pc, self.deep = pc, self.at_most(w["kc"], self.sub(w["k"], pc))
         lane = self.mul(

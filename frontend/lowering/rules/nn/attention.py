@@ -26,7 +26,7 @@ def _swapped(em: Emitter, x: Value) -> Value:
     return em.transpose(x, _SWAP)
 
 
-def _bias(em: Emitter, bias: Value | None) -> list[Value]:
+def _bias(bias: Value | None) -> list[Value]:
     if bias is None:
         return []
     if bias.rank > 4:
@@ -57,7 +57,7 @@ def _forward(
 ) -> tuple[Value, Value, int | None]:  # fmt: skip
     """The result, the logarithms of sums, and the stream that dropout draws from."""
     stream = next_stream(em) if dropout else None
-    operands = [*(_swapped(em, x) for x in (q, k, v)), *_bias(em, bias)]
+    operands = [*(_swapped(em, x) for x in (q, k, v)), *_bias(bias)]
     if dropout:
         operands.append(generator_state(em))
     y, sums = _emit(em, "attention", operands, _attrs(q, causal, scale, dropout, stream))
@@ -76,7 +76,7 @@ def _backward(
             raise Unsupported("dropout whose stream is not known")
         stream = int(seed.const)
     operands = [_swapped(em, x) for x in (dy, q, k, v, y)]
-    operands += [sums.reshape((q.shape[0], q.shape[1], q.shape[2])), *_bias(em, bias)]
+    operands += [sums.reshape((q.shape[0], q.shape[1], q.shape[2])), *_bias(bias)]
     if dropout:
         operands.append(generator_state(em))
     attrs = _attrs(q, causal, scale, dropout, stream)

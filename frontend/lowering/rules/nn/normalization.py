@@ -112,7 +112,7 @@ def _evaluate(
     return _normalized(em, v, mean.to(v.dtype), rstd, weight, bias).to(x.dtype)
 
 
-def _updated(em: Emitter, running: Value, value: Value, momentum: Any) -> Value:
+def _updated(running: Value, value: Value, momentum: Any) -> Value:
     old = running.to(value.dtype)
     return (value * momentum + old * (1 - momentum)).to(running.dtype)
 
@@ -138,8 +138,8 @@ def batch_norm_functional(
         y = _evaluate(em, x, weight, bias, running_mean, running_var, eps)
         return y, _unsaved(em, 1), _unsaved(em, 2), running_mean, running_var
     y, mean, rstd, var, count = _train(em, x, weight, bias, eps)
-    new_mean = _updated(em, running_mean, mean, momentum)
-    new_var = _updated(em, running_var, _unbiased(em, var, count), momentum)
+    new_mean = _updated(running_mean, mean, momentum)
+    new_var = _updated(running_var, _unbiased(em, var, count), momentum)
     return y, mean, rstd, new_mean, new_var
 
 

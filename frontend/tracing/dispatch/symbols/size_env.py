@@ -229,7 +229,11 @@ class SizeEnv(ShapeEnv):
         return Size.make(found, self.size) if len(found) > 1 else found[0] if found else 0
 
     def number(self, value: Any, recorder: Any, argument: TraceValue) -> Any:
-        """A number computed from the size at each call: a traced number."""
+        """A number computed from the size at each call: a traced number, or a constant as a Python number.
+
+        Raises:
+            GraphTraceError: it follows from the size by what is no sum, product, quotient, power or square root.
+        """
         size = wrap(Number(recorder, argument, self.sizes.most, None))
         expr = sympy.sympify(value.node.expr)
         if not expr.free_symbols:
