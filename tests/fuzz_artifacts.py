@@ -394,22 +394,23 @@ def _try_graph(folder: Path, name: str, place: Path, rng: random.Random, reseale
 
 
 def _reseal_saved(path: Path, file: str, tree: Any) -> None:
+    from gflow.dialects.program import Program
     from gflow.dialects.program import form as program_form
-    from gflow.runtime.stored import artifact, checkpoint, device_files
+    from gflow.runtime.stored import checkpoint, device_files, program_files
 
     number = int(Path(file).stem)
     try:
-        weights = checkpoint.load((path / artifact.WEIGHTS).read_bytes(), "")
+        weights = checkpoint.load((path / program_files.WEIGHTS).read_bytes(), "")
         raw = [c.numpy().tobytes() for c in weights["constants"][number]]
         values = dict(tree)
         names = program_form.decode(values.pop("kernels"))
         files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
         device = device_files.read_device(values, files)
         values = {k: program_form.decode(v) for k, v in values.items()}
-        whole = artifact.Program(
+        whole = Program(
             **values,
             **device,
-            ir=files[artifact._ir_name(number)].decode(),
+            ir=files[program_files._ir_name(number)].decode(),
             kernels={name: files[f"kernels/{name}.mlir"].decode() for name in names},
             constants=raw,
         )

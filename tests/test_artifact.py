@@ -20,7 +20,8 @@ from torch.optim import lr_scheduler as schedules
 import gflow as flow
 from gflow.runtime.cpu import jit, machine, objects
 from gflow.runtime.stored import bundle
-from gflow.runtime.stored.artifact import ArtifactError, LoadedGraph
+from gflow.runtime.stored.bundle import ArtifactError
+from gflow.runtime.stored.loaded_graph import LoadedGraph
 from gflow.saved.run import main
 
 

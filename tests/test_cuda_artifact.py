@@ -11,7 +11,8 @@ import torch
 
 import gflow
 from gflow.runtime.stored import bundle
-from gflow.runtime.stored.artifact import ArtifactError, load_graph
+from gflow.runtime.stored.artifact import load_graph
+from gflow.runtime.stored.bundle import ArtifactError
 from gflow.saved.run import main as gflow_run
 from tests import fuzz_artifacts
 

@@ -31,7 +31,7 @@ from gflow.dialects.dialect import make_context
 from gflow.dialects.docs import _function
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import DeviceCode, Program, TritonKernel
-from gflow.runtime.stored.artifact import ArtifactError
+from gflow.runtime.stored.bundle import ArtifactError
 
 pytest.importorskip("triton")
 

@@ -36,7 +36,7 @@ from gflow.dialects.program.form import ProgramError, check_value, decode, encod
 from gflow.dialects.types import TensorType
 from gflow.runtime import numbers
 from gflow.runtime.cpu import objects
-from gflow.runtime.stored import artifact, atomic, bundle, cache, program_io, trust
+from gflow.runtime.stored import atomic, bundle, cache, loaded_graph, program_io, trust
 from gflow.runtime.stored.program_check import check_program
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="modes and owners")
@@ -509,12 +509,12 @@ def test_signed_graphs(saved: tuple[Path, list[Tensor]], tmp_path: Path) -> None
     for key in (KEY, file, str(file), None):
         model = flow.load(path, key=key)
         assert [model(torch.ones(5, 4))[0] for _ in range(2)] == wanted
-    with pytest.raises(artifact.ArtifactError, match="not signed with this key"):
+    with pytest.raises(bundle.ArtifactError, match="not signed with this key"):
         flow.load(path, key=KEY + b"!")
     with pytest.raises(ValueError, match="at least 16 bytes"):
         flow.load(path, key=b"short")
     flow.save(model, tmp_path / "unsigned")
-    with pytest.raises(artifact.ArtifactError, match="is not signed; a key was given"):
+    with pytest.raises(bundle.ArtifactError, match="is not signed; a key was given"):
         flow.load(tmp_path / "unsigned", key=KEY)
     flow.save(flow.load(path), tmp_path / "again", key=file)
     flow.load(tmp_path / "again", key=KEY)
@@ -544,7 +544,7 @@ def test_a_signature_covers_every_file(saved: tuple[Path, list[Tensor]], tmp_pat
     manifest["sha256"] = bundle._checksum(manifest)
     (path / "manifest.json").write_text(json.dumps(manifest))
     flow.load(path)
-    with pytest.raises(artifact.ArtifactError, match="not signed with this key, or was changed"):
+    with pytest.raises(bundle.ArtifactError, match="not signed with this key, or was changed"):
         flow.load(path, key=KEY)
 
 
@@ -554,15 +554,15 @@ def test_without_stored_code(
     """Compiled from the IR: with kernels, machine code and steps that are nonsense, the results are right."""
     path = tmp_path / "model"
     shutil.copytree(saved[0], path)
-    read = artifact._read_program
+    read = loaded_graph.read_program
 
     def poisoned(*args: Any) -> Program:
         found = read(*args)
         return replace(found, kernels=dict.fromkeys(found.kernels, "nonsense"), steps=[])
 
-    monkeypatch.setattr(artifact, "_read_program", poisoned)
+    monkeypatch.setattr(loaded_graph, "read_program", poisoned)
     monkeypatch.setattr(
-        artifact.jit, "adopt_object", lambda *a: pytest.fail("stored code was taken")
+        loaded_graph.jit, "adopt_object", lambda *a: pytest.fail("stored code was taken")
     )
     model = flow.load(path, native=False)
     assert [model(torch.ones(5, 4))[0] for _ in range(2)] == saved[1]
@@ -571,7 +571,7 @@ def test_without_stored_code(
 def test_ir_that_is_not_sound(
     saved: tuple[Path, list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = artifact._read_program
+    read = loaded_graph.read_program
     for old, new in (
         ("gflow.arena_size = ", "gflow.arena_size = -"),
         ('"gflow.', '"gflux.'),
@@ -579,11 +579,11 @@ def test_ir_that_is_not_sound(
         ("module", "nodule"),
     ):
         monkeypatch.setattr(
-            artifact,
-            "_read_program",
+            loaded_graph,
+            "read_program",
             lambda *a, o=old, n=new: replace(read(*a), ir=read(*a).ir.replace(o, n)),
         )
-        with pytest.raises(artifact.ArtifactError, match="cannot be compiled"):
+        with pytest.raises(bundle.ArtifactError, match="cannot be compiled"):
             flow.load(saved[0], native=False)
 
 

@@ -23,7 +23,7 @@ from gflow.runtime.composed.micro_batches import MicroBatches
 from gflow.runtime.cpu import machine
 from gflow.runtime.numbers import name_of
 from gflow.runtime.schedules import data as schedulers
-from gflow.runtime.stored import artifact, checkpoint
+from gflow.runtime.stored import checkpoint, program_files
 from gflow.runtime.stored.bundle import Bundle, write_bundle
 from gflow.tracing.data.guards import Leaf, same
 from gflow.tracing.data.places import NumberSource, Place
@@ -76,7 +76,7 @@ def export(
         entry["program"] = len(programs)
         described.append(entry)
         programs += _programs(plan, wanted)
-    files = artifact.program_files(programs)
+    files = program_files.program_files(programs)
     manifest: dict[str, Any] = {
         "name": state.name,
         "training": bool(state.optimizers),
@@ -87,10 +87,10 @@ def export(
     }
     if frozen:
         manifest["frozen"] = True
-    code = artifact.machine_code(programs)
+    code = program_files.machine_code(programs)
     if code is not None:
-        files[artifact.OBJECT] = code
-        manifest["object"] = machine.description(artifact.runner_text())
+        files[program_files.OBJECT] = code
+        manifest["object"] = machine.description(program_files.runner_text())
     weights = saved.weights()
     weights["constants"] = [
         [
@@ -99,7 +99,7 @@ def export(
         ]
         for p in programs
     ]
-    writers = {artifact.WEIGHTS: lambda file: checkpoint.write(weights, file)}
+    writers = {program_files.WEIGHTS: lambda file: checkpoint.write(weights, file)}
     write_bundle(path, Bundle(manifest, files), writers, key)
 
 

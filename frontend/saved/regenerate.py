@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gflow.dialects.program import Program
-from gflow.runtime.stored.artifact import ArtifactError
+from gflow.runtime.stored.bundle import ArtifactError
 
 
 def regenerate(program: Program) -> Program:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from gflow.runtime.stored import atomic
-from gflow.runtime.stored.artifact import ArtifactError, LoadedGraph
+from gflow.runtime.stored.bundle import ArtifactError
+from gflow.runtime.stored.loaded_graph import LoadedGraph
 
 from .saving import load_saved
 

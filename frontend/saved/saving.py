@@ -19,7 +19,7 @@ from gflow.runtime.stored.checkpoint import CheckpointError
 from gflow.runtime.stored.trust import as_key
 
 if TYPE_CHECKING:
-    from gflow.runtime.stored.artifact import LoadedGraph
+    from gflow.runtime.stored.loaded_graph import LoadedGraph
 
 Place = str | os.PathLike[str]
 
