@@ -90,7 +90,10 @@ EXAMPLES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "reduce": (["2x3xf32"], {"kind": "sum", "dims": (1,)}),
     "partial_sums": (["2x4x3xf32"], {"run": 3}),
     "matmul": (["8x2x3xf32", "8x3x4xf32"], {}),
-    "quantized_matmul": (["2x64xf32", "8x32xui8", "8x2xf32", "f32"], {"bits": 4}),
+    "quantized_matmul": (
+        ["2x64xf32", "2x2048xui8", "2x128xf32", "f32"],
+        {"bits": 4, "columns": 100},
+    ),
     "convolution": (["2x3x8x8xf32", "4x3x3x3xf32"], _CONV),
     "convolution_input_grad": (["2x4x8x8xf32", "4x3x3x3xf32"], {**_CONV, "shape": (2, 3, 8, 8)}),
     "convolution_weight_grad": (["2x3x8x8xf32", "2x4x8x8xf32"], {**_CONV, "shape": (4, 3, 3, 3)}),

@@ -10,42 +10,45 @@ from ..types import TensorType
 
 #: elements of a weight that share a scale where they have 4 bits; K is always a multiple of it
 GROUP = 32
+#: outputs whose weights lie side by side, for each position of K
+STRIP = 64
+#: positions of K of 4 bits that lie side by side, in 4 bytes
+WORD = 8
 BITS = (8, 4)
 
 
-def weight_types(rows: int, k: int, bits: int) -> tuple[TensorType, TensorType]:
-    """The types of a weight [rows, k] in so many bits, and of its scales."""
-    if bits == 8:
-        return TensorType((rows, k), "i8"), TensorType((rows, 1), "f32")
-    return TensorType((rows, k // 2), "ui8"), TensorType((rows, k // GROUP), "f32")
+def weight_types(columns: int, k: int, bits: int) -> tuple[TensorType, TensorType]:
+    """The types of a weight of so many outputs and positions of K in so many bits, and of its scales."""
+    strips = -(-columns // STRIP)
+    scales = STRIP if bits == 8 else k // GROUP * STRIP
+    weight = TensorType((strips, k * STRIP * bits // 8), "i8" if bits == 8 else "ui8")
+    return weight, TensorType((strips, scales), "f32")
 
 
 def _quantized_matmul(operands: Sequence[TensorType], attrs: dict[str, Any]) -> list[TensorType]:
     x, weight, scales, error = operands
-    bits = attrs["bits"]
+    bits, columns = attrs["bits"], attrs["columns"]
     if bits not in BITS:
         raise VerifyError(f"weights have {' or '.join(map(str, BITS))} bits, found {bits}")
-    if x.rank != 2 or x.dtype != "f32" or weight.rank != 2:
-        raise VerifyError(
-            f"x must be [M, K] of f32 and the weight a matrix, found {x} and {weight}"
-        )
-    rows, k = weight.shape[0], x.shape[1]
-    if k % GROUP:
-        raise VerifyError(f"K must be a multiple of {GROUP}, found {k}")
-    wanted = weight_types(rows, k, bits)
+    if x.rank != 2 or x.dtype != "f32" or columns < 1:
+        raise VerifyError(f"x must be [M, K] of f32, and columns positive, found {x} and {columns}")
+    if x.shape[1] % GROUP:
+        raise VerifyError(f"K must be a multiple of {GROUP}, found {x.shape[1]}")
+    wanted = weight_types(columns, x.shape[1], bits)
     if (weight, scales) != wanted or error != TensorType((), "f32"):
         raise VerifyError(
             f"weight, scales and error must be {wanted[0]}, {wanted[1]} and f32, found {weight}, {scales} and {error}"
         )
-    return [TensorType((x.shape[0], rows), "f32")]
+    return [TensorType((x.shape[0], columns), "f32")]
 
 
 OPS: tuple[OpDef, ...] = (
     OpDef("quantized_matmul", "quantized",
-          "x times the transpose of a weight in 8 or 4 bits: `weight` times `scales`. i8: one scale for each row. 4 bits: one for "
-          "each 32 of a row, whose elements, 8 added, are the lower (the first 16) and upper halves of 16 bytes. Sums are of float32",
+          "x times the transpose of a weight in 8 or 4 bits: `weight` times `scales`. Strips of 64 outputs lie side by side for "
+          "each position of K. i8: one scale for each output. 4 bits: one for each 32 of K; a byte holds, 8 added, two positions, "
+          "the first in its lower half, and four bytes of an output are side by side",
           ("x", "weight", "scales", "error"),
-          {"bits": Attr("i64", "of an element of the weight"),
+          {"bits": Attr("i64", "of an element of the weight"), "columns": Attr("i64", "outputs; those behind fill up the last strip"),
            "source": Attr("str", "what the weight was made from; `error` says how far from it it is, "
                           "‖w - w'‖ / ‖w‖, and is not computed with", optional=True)},
           infer=_quantized_matmul, cost=64),

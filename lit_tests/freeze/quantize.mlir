@@ -7,10 +7,10 @@
 // CHECK-LABEL: func.func @linear(
 // CHECK:         "gflow.reduce"(%{{.+}}) {dims = array<i64: 2>, kind = "max"}
 // CHECK:         "gflow.convert"(%{{.+}}) {dtype = "i8"}
-// CHECK:         "gflow.quantized_matmul"(%arg0, %{{.+}}, %{{.+}}, %{{.+}}) {bits = 8 : i64, source = "w"} : (tensor<2x64xf32>, tensor<96x64xi8>, tensor<96x1xf32>, tensor<f32>) -> tensor<2x96xf32>
+// CHECK:         "gflow.quantized_matmul"(%arg0, %{{.+}}, %{{.+}}, %{{.+}}) {bits = 8 : i64, columns = 96 : i64, source = "w"} : (tensor<2x64xf32>, tensor<2x4096xi8>, tensor<2x64xf32>, tensor<f32>) -> tensor<2x96xf32>
 // FOUR-LABEL:  func.func @linear(%arg0: tensor<2x64xf32>
 // FOUR-NOT:      "gflow.constant"
-// FOUR:          "gflow.quantized_matmul"(%arg0, %{{.+}}, %{{.+}}, %{{.+}}) {bits = 4 : i64, source = "w"} : (tensor<2x64xf32>, tensor<96x32xui8>, tensor<96x2xf32>, tensor<f32>) -> tensor<2x96xf32>
+// FOUR:          "gflow.quantized_matmul"(%arg0, %{{.+}}, %{{.+}}, %{{.+}}) {bits = 4 : i64, columns = 96 : i64, source = "w"} : (tensor<2x64xf32>, tensor<2x2048xui8>, tensor<2x128xf32>, tensor<f32>) -> tensor<2x96xf32>
 func.func @linear(%x: tensor<2x64xf32>, %w: tensor<96x64xf32> {gflow.frozen = true, gflow.name = "w"}) -> tensor<2x96xf32> {
   %0 = "gflow.transpose"(%w) {permutation = array<i64: 1, 0>} : (tensor<96x64xf32>) -> tensor<64x96xf32>
   %1 = "gflow.matmul"(%x, %0) : (tensor<2x64xf32>, tensor<64x96xf32>) -> tensor<2x96xf32>

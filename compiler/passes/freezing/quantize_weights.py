@@ -12,12 +12,14 @@ Before:
 
 After `gflow-quantize-weights,gflow-freeze`, of the function that runs at each call:
 
-    func.func @f(%x: tensor<2x64xf32>, %s: tensor<96x1xf32> {…}, %e: tensor<f32> {…}, %q: tensor<96x1x64xi8> {…}) -> … {
-      %0 = "gflow.reshape"(%q) {shape = array<i64: 96, 64>} : …
-      %1 = "gflow.quantized_matmul"(%x, %0, %s, %e) {bits = 8 : i64, source = "w"} : …
-      return %1 : tensor<2x96xf32>
+    func.func @f(%x: tensor<2x64xf32>, %q: tensor<2x4096xi8> {…}, %s: tensor<2x64xf32> {…}, %e: tensor<f32> {…}) -> … {
+      %0 = "gflow.quantized_matmul"(%x, %q, %s, %e) {bits = 8 : i64, columns = 96 : i64, source = "w"} : …
+      return %0 : tensor<2x96xf32>
     }
     …
+
+Strips of 64 outputs lie side by side for each position of K, as the kernel multiplies them; the last strip is filled up
+with zeros.
 
 With 8 bits, each row of the weight (each output) has a scale, its largest magnitude over 127. With 4 bits, each 32
 elements of a row have one: their extreme over -8. Elements are rounded to the nearest, halves to even. The pass takes
@@ -29,13 +31,14 @@ is none of these.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.frozen import CALL, ONCE, follow
 from gflow.compiler.ir.ssa import Body, Op, read_body
 from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
-from gflow.dialects.ops.quantized import BITS, GROUP
+from gflow.dialects.ops.quantized import BITS, GROUP, STRIP, WORD, weight_types
 from gflow.dialects.types import TensorType, type_of
 
 from ..base import Pass
@@ -77,7 +80,11 @@ def run(function: func.FuncOp, options: QuantizeOptions) -> None:
         if weight not in made:
             with ir.InsertionPoint(o.op), o.op.location:
                 made[weight] = _quantized(_by_rows(body, weight), options.bits)
-        attrs = {"bits": options.bits, "source": _names(function, body, weight)}
+        attrs = {
+            "bits": options.bits,
+            "columns": body.types[weight].shape[1],
+            "source": _names(function, body, weight),
+        }
         with ir.InsertionPoint(o.op), o.op.location:
             operands = [o.op.operands[0], *made[weight]]
             new = builder.build("quantized_matmul", operands, attrs)
@@ -140,8 +147,12 @@ def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:
     """The elements, scales and the relative error of a weight [N, K]."""
     n, k = type_of(w).shape
     group = k if bits == 8 else GROUP
-    parts = TensorType((n, k // group, group), "f32")
-    x = _op("reshape", w, shape=parts.shape)  # [n, groups, group]
+    rows = weight_types(n, k, bits)[0].shape[0] * STRIP
+    if rows > n:
+        zero = builder.splat(0.0, TensorType((), "f32"))
+        w = _op("pad", w, zero, low=(0, 0), high=(rows - n, 0))
+    parts = TensorType((rows, k // group, group), "f32")
+    x = _op("reshape", w, shape=parts.shape)  # [rows, groups, group]
     if bits == 8:
         top = _op("reduce", _op("abs", x), kind="max", dims=(2,))
         scale = _div(top, 127.0)
@@ -156,22 +167,26 @@ def _quantized(w: ir.Value, bits: int) -> list[ir.Value]:
     low, high = (-127.0, 127.0) if bits == 8 else (-8.0, 7.0)
     steps = _op("minimum", _op("maximum", steps, _splat(low, steps)), _splat(high, steps))
     error = _error(x, _op("mul", steps, wide))
-    scales = safe
     if bits == 8:
-        return [_op("reshape", builder.convert(steps, "i8"), shape=(n, k)), scales, error]
+        signed = builder.convert(steps, "i8")
+        strips = _in_strips(signed, (rows // STRIP, STRIP, k), (0, 2, 1))
+        return [strips, _op("reshape", safe, shape=(rows // STRIP, STRIP)), error]
     shifted = builder.convert(_op("add", steps, _splat(8.0, steps)), "ui8")
-    halves = [
-        _op(
-            "slice",
-            shifted,
-            starts=(0, 0, h),
-            limits=(n, k // group, h + GROUP // 2),
-            strides=(1, 1, 1),
-        )
-        for h in (0, GROUP // 2)
+    pairs = _op("reshape", shifted, shape=(rows, k // 2, 2))
+    ends = [
+        _op("slice", pairs, starts=(0, 0, h), limits=(rows, k // 2, h + 1), strides=(1, 1, 1))
+        for h in (0, 1)
     ]
-    upper = _op("mul", halves[1], _splat(16, halves[1]))
-    return [_op("reshape", _op("or", halves[0], upper), shape=(n, k // 2)), scales, error]
+    upper = _op("mul", ends[1], _splat(16, ends[1]))
+    words = (rows // STRIP, STRIP, k // WORD, WORD // 2)
+    strips = _in_strips(_op("or", ends[0], upper), words, (0, 2, 1, 3))
+    return [strips, _in_strips(safe, (rows // STRIP, STRIP, k // GROUP), (0, 2, 1)), error]
+
+
+def _in_strips(x: ir.Value, shape: tuple[int, ...], order: tuple[int, ...]) -> ir.Value:
+    """Rows in this shape, with its dimensions in another order, as strips. It is a copy, so it is made once."""
+    turned = _op("transpose", _op("reshape", x, shape=shape), permutation=order)
+    return _op("reshape", turned, shape=(shape[0], prod(shape[1:])))
 
 
 def _error(x: ir.Value, y: ir.Value) -> ir.Value:

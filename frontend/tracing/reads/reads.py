@@ -473,7 +473,7 @@ class Reads:
 
 _EMPTY = object()
 #: what PyTorch keeps at tensors
-OF_TENSORS = {"_is_param", "_backward_hooks", "_post_accumulate_grad_hooks"}
+OF_TENSORS = {"_is_param", "_backward_hooks", "_post_accumulate_grad_hooks", "_gflow_dynamic"}
 #: names by which code asks for what may not be there
 _ASKING = {"getattr", "hasattr"}
 #: attributes of a graph that are its own

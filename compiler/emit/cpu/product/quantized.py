@@ -1,15 +1,20 @@
 """Products with weights in 8 or 4 bits: weights become float32 in registers, where they are multiplied.
 
-    for rows of the weight, shared among threads        (8 or 4 at a time, each a stream of its own)
+    for strips of 64 outputs, shared among threads
         for rows of x                                   (1, 2 or 4 at a time)
-            for 32 of K                                 (a group of 4 bits has its scale)
+            for 4 or 2 vectors of outputs               (all of the strip, but with 4 rows)
+                for 32 positions of K                   (4 bits: a group, with a scale for each output)
 
-With few rows of x such a product takes as long as reading the weight. With many, the weight is widened again for each
-four rows.
+Lanes are outputs, so nothing is summed across lanes, and a thread reads its part of the weight as one stream. With few
+rows of x such a product takes as long as reading the weight. With many, the weight is widened again for each four rows.
+
+A number of 4 bits becomes a float32 without a shift: its bits are put into the mantissa of a power of two, 2²³ and less
+by their place in the word, and what is too much, that power and 8, is subtracted, which is exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from gflow.compiler.ir.ssa import Op
@@ -17,7 +22,7 @@ from gflow.compiler.kernel.selection.cpu.sharing import of_quantized, shared_fro
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
-from gflow.dialects.ops.quantized import GROUP
+from gflow.dialects.ops.quantized import GROUP, STRIP, WORD
 from gflow.dialects.program import KernelStep, Place
 
 from ..program_builder import Builder
@@ -25,8 +30,17 @@ from .function import ITEM, LANES, VECTOR, Function
 
 _WORDS = ("x", "weight", "scales", "out", "m", "n", "k")
 _BYTES, _INTS = f"vector<{LANES}xi8>", f"vector<{LANES}xi32>"
-#: rows of x at a time, and rows of the weight with them
-_TILES = ((1, 8), (2, 4), (4, 4))
+#: rows of x at a time, and vectors of outputs with them
+_TILES = ((1, 4), (2, 4), (4, 2))
+#: sums of one output and row that do not wait for each other
+_CHAINS = {1: 2, 2: 1, 4: 1}
+#: bytes of a cache line, and how far ahead lines are asked for: two pages, where the processor's own prefetching of a
+#: single stream ends at a page
+_LINE, _AHEAD = 64, 8192
+#: bits of a float32's mantissa, and the exponent of 1
+_MANTISSA, _ONE = 23, 127
+#: numbers of 4 bits that lie within a mantissa
+_WITHIN = 5
 
 
 def product(b: Builder, o: Op) -> None:
@@ -34,10 +48,10 @@ def product(b: Builder, o: Op) -> None:
     (r,) = o.results
     bits = read(OPS[o.name], o.op.attributes)["bits"]
     (m, k), n = b.body.types[o.operands[0]].shape, b.body.types[r].shape[1]
-    rows, columns = next((t for t in _TILES if t[0] >= at_most(m)), _TILES[-1])
-    name = f"quantized_{bits}_{rows}x{columns}"
+    rows, vectors = next((t for t in _TILES if t[0] >= at_most(m)), _TILES[-1])
+    name = f"quantized_{bits}_{rows}x{vectors * LANES}"
     if name not in b.kernels:
-        b.kernels[name] = function(name, bits, rows, columns)
+        b.kernels[name] = function(name, bits, rows, vectors)
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
     parallel, from_size = shared_from(of_quantized(m, n, k, bits))
     places = [b.place(v) for v in (*o.operands[:3], r)]
@@ -46,101 +60,140 @@ def product(b: Builder, o: Op) -> None:
 
 
 @cache
-def function(name: str, bits: int, rows: int, columns: int) -> str:
-    """The function `name` for weights of so many bits, by tiles of `rows` of x and `columns` rows of the weight."""
-    return _Quantized(bits, rows, columns).function(name)
+def function(name: str, bits: int, rows: int, vectors: int) -> str:
+    """The function `name` for weights of so many bits, by tiles of `rows` of x and `vectors` of 16 outputs."""
+    return _Quantized(bits, rows, vectors).function(name)
 
 
 class _Quantized(Function):
-    def __init__(self, bits: int, rows: int, columns: int) -> None:
+    def __init__(self, bits: int, rows: int, vectors: int) -> None:
         super().__init__()
-        self.bits, self.rows, self.columns = bits, rows, columns
+        self.bits, self.rows, self.vectors = bits, rows, vectors
+        self.chains = _CHAINS[rows]
         self.w = {
             name: self.load_word(i, "!llvm.ptr" if i < 4 else "i64")
             for i, name in enumerate(_WORDS)
         }
         w = self.w
         self.zero = self.const(0.0, VECTOR)
-        self.across = self.binary("divui", self.mul(w["k"], bits), 8)  # bytes of a row
-        self.groups = self.binary("divui", w["k"], GROUP) if bits == 4 else self.i64(1)
-        self.last_row, self.last_column = self.sub(w["m"], 1), self.sub(w["n"], 1)
-        low, high = self.share(w["n"], columns)
+        self.strip_bytes = self.mul(w["k"], STRIP * bits // 8)
+        groups = self.binary("divui", w["k"], GROUP) if bits == 4 else self.i64(1)
+        self.scale_bytes = self.mul(groups, STRIP * ITEM)
+        self.last_row = self.sub(w["m"], 1)
+        low, high = self.share(self.granules(w["n"], STRIP))
         self.repeat(
-            low,
-            high,
-            columns,
-            lambda j: self.repeat(0, w["m"], rows, lambda i: self._tile(i, j)),
+            low, high, 1, lambda j: self.repeat(0, w["m"], rows, lambda i: self._strip(i, j))
         )
 
-    def _tile(self, i: str, j: str) -> None:
+    def _strip(self, i: str, j: str) -> None:
         w = self.w
-        self.at_columns = [
-            self.at_most(self.add(j, c) if c else j, self.last_column) for c in range(self.columns)
-        ]
         self.at_rows = [
             self.at_most(self.add(i, r) if r else i, self.last_row) for r in range(self.rows)
         ]
-        self.weights = [self.at(w["weight"], self.mul(c, self.across)) for c in self.at_columns]
-        self.scales = [
-            self.at(w["scales"], self.mul(c, self.groups, ITEM)) for c in self.at_columns
-        ]
         self.lines = [self.at(w["x"], self.mul(r, w["k"], ITEM)) for r in self.at_rows]
-        zeros = [(self.zero, VECTOR)] * (self.rows * self.columns)
-        sums = self.loop(0, w["k"], GROUP, zeros, self._group)
-        for c, column in enumerate(self.at_columns):
-            scale = self(f"llvm.load {self.scales[c]} : !llvm.ptr -> f32") if self.bits == 8 else ""
-            for r, row in enumerate(self.at_rows):
-                total = self(
-                    f"vector.reduction <add>, {sums[c * self.rows + r]} fastmath<reassoc> : {VECTOR} into f32"
-                )
-                if scale:
-                    total = self(f"arith.mulf {total}, {scale} : f32")
-                to = self.at(w["out"], self.mul(self.add(self.mul(row, w["n"]), column), ITEM))
-                self.line(f"llvm.store {total}, {to} : f32, !llvm.ptr")
+        weight = self.at(w["weight"], self.mul(j, self.strip_bytes))
+        scales = self.at(w["scales"], self.mul(j, self.scale_bytes))
+        beside = 1 if self.bits == 8 else ITEM  # bytes from one output to the next
+        for first in range(0, STRIP // LANES, self.vectors):
+            at, scale = first * LANES * beside, first * LANES * ITEM
+            self._tile(j, self.at(weight, at), self.at(scales, scale), first)
 
-    def _group(self, k: str, sums: list[str]) -> list[str]:
-        offset = self.mul(k, ITEM)
-        x = [
-            [self.load(self.at(line, self.add(offset, h * LANES * ITEM))) for h in (0, 1)]
-            for line in self.lines
-        ]
-        found = []
-        for c in range(self.columns):
-            first, second = self._signed(c, k) if self.bits == 8 else self._halves(c, k)
-            scale = ""
-            if self.bits == 4:
-                at = self.at(self.scales[c], self.binary("divui", k, GROUP // ITEM))
-                number = self(f"llvm.load {at} : !llvm.ptr -> f32")
-                scale = self(f"vector.broadcast {number} : f32 to {VECTOR}")
-            for r in range(self.rows):
-                total = sums[c * self.rows + r]
+    def _tile(self, j: str, weight: str, scales: str, first: int) -> None:
+        """16 outputs of each vector, from number `first` of the strip on."""
+        w, many = self.w, self.rows * self.vectors
+        count = many * (self.chains if self.bits == 8 else 1)
+        zeros = [(self.zero, VECTOR)] * count
+        sums = self.loop(0, w["k"], GROUP, zeros, lambda k, s: self._group(k, s, weight, scales))
+        sums = self._joined(sums, many)
+        for v in range(self.vectors):
+            column = self.add(self.mul(j, STRIP), (first + v) * LANES)
+            left = self.at_least(self.sub(w["n"], column), 0)
+            mask = self.first_lanes(self.at_most(left, LANES), LANES)
+            scale = self.load(self.at(scales, v * LANES * ITEM)) if self.bits == 8 else ""
+            for r, row in enumerate(self.at_rows):
+                total = sums[v * self.rows + r]
                 if scale:
-                    part = self(f"arith.mulf {x[r][0]}, {first} : {VECTOR}")
-                    part = self._fma(x[r][1], second, part)
-                    found.append(self._fma(part, scale, total))
-                else:
-                    found.append(self._fma(x[r][1], second, self._fma(x[r][0], first, total)))
+                    total = self(f"arith.mulf {total}, {scale} : {VECTOR}")
+                to = self.at(w["out"], self.mul(self.add(self.mul(row, w["n"]), column), ITEM))
+                self.store(total, to, mask)
+
+    def _joined(self, sums: list[str], many: int) -> list[str]:
+        """The sums of all chains."""
+        joined = sums[:many]
+        for chain in range(many, len(sums), many):
+            joined = [self.plus(a, b) for a, b in zip(joined, sums[chain : chain + many])]
+        return joined
+
+    def _group(self, k: str, sums: list[str], weight: str, scales: str) -> list[str]:
+        """32 positions of K."""
+        many = self.rows * self.vectors
+        at = self.at(weight, self.mul(k, STRIP * self.bits // 8))
+        for ahead in range(_AHEAD, _AHEAD + GROUP * STRIP * self.bits // 8, _LINE):
+            self.prefetch(self.at(at, ahead))
+        if self.bits == 8:
+            return self._multiplied(
+                k, sums, many, lambda p, v: self._signed(self.at(at, p * STRIP + v * LANES))
+            )
+        words: dict[tuple[int, int], tuple[str, str]] = {}
+
+        def weights(p: int, v: int) -> str:
+            key = (p // WORD, v)
+            if key not in words:
+                start = (p // WORD * STRIP + v * LANES) * ITEM
+                low = self.read(self.at(at, start), _INTS, ITEM, None)
+                shift = self.const(4 * _WITHIN, _INTS)
+                words[key] = low, self(f"arith.shrui {low}, {shift} : {_INTS}")
+            word, place = words[key][p % WORD // _WITHIN], p % WORD % _WITHIN
+            return self._between(word, place)
+
+        parts = self._multiplied(k, [""] * (many * self.chains), many, weights)
+        parts = self._joined(parts, many)
+        found = []
+        line = self.at(scales, self.mul(self.binary("divui", k, GROUP), STRIP * ITEM))
+        for v in range(self.vectors):
+            scale = self.load(self.at(line, v * LANES * ITEM))
+            for r in range(self.rows):
+                n = v * self.rows + r
+                found.append(self._fma(parts[n], scale, sums[n]))
         return found
+
+    def _multiplied(
+        self, k: str, sums: list[str], many: int, weights: Callable[[int, int], str]
+    ) -> list[str]:
+        """The sums with 32 more products each. weights: of a position of them, and a vector of outputs."""
+        sums, offset = list(sums), self.mul(k, ITEM)
+        lines = [self.at(line, offset) for line in self.lines]
+        for p in range(GROUP):
+            x = []
+            for line in lines:
+                number = self(f"llvm.load {self.at(line, p * ITEM)} : !llvm.ptr -> f32")
+                x.append(self(f"vector.broadcast {number} : f32 to {VECTOR}"))
+            for v in range(self.vectors):
+                weight = weights(p, v)
+                for r in range(self.rows):
+                    n = p % self.chains * many + v * self.rows + r
+                    if sums[n]:
+                        sums[n] = self._fma(x[r], weight, sums[n])
+                    else:
+                        sums[n] = self(f"arith.mulf {x[r]}, {weight} : {VECTOR}")
+        return sums
 
     def _fma(self, a: str, b: str, c: str) -> str:
         return self(f"math.fma {a}, {b}, {c} : {VECTOR}")
 
-    def _float(self, value: str) -> str:
-        return self(f"arith.sitofp {value} : {_INTS} to {VECTOR}")
+    def _signed(self, at: str) -> str:
+        """16 elements of 8 bits."""
+        wide = self(f"arith.extsi {self.read(at, _BYTES, 1, None)} : {_BYTES} to {_INTS}")
+        return self(f"arith.sitofp {wide} : {_INTS} to {VECTOR}")
 
-    def _signed(self, c: int, k: str) -> tuple[str, str]:
-        """32 elements of 8 bits."""
-        at = self.at(self.weights[c], k)
-        halves = [self.read(self.at(at, h * LANES), _BYTES, 1, None) for h in (0, 1)]
-        first, second = (self(f"arith.extsi {v} : {_BYTES} to {_INTS}") for v in halves)
-        return self._float(first), self._float(second)
-
-    def _halves(self, c: int, k: str) -> tuple[str, str]:
-        """32 elements of 4 bits: the lower halves of 16 bytes, then the upper ones; 8 stands for 0."""
-        at = self.at(self.weights[c], self.binary("divui", k, 2))
-        packed = self(f"arith.extui {self.read(at, _BYTES, 1, None)} : {_BYTES} to {_INTS}")
-        low = self(f"arith.andi {packed}, {self.const(15, _INTS)} : {_INTS}")
-        high = self(f"arith.shrui {packed}, {self.const(4, _INTS)} : {_INTS}")
-        eight = self.const(8, _INTS)
-        first, second = (self(f"arith.subi {v}, {eight} : {_INTS}") for v in (low, high))
-        return self._float(first), self._float(second)
+    def _between(self, word: str, place: int) -> str:
+        """The number of 4 bits at a place of each word, less 8."""
+        exponent = _MANTISSA - 4 * place
+        mask = self.const(15 << 4 * place, _INTS)
+        power = self.const(_ONE + exponent << _MANTISSA, _INTS)
+        bits = self(f"arith.andi {word}, {mask} : {_INTS}")
+        bits = self(f"arith.ori {bits}, {power} : {_INTS}")
+        number = self(f"arith.bitcast {bits} : {_INTS} to {VECTOR}")
+        return self(
+            f"arith.subf {number}, {self.const(float((1 << exponent) + 8), VECTOR)} : {VECTOR}"
+        )
