@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(
     path.name
     for path in (ROOT / "examples").glob("*.py")
-    if "import gflow" in path.read_text() and path.name != "train_mobilenet.py"
+    if "import gflow" in path.read_text() and path.name not in ("train_mobilenet.py", "generate.py")
 )
 
 
@@ -31,6 +31,15 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_script(name: str) -> None:
     done = run(f"examples/{name}")  # the scripts assert what they show
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_generation() -> None:
+    """Caches are updated in place, and the tokens are eager's (the script asserts it)."""
+    pytest.importorskip("transformers")
+    small = ["--width", "64", "--layers", "2", "--words", "300", "--tokens", "8"]
+    done = run("examples/generate.py", *small, "--prompts", "5", "9", "--no-compile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"gflow +[0-9.]+ tokens a second", done.stdout)) == 2, done.stdout
 
 
 @pytest.mark.slow

@@ -66,6 +66,8 @@ class Common:
         copied: bytes a nanosecond that are copied on one thread.
         widened, weights: multiply-adds a nanosecond of products with quantized weights, and bytes of these that are
             read.
+        line, ahead: bytes of a cache line, and how far ahead of what is multiplied the lines of such weights are asked
+            for: two pages, since a processor fetches a single stream ahead to the end of a page.
         piece: bytes of a result that is made, and used while it is cached.
         gathered: bytes of patches, or of widened halves, that are made at a time.
         large: bytes of a result that does not fit a cache.
@@ -82,6 +84,8 @@ class Common:
     copied: float = 12
     widened: float = 24
     weights: float = 12
+    line: int = 64
+    ahead: int = 8 << 10
     piece: int = 2 << 20
     gathered: int = 4 << 20
     large: int = 8 << 20

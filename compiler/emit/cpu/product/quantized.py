@@ -19,6 +19,7 @@ from functools import cache
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.selection.cpu.sharing import of_quantized, shared_from
+from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
 from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
@@ -34,9 +35,6 @@ _BYTES, _INTS = f"vector<{LANES}xi8>", f"vector<{LANES}xi32>"
 _TILES = ((1, 4), (2, 4), (4, 2))
 #: sums of one output and row that do not wait for each other
 _CHAINS = {1: 2, 2: 1, 4: 1}
-#: bytes of a cache line, and how far ahead lines are asked for: two pages, where the processor's own prefetching of a
-#: single stream ends at a page
-_LINE, _AHEAD = 64, 8192
 #: bits of a float32's mantissa, and the exponent of 1
 _MANTISSA, _ONE = 23, 127
 #: numbers of 4 bits that lie within a mantissa
@@ -128,7 +126,7 @@ class _Quantized(Function):
         """32 positions of K."""
         many = self.rows * self.vectors
         at = self.at(weight, self.mul(k, STRIP * self.bits // 8))
-        for ahead in range(_AHEAD, _AHEAD + GROUP * STRIP * self.bits // 8, _LINE):
+        for ahead in range(ANY.ahead, ANY.ahead + GROUP * STRIP * self.bits // 8, ANY.line):
             self.prefetch(self.at(at, ahead))
         if self.bits == 8:
             return self._multiplied(
