@@ -15,11 +15,10 @@ from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func
 from gflow.dialects.program import Race
 
-from ..emit.cpu.attention.race import programs
 from ..kernel.attention_contest import AttentionContest
 from ..kernel.selection.choice import Choice, choice_of
 from ..kernel.selection.cpu.attention import NEEDED, blocks_of, contest_of
-from ..memory.liveness import lives_of
+from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS
 from .races import Racing
 
@@ -36,7 +35,7 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
     names = {f"gflow.{name}" for name in NEEDED}
     if all(o.operation.name not in names for o in function.regions[0].blocks[0].operations):
         return []
-    body = lives_of(function).body
+    body = lives_at_entry(function).body
     times: dict[AttentionContest, Mapping[str, float]] = {}
     found = []
     for o in body.ops:
@@ -61,6 +60,9 @@ def race_attentions(function: func.FuncOp, racing: Racing, threads: int, isa: st
 
 
 def _race(short: AttentionContest, racing: Racing, threads: int, isa: str) -> Mapping[str, float]:
+    # start-up: most programs have no attention
+    from ..emit.cpu.attention.race import programs
+
     types = short.types()
     blocks = blocks_of(PROCESSORS[isa], types["q"], types["k"], threads, short.grad, short.causal)
     what = f"{short} float32, {threads} threads, {isa}"

@@ -26,6 +26,7 @@ from .. import passes as passes_package
 from ..ir.diagnostics import Diagnostic, at_operation, collect
 from ..ir.dynamic_sizes import symbol_of
 from ..ir.errors import CompileError, PassError
+from ..memory.analyses import analyses_kept, forget
 from ..passes.base import Pass
 from .internal import blamed, debugging, internal_error
 from .pipeline_text import PassItem, PipelineSyntaxError, nearest, parse_options, parse_pipeline
@@ -156,8 +157,8 @@ class Step:
         """A pipeline of this pass alone."""
         return "(".join([*self.anchors, str(self.item)]) + ")" * len(self.anchors)
 
-    def run(self, root: ir.Operation) -> None:
-        """Run the pass on what its anchors select in `root`.
+    def run(self, root: ir.Operation) -> bool:
+        """Run the pass on what its anchors select in `root`; whether analyses of it hold afterwards.
 
         Raises:
             PassError: the pass is for another kind of op, or has failed.
@@ -169,16 +170,18 @@ class Step:
             manager = self._parse_upstream()
             manager.enable_verifier(False)
             manager.run(root)
-            return
+            return False
+        kept = True
         for target in _functions(root, self.anchors):
             try:
-                self.ours.run(target, self.options)
+                kept = self.ours.run(target, self.options) is not None and kept
             except PassError as error:
                 error.op = error.op or target
                 raise
             except VerifyError as error:
                 message = f"pass '{self.name}' built an op that is not valid: {error}"
                 raise PassError(message, target) from error
+        return kept
 
 
 def _functions(root: ir.Operation, anchors: tuple[str, ...]) -> Iterator[func.FuncOp]:
@@ -246,6 +249,7 @@ class Pipeline:
             context,
             size_of_program(symbol_of(root)),
             collect(context, diagnostics) as found,
+            analyses_kept(),
         ):
             if verify:
                 _verify(root, "", found, seconds)
@@ -275,9 +279,10 @@ def _run_step(
     step: Step, root: ir.Operation, diagnostics: list[Diagnostic], seconds: dict[str, float]
 ) -> None:
     start = time.perf_counter()
+    kept = False
     try:
         with ir.Location.unknown():
-            step.run(root)
+            kept = step.run(root)
     except PassError as error:
         op = error.op.operation if error.op is not None else root
         diagnostics.append(at_operation(op, "error", str(error)))
@@ -296,6 +301,8 @@ def _run_step(
         diagnostics.append(internal_error(error, f"pass '{step.name}'", root))
         raise PipelineError(step.name, diagnostics) from None
     finally:
+        if not kept:
+            forget()
         elapsed = time.perf_counter() - start
         seconds[step.name] = seconds.get(step.name, 0.0) + elapsed
 

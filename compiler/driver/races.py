@@ -23,7 +23,7 @@ from ..kernel.contest import Contest
 from ..kernel.selection.choice import choice_of
 from ..kernel.selection.cpu.blocking import FEW_ROWS, cut, speedup
 from ..kernel.selection.select import contests_of, decided
-from ..memory.liveness import lives_of
+from ..memory.liveness import lives_at_entry
 from ..targets.processors import PROCESSORS, Processor
 
 #: what the ways are called in reports
@@ -126,7 +126,7 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     Returns:
         What was measured, in the order of ops; `step` is the op's number.
     """
-    lives = lives_of(function)
+    lives = lives_at_entry(function)
     asked = contests_of(function, lives, threads, isa)
     contests = _Contests(PROCESSORS[isa], threads, racing)
     different = dict.fromkeys(c for _, c in asked.values() if c.worth_while)

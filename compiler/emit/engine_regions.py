@@ -6,13 +6,15 @@ from gflow.dialects.mlir import ir
 from gflow.dialects.program import EngineStep
 from gflow.dialects.program.form import packed
 
-from ..engines.forms import region_code
 from ..ir.ssa import Op
 from .placement import Placement
 
 
 def region(b: Placement, o: Op) -> None:
     """`gflow.engine`."""
+    # start-up: few programs have regions for engines
+    from ..engines.forms import region_code
+
     engine = ir.StringAttr(o.op.attributes["engine"]).value
     b.steps.append(
         EngineStep(

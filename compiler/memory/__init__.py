@@ -1,5 +1,6 @@
 """The parts of the memory passes: who may write where, and how an arena is laid out.
 
+analyses    what is known of a function between two passes, so that each analysis is made once
 in_place    when a kernel may write a result over one of its own operands
 layouts     in which layouts ops can read their operands and write their results
 liveness    which bytes are live when: the buffers of a function, and from which op to which each is needed

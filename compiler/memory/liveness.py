@@ -14,6 +14,7 @@ from gflow.dialects.mlir import func
 
 from ..ir.ssa import Body, Op, aliases, read_body
 from ..ir.views import Layout, extent_bytes, is_view, layouts
+from .analyses import analysis
 from .in_place import FusedKernel
 from .results import owners, same_order
 
@@ -113,6 +114,13 @@ def lives_of(function: func.FuncOp, *, take_over: bool = True) -> Lives:
     for n, (v, alias) in enumerate(zip(owners(body, at, target), target)):
         place[v] = f"result:{n}" if alias is None else f"arg:{alias}"
     return lives_in(body, at, place, TakesOver() if take_over else None)
+
+
+def lives_at_entry(function: func.FuncOp, *, take_over: bool = True) -> Lives:
+    """As `lives_of`, for a pass that asks before it changes anything: they may be known from the pass before it, and
+    are not to be changed."""
+    key = (lives_at_entry, take_over)
+    return analysis(function, key, lambda: lives_of(function, take_over=take_over))
 
 
 def lives_in(

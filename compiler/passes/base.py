@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from gflow.dialects.mlir import func
@@ -33,12 +34,20 @@ def target_of(name: str) -> Target | None:
         raise PassError(str(error)) from None
 
 
+class Kept(Enum):
+    """What a pass has left as it was, as it says by the result of its `run`; nothing, where that is None."""
+
+    #: ops, their order, operands, types, and the attributes that say how values lie; others may have been written
+    BODY = "body"
+
+
 @dataclass(frozen=True)
 class Pass:
     """One pass.
 
     name: as the textual pipeline spells it, `gflow-fuse`.
-    run: rewrites one function in place; gets the function and an instance of `options`.
+    run: rewrites one function in place; gets the function and an instance of `options`. What it says that it kept
+        (`Kept`) lets analyses of the function (`compiler/memory/analyses.py`) serve the next pass, too.
     options: a frozen dataclass whose fields (with defaults, snake_case) are the pipeline's options
         (`gflow-fuse{max-ops=64}` sets `max_ops`); fields are int, float, bool, str or tuples of
         them. The metadata "doc" of a field is its line in the help and docs.
@@ -46,7 +55,7 @@ class Pass:
     """
 
     name: str
-    run: Callable[[func.FuncOp, Any], None]
+    run: Callable[[func.FuncOp, Any], Kept | None]
     options: type = NoOptions
     doc: str = ""
 

@@ -21,9 +21,6 @@ from gflow.errors import GraphError
 from gflow.tracing.context.checked_values import flag
 from gflow.tracing.context.location import here
 
-from .export import export
-from .saving import load_saved
-
 
 class RuntimeState:
     """Methods of `Graph` that save and load its programs."""
@@ -61,6 +58,9 @@ class RuntimeState:
                 f"{here()}: {state.name} has an optimizer; gflow.save(graph, directory) saves training graphs, and "
                 "gflow.load(directory) runs them"
             )
+        # start-up: few graphs are saved
+        from .export import export
+
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "graph"
             export(self, place, None)
@@ -108,6 +108,9 @@ class RuntimeState:
                 f"{here()}: load_runtime_state_dict() takes what runtime_state_dict() gave; what state_dict() gave "
                 "goes to load_state_dict(). OneFlow's own files are not read"
             )
+        # start-up: few graphs are loaded so
+        from .saving import load_saved
+
         with tempfile.TemporaryDirectory() as folder:
             for name, data in files.items():
                 place = Path(folder) / "graph" / name

@@ -23,7 +23,6 @@ from .dispatch.failures.pruning import prune
 from .dispatch.library import traceable_library
 from .dispatch.shapes.dynamo_stub import light_dynamo
 from .optimizers.optimizer import NewState
-from .optimizers.pipeline_stages import divide_stages
 from .optimizers.state import prepare_state, state_to_devices
 from .program.data_parallel import is_data_parallel
 from .program.module_config import is_checkpointed
@@ -282,6 +281,9 @@ class Tracing(TracedSteps):
                 "stages could work on at the same time: train it, with an optimizer and "
                 "config.set_gradient_accumulation_steps(n) for n of 2 or more."
             )
+        # start-up: few modules are in pipeline stages
+        from .optimizers.pipeline_stages import divide_stages
+
         stages = stages_of(self.table, self.parallel.groups)
         if stages.mesh.copies:
             self._check_copies()

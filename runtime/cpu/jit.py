@@ -38,6 +38,8 @@ _engines: list[ExecutionEngine] = []
 _BASE_FEATURES = '#llvm.target_features<["+sse4.2", "+popcnt"]>'
 _loaded: list[LoadedObject] = []
 _lock = threading.Lock()
+#: how often a context is used before it is replaced: it keeps every constant and name that was parsed in it
+_MOST_USES = 16
 
 
 @cache
@@ -122,9 +124,10 @@ def object_file(kernels: Mapping[str, str], declarations: Mapping[str, str]) -> 
     name = _cache_key(kernels, declarations, isa)
     if name is not None and (data := disk.read("objects", name)) is not None:
         return data
-    engine = _engine(kernels, declarations, isa, dump=True)
-    engine.raw_lookup("gflow_addresses")
-    return _object_of(engine)
+    with _lock:
+        engine = _engine(kernels, declarations, isa, dump=True)
+        engine.raw_lookup("gflow_addresses")
+        return _object_of(engine)
 
 
 def _compile(kernels: Mapping[str, str], declarations: Mapping[str, str], isa: str) -> None:
@@ -183,8 +186,7 @@ def _engine(
     # only here: machine code that is at hand is loaded without LLVM
     from gflow.dialects.mlir import ExecutionEngine, PassManager, ir
 
-    context = ir.Context()
-    with context:
+    with _context():
         text = "\n".join(
             [
                 "module {",
@@ -208,6 +210,29 @@ def _engine(
         if address is not None:
             engine.raw_register_runtime(name, ctypes.c_void_p(address))
     return engine
+
+
+class _Contexts:
+    """The context that kernels are parsed in. Loading all dialects into one takes as long as a small kernel, and a
+    first call compiles some times: races of products, of attentions, the program."""
+
+    def __init__(self) -> None:
+        self._context: ir.Context | None = None
+        self._uses = 0
+
+    def __call__(self) -> ir.Context:
+        # only here: machine code that is at hand is loaded without LLVM
+        from gflow.dialects.mlir import ir
+
+        if self._context is None or self._uses == _MOST_USES:
+            self._context, self._uses = ir.Context(), 0
+            # kernels are lowered on one thread anyway, and a process that is forked would wait for its parent's threads
+            self._context.enable_multithreading(False)
+        self._uses += 1
+        return self._context
+
+
+_context = _Contexts()
 
 
 def _mark(op: ir.Operation, isa: str) -> ir.WalkResult:

@@ -25,7 +25,6 @@ from .. import aten_ops, aten_pooling, collectives, engine_regions, steps
 from ..collectives import axis_sizes
 from ..placement import arguments, results
 from . import checks, indexing, movement
-from .attention import steps as attention
 from .declarations import declarations
 from .product import halves, quantized
 from .product.convolutions import convolution
@@ -129,12 +128,20 @@ def _without_epilogue(add: _Contraction) -> Callable[[Builder, Op], None]:
     return lambda b, o: add(b, o, None)
 
 
-def _attention(
-    own: Callable[[Builder, Op], None], call: Callable[[Builder, Op], None]
-) -> Callable[[Builder, Op], None]:
+def _attention(call: Callable[[Builder, Op], None]) -> Callable[[Builder, Op], None]:
     """Attention by our own kernel, where it is chosen, or by PyTorch's."""
     called = halves.widening_call(call)
-    return lambda b, o: (called if b.choice.kind == "pytorch" else own)(b, o)
+
+    def add(b: Builder, o: Op) -> None:
+        if b.choice.kind == "pytorch":
+            called(b, o)
+            return
+        # start-up: most programs have no attention
+        from .attention import steps as own
+
+        (own.attention if o.name == "attention" else own.attention_grad)(b, o)
+
+    return add
 
 
 _CONTRACTIONS: Mapping[str, _Contraction] = {
@@ -156,8 +163,8 @@ _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     SHARD: collectives.shard,
     ENGINE: engine_regions.region,
     "aten": halves.widening_call(aten_ops.call),
-    "attention": _attention(attention.attention, aten_ops.attention),
-    "attention_grad": _attention(attention.attention_grad, aten_ops.attention_grad),
+    "attention": _attention(aten_ops.attention),
+    "attention_grad": _attention(aten_ops.attention_grad),
     **dict.fromkeys(("max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"), aten_pooling.pool),
     "reduce": aten_ops.position,
     "gather": aten_ops.gather,

@@ -83,6 +83,8 @@ class RecognizeOptions:
 
 def run(function: func.FuncOp, options: RecognizeOptions) -> None:
     """Write `gflow.attention` for what computes it, where that pays on the target."""
+    if not _has_softmax(function):
+        return
     target = target_of(options.target)
     gpu = target is not None and target.gpu
     done: set[int] = set()
@@ -90,6 +92,18 @@ def run(function: func.FuncOp, options: RecognizeOptions) -> None:
     for a in attentions(body):
         if not a.ops & done and _is_worth(body, a, gpu, options):
             done |= a.ops if _rewrite(body, a, options) else set()
+
+
+def _has_softmax(function: func.FuncOp) -> bool:
+    """Whether an exponential is divided by something, as weights of attention are; reading the whole body takes
+    longer than to find that there is none."""
+    for view in function.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == "gflow.div":
+            by = op.operands[0].owner
+            if not isinstance(by, ir.Block) and by.operation.name == "gflow.exp":
+                return True
+    return False
 
 
 def _is_worth(body: Body, a: Attention, gpu: bool, options: RecognizeOptions) -> bool:

@@ -27,19 +27,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gflow.compiler.distribution.program_events import collective_seconds
 from gflow.compiler.ir.collectives import GRADIENT, is_ordered, kind_of, thread, unthread
 from gflow.compiler.ir.cost import cost_of
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, read_body
 from gflow.compiler.memory.liveness import lives_in, lives_of
 from gflow.compiler.targets import DEVICES
-from gflow.compiler.targets.links import network_of
 from gflow.dialects.distribution.mesh import mesh_of
 from gflow.dialects.mlir import func
 from gflow.dialects.ops.distribution import COLLECTIVE
 
-from ..base import Pass
+from ..base import Kept, Pass
 from ..schedule.costs import seconds_of
 from ..schedule.dependences import Dependences, dependences_of
 from ..schedule.least_memory import reordered
@@ -66,7 +64,7 @@ class OverlapOptions:
     )
 
 
-def run(function: func.FuncOp, options: OverlapOptions) -> None:
+def run(function: func.FuncOp, options: OverlapOptions) -> Kept | None:
     """Order the ops of the function.
 
     Raises:
@@ -74,7 +72,11 @@ def run(function: func.FuncOp, options: OverlapOptions) -> None:
     """
     block = function.regions[0].blocks[0]
     if not any(GRADIENT in v.operation.attributes for v in block.operations):
-        return
+        return Kept.BODY
+    # start-up: few programs have collectives
+    from gflow.compiler.distribution.program_events import collective_seconds
+    from gflow.compiler.targets.links import network_of
+
     if options.device not in DEVICES:
         raise PassError(f"no device '{options.device}'; there are {', '.join(DEVICES)}")
     device = DEVICES[options.device]
@@ -100,6 +102,7 @@ def run(function: func.FuncOp, options: OverlapOptions) -> None:
     for i in _best(function, streams, options.growth):
         body.ops[i].op.move_before(body.terminator)
     thread(function)
+    return None
 
 
 def _in_order(body: Body, found: Dependences) -> Dependences:

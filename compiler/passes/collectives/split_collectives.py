@@ -26,14 +26,14 @@ from gflow.dialects import builder
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT
 
-from ..base import NoOptions, Pass
+from ..base import Kept, NoOptions, Pass
 
 
-def run(function: func.FuncOp, options: NoOptions) -> None:
+def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
     """Split the collectives of the function into a start and a wait, in place."""
     block = function.regions[0].blocks[0]
     if not any(view.operation.name == f"gflow.{COLLECTIVE}" for view in block.operations):
-        return
+        return Kept.BODY
     _sink_views(function)
     body = read_body(function)
     at = layouts(function, body)
@@ -54,6 +54,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     ops = [*(o.op for o in body.ops), body.terminator]
     for index, before in reversed(found):
         ops[index] = _split(ops[index], ops[before])
+    return None
 
 
 def _sink_views(function: func.FuncOp) -> None:

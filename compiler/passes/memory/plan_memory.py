@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.kernel.selection.choice import choice_of
-from gflow.compiler.memory.liveness import Buffer, lives_of, lower_bound
+from gflow.compiler.memory.liveness import Buffer, lives_at_entry, lower_bound
 from gflow.compiler.memory.places import set_number, write_places
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
@@ -84,7 +84,7 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
     for name in strategies or ("",):
         if name not in STRATEGIES:
             raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
-    lives = lives_of(function, take_over=options.compress)
+    lives = lives_at_entry(function, take_over=options.compress)
     needs = {
         o.index: size
         for o in lives.body.ops

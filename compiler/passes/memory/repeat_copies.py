@@ -37,11 +37,11 @@ from dataclasses import dataclass, field
 
 from gflow.compiler.ir.ssa import Op, fused_kind
 from gflow.compiler.ir.views import VIEW_OPS
-from gflow.compiler.memory.liveness import Lives, last_uses, lives_of
+from gflow.compiler.memory.liveness import Lives, last_uses, lives_at_entry, lives_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 
-from ..base import Pass
+from ..base import Kept, Pass
 
 #: the share of the peak that a value must have to be worth another launch
 _WORTH = 0.0001
@@ -60,17 +60,20 @@ class RepeatCopiesOptions:
     )
 
 
-def run(function: func.FuncOp, options: RepeatCopiesOptions) -> None:
+def run(function: func.FuncOp, options: RepeatCopiesOptions) -> Kept | None:
     """Make copies of the function again where they are needed next, as long as the lower bound of its memory
     falls."""
-    lives = lives_of(function)
+    lives = lives_at_entry(function)
+    kept: Kept | None = Kept.BODY
     for _ in range(options.rounds):
         before = lives.lower_bound
         if not before or not _repeat(lives, lives.per_op.index(before), options.cost):
-            return
+            break
+        kept = None
         lives = lives_of(function)
         if lives.lower_bound >= before:
-            return
+            break
+    return kept
 
 
 def _repeat(lives: Lives, peak: int, cost: int) -> bool:

@@ -29,14 +29,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gflow.compiler.kernel.selection.select import choices
-from gflow.compiler.memory.liveness import lives_of
+from gflow.compiler.memory.liveness import lives_at_entry
 from gflow.compiler.targets import KINDS
 from gflow.compiler.targets.processors import PROCESSORS
 from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
 
 from ...ir.errors import PassError
-from ..base import Pass, target_of
+from ..base import Kept, Pass, target_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SelectKernelsOptions:
     )
 
 
-def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
+def run(function: func.FuncOp, options: SelectKernelsOptions) -> Kept:
     """Write the choice of a kernel (`gflow.kernel`) into each op of the function.
 
     Raises:
@@ -68,7 +68,7 @@ def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
     target = target_of(options.target)
     if target is None:
         raise PassError(f"target must be one of {', '.join(KINDS)}, or as cuda:90")
-    lives = lives_of(function)
+    lives = lives_at_entry(function)
     if options.isa not in ("", "none", *PROCESSORS):
         raise PassError(
             f"isa must be one of {', '.join(PROCESSORS)}, or none, found {options.isa!r}"
@@ -77,6 +77,7 @@ def run(function: func.FuncOp, options: SelectKernelsOptions) -> None:
     for i, choice in found.items():
         lives.body.ops[i].op.attributes[KERNEL] = choice.attribute()
     function.operation.attributes[TARGET] = ir.StringAttr.get(str(target))
+    return Kept.BODY
 
 
 PASS = Pass(

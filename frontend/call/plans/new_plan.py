@@ -20,7 +20,6 @@ from ..dynamic.micro_batches import compile_step, split_call
 from ..first_step import FirstStep, Setup, make_first_step
 from ..signature import check_call, check_tensors
 from ..zero_state import whole
-from .pipeline import compile_pipeline
 from .plan import Plan
 
 
@@ -134,8 +133,12 @@ def compile_plan(
         level = 2 if trace.kept_whole else 1
         passes = replace(options.passes, zero=3, zero_min_size=1, zero_restore_level=level)
         options = replace(options, passes=passes)
-    compiled = (
-        compile_step(trace, options) if trace.stages is None else compile_pipeline(trace, options)
-    )
+    if trace.stages is None:
+        compiled = compile_step(trace, options)
+    else:
+        # start-up: few modules are in pipeline stages
+        from .pipeline import compile_pipeline
+
+        compiled = compile_pipeline(trace, options)
     compiled = replace(compiled, timings={**(timings or {}), **compiled.timings})
     return Plan(trace, compiled, call.dynamic)

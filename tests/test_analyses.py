@@ -1,0 +1,120 @@
+"""Analyses that are kept between passes: what a pass says that it kept, it kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gflow as flow
+from gflow.compiler.driver import pass_manager
+from gflow.compiler.memory import liveness
+from gflow.compiler.memory.analyses import analyses_kept, analysis, forget
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import func, ir
+
+MODULE = """func.func @f(%x: tensor<8x16xf32>) -> tensor<8x16xf32> {
+  %0 = "gflow.exp"(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  %1 = "gflow.exp"(%0) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %1 : tensor<8x16xf32>
+}"""
+
+
+def _function(module: ir.Module) -> func.FuncOp:
+    found = module.body.operations[0].operation.opview
+    assert isinstance(found, func.FuncOp)
+    return found
+
+
+def test_an_analysis_is_made_once_in_a_scope_and_again_after_it_was_forgotten() -> None:
+    with make_context():
+        module = ir.Module.parse(MODULE)
+        made: list[int] = []
+
+        def make() -> int:
+            made.append(len(made))
+            return made[-1]
+
+        assert [analysis(_function(module), "a", make) for _ in range(2)] == [0, 1]
+        with analyses_kept():
+            assert [analysis(_function(module), "a", make) for _ in range(2)] == [2, 2]
+            assert analysis(_function(module), "b", make) == 3
+            forget()
+            assert analysis(_function(module), "a", make) == 4
+        assert analysis(_function(module), "a", make) == 5
+
+
+def test_what_a_pass_changes_is_analyzed_again() -> None:
+    with make_context():
+        module = ir.Module.parse(MODULE)
+        found: list[int] = []
+
+        def look(when: str, name: str, root: ir.Operation) -> None:
+            if when == "after":
+                found.append(len(liveness.lives_at_entry(_function(module)).body.ops))
+
+        pass_manager.run_pipeline(
+            module, "builtin.module(func.func(gflow-simplify,gflow-fuse))", instrument=look
+        )
+    assert found == [2, 1]
+
+
+@contextmanager
+def _compared() -> Iterator[list[str]]:
+    """Whatever is known of a function is compared with what is found anew."""
+    kept: list[str] = []
+    whole = liveness.analysis
+
+    def checked(function: func.FuncOp, key: Any, make: Any) -> Any:
+        made: list[Any] = []
+
+        def counted() -> Any:
+            made.append(make())
+            return made[-1]
+
+        known = whole(function, key, counted)
+        if not made:
+            new = make()
+            kept.append(str(key[0].__name__))
+            assert [(o.op, o.operands, o.results) for o in known.body.ops] == [
+                (o.op, o.operands, o.results) for o in new.body.ops
+            ]
+            assert known.at == new.at
+            assert known.place == new.place
+            assert known.buffers == new.buffers
+            assert known.buffer_of == new.buffer_of
+        return known
+
+    with mock.patch.object(liveness, "analysis", checked):
+        yield kept
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_kept_lives_are_those_of_the_function(train: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(), nn.Flatten(), nn.Linear(8 * 36, 4)
+    ).train(train)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    class Net(flow.nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            if train:
+                self.add_optimizer(optimizer)
+
+        def build(self, x: Tensor, y: Tensor) -> Tensor:
+            loss = nn.functional.cross_entropy(self.model(x), y)
+            if train:
+                loss.backward()
+            return loss
+
+    with _compared() as kept:
+        Net()(torch.randn(4, 3, 8, 8), torch.randint(4, (4,)))
+    assert kept  # gflow-plan-memory asks what gflow-select-kernels asked
