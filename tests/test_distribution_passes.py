@@ -208,6 +208,60 @@ def test_a_rank_of_1024_is_planned(stage: int) -> None:
     assert numbers == sorted(numbers)
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_bytes_sent_are_exactly_zeros_formulas(stage: int) -> None:
+    """2P, 2P, 2P, 3P times (W - 1)/W, where every parameter is read in the backward and W divides its size."""
+    ranks = 8
+    with world(ranks):
+        torch.manual_seed(0)
+        plain = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3)))
+        model = DistributedDataParallel(plain)
+
+        def build(x: Tensor) -> tuple[Tensor, Tensor]:
+            loss = (model(x) ** 2).sum()
+            loss.backward()
+            return loss, x.grad  # type: ignore[return-value]
+
+        x = torch.zeros(4, 64, requires_grad=True)
+        adamw = torch.optim.AdamW(model.parameters(), 0.01)
+        trace = trace_graph("step", build, (x,), {}, {"model": model}, [adamw])
+        passes = PipelineOptions(zero=stage, zero_min_size=1)
+        program = compile_module(lower(trace), CompileOptions(passes=passes))
+    nbytes = sum(
+        sent(s.kind, ranks, (s.output if s.kind == "all_gather" else s.input).type.nbytes)
+        for s in program.steps
+        if isinstance(s, CollectiveStep)
+    )
+    size = 4 * sum(p.numel() for p in plain.parameters())
+    assert nbytes == (3 if stage == 3 else 2) * size * (ranks - 1) // ranks
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_budget_counts_collectives(stage: int) -> None:
+    """A memory budget under data parallelism and ZeRO: the arena gets smaller, and as much is sent."""
+    arenas, counts = [], []
+    for budget in (0.0, 0.8):
+        with world(4):
+            torch.manual_seed(0)
+            layers = [m for _ in range(6) for m in (nn.Linear(32, 32), nn.GELU())]
+            model = DistributedDataParallel(nn.Sequential(*layers))
+
+            def build(x: Tensor, model: Any = model) -> Tensor:
+                loss = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            sgd = torch.optim.SGD(model.parameters(), 0.1)
+            x = torch.zeros(512, 32)
+            trace = trace_graph("step", build, (x,), {}, {"model": model}, [sgd])
+            passes = PipelineOptions(zero=stage, zero_min_size=1, memory_fraction=budget)
+            program = compile_module(lower(trace), CompileOptions(passes=passes))
+        arenas.append(program.arena_bytes)
+        counts.append(sum(isinstance(s, CollectiveStep) for s in program.steps))
+    assert arenas[1] <= 0.85 * arenas[0]
+    assert counts[0] == counts[1]
+
+
 def test_a_bucket_of_many_sizes() -> None:
     """An op has few runs of operands of one type; a bucket may have any number."""
     ranks = 2

@@ -42,6 +42,7 @@ from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 
 from ..base import Pass
+from ..collectives import split_collectives
 from ..memory import materialize, plan_memory, repeat_copies, select_kernels
 from .choose import Choice, choose
 from .problem import Problem, read_problem
@@ -153,7 +154,7 @@ def _arena(
     try:
         if problem is not None and choice is not None:
             rewrite(replace(problem, body=read_body(twin)), choice.result)
-        for step in (materialize.PASS, repeat_copies.PASS):
+        for step in (materialize.PASS, repeat_copies.PASS, split_collectives.PASS):
             step.run(twin, step.options())
         if scratch:
             select_kernels.run(twin, select_kernels.SelectKernelsOptions(scratch))
