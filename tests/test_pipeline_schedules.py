@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from stage_events import Stage, stage_events
 
+from benchmarks.distributed.stage_events import Stage, stage_events
 from gflow.compiler.distribution.network import Group
 from gflow.compiler.distribution.pipeline import SCHEDULES, Action, alive, needs, schedule
 from gflow.compiler.distribution.simulator import simulate

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gflow.compiler.distribution.network import Group, group_of, seconds, sent
 from gflow.compiler.distribution.simulator import COMPUTE, START, WAIT, Deadlock, Event, simulate
+from gflow.compiler.ir.modules import entry_function
+from gflow.compiler.reports.timeline import step_on_ranks
+from gflow.compiler.targets import DEVICES
 from gflow.compiler.targets.links import NETWORKS
+from gflow.dialects.dialect import make_context
+from gflow.dialects.mlir import ir
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter", "all_reduce"])
@@ -96,10 +103,50 @@ def test_ranks_in_another_order_are_a_deadlock() -> None:
         simulate({"x": program("a", "b"), "y": program("b", "a")})
 
 
+def test_links_are_found_again() -> None:
+    """Times that follow the model give its start, bandwidth and shares."""
+    from benchmarks.distributed.links import network_of
+
+    rates = {"all_reduce": 2e9, "all_gather": 1e9, "reduce_scatter": 0.5e9, "send": 3e9}
+    sizes = (1 << 12, 1 << 18, 1 << 24)
+    times = {k: {n: 1e-3 + sent(k, 2, n) / rate for n in sizes} for k, rate in rates.items()}
+    found = network_of(times, 2)
+    for kind, by_size in times.items():
+        for nbytes, wanted in by_size.items():
+            assert seconds(kind, Group(2, 2), nbytes, found) == pytest.approx(wanted, rel=0.01)
+
+
+_STEP = """
+module attributes {gflow.mesh = {axes = ["dp"], sizes = array<i64: 2>}} {
+  func.func @step(%g: tensor<1024x1024xf32>) -> (tensor<1024x1024xf32>, tensor<1024x1024xf32>) {
+    %0, %t = "gflow.collective_start"(%g) {kind = "all_reduce", reduction = "sum", axes = ["dp"], ranks = 2 : i64,
+        sequence = 0 : i64, operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0>,
+        resultSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>}
+        : (tensor<1024x1024xf32>) -> (tensor<1024x1024xf32>, tensor<i8>)
+    %m = "gflow.matmul"(%g, %g) : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+    %1 = "gflow.collective_wait"(%0, %g) : (tensor<1024x1024xf32>, tensor<1024x1024xf32>) -> tensor<1024x1024xf32>
+    return %1, %m : tensor<1024x1024xf32>, tensor<1024x1024xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_collectives_that_need_the_cores_are_not_covered(beside: bool) -> None:
+    with make_context():
+        module = ir.Module.parse(_STEP)
+        network = replace(NETWORKS["gloo"], beside=beside)
+        line = step_on_ranks(entry_function(module), DEVICES["cpu"], network)
+    (started,) = (e for e in line.events if e.kind == START)
+    (product,) = (e for e in line.events if e.kind == COMPUTE)
+    both = started.seconds + product.seconds
+    assert line.seconds == (max(started.seconds, product.seconds) if beside else both)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("stage", [2, 3])
 def test_work_covers_the_collectives_of_gpt2(stage: int) -> None:
     """On 8 x H100, of the bytes that a rank sends."""
-    from benchmarks.distributed import planned
+    from benchmarks.distributed.plans import planned
 
     assert planned(stage).covered >= 0.9

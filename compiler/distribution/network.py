@@ -66,7 +66,7 @@ def seconds(kind: str, group: Group, nbytes: int, network: Network) -> float:
 
 
 def _with(protocol: Protocol, kind: str, group: Group, nbytes: int, network: Network) -> float:
-    bandwidth = _bandwidth(protocol, group, network)
+    bandwidth = _bandwidth(protocol, group, network) * network.shares.get(kind, 1.0)
     if kind in ("send", "recv"):
         hop = protocol.inter_latency if group.nodes > 1 else protocol.intra_latency
         return protocol.start + hop + nbytes / bandwidth

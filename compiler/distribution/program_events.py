@@ -2,6 +2,7 @@
 
 Every rank of an SPMD program does the same, so that one stands for all. Works on IR of any stage: a
 `gflow.collective` is a start and its wait at once, and what `gflow-split-collectives` made of it has work between.
+Where the network's collectives do not run beside computations, a start is its wait, too.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def program_events(
         name = op.name.removeprefix("gflow.")
         if name in (COLLECTIVE, START):
             found.append(_started(op, mesh, network))
-        if name in (COLLECTIVE, WAIT):
-            started = op if name == COLLECTIVE else op.operands[0].owner.operation
+        if name in ((COLLECTIVE, WAIT) if network.beside else (COLLECTIVE, START)):
+            started = op.operands[0].owner.operation if name == WAIT else op
             found.append(Event(WAITED, _label(started), collective=_name(started)))
-        elif name != START and (took := cost.seconds(cost.cost_of(op), device)):
+        elif name not in (START, WAIT) and (took := cost.seconds(cost.cost_of(op), device)):
             found.append(Event(COMPUTE, name, took))
     return found
 

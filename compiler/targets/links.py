@@ -12,7 +12,8 @@ Sources:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Network:
         node: devices of a node; each has a network card of its own.
         intra, inter: bytes a second that one device sends within its node, and through its network card.
         protocols: the fastest of these counts.
+        shares: by kind of collective, the share of the bandwidth that it reaches; 1 where none is named.
+        beside: collectives run beside computations. Threads of Gloo need the cores that compute.
     """
 
     name: str
@@ -50,10 +53,15 @@ class Network:
     intra: float
     inter: float
     protocols: tuple[Protocol, ...]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    beside: bool = True
 
-    def calibrated(self, start: float, bandwidth: float) -> Network:
-        """The same, one node, with a measured start (seconds) and bandwidth (bytes a second)."""
-        return replace(self, intra=bandwidth, protocols=(Protocol(start, 0.0, 0.0),))
+    def calibrated(
+        self, start: float, bandwidth: float, shares: Mapping[str, float] | None = None
+    ) -> Network:
+        """The same, one node, with a measured start (seconds), bandwidth (bytes a second) and shares of it."""
+        protocols = (Protocol(start, 0.0, 0.0),)
+        return replace(self, intra=bandwidth, protocols=protocols, shares=shares or {})
 
 
 _SIMPLE = Protocol(8.4e-6, 3.4e-6, 14e-6)
