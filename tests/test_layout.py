@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "gflow.compiler.emit": ("cpu triton",),
     "gflow.compiler.emit.cpu": ("language", "region", "product", "attention"),
     "gflow.compiler.emit.triton": ("language", "region", "product", "ops", "toolchain"),
-    "benchmarks": ("workloads", "harness", "compile_time kernels", "gpu"),
+    "benchmarks": ("workloads", "harness", "compile_time distributed kernels", "gpu"),
 }  # fmt: skip
 
 # Parts of PyTorch that only tracing and compiling need.

@@ -2,6 +2,8 @@
 
 main          the command line, turns of the ways, the tables
 ways          who runs the step, and how the model is divided
+turns         the processes of a way's ranks, and requests to them
+clocks        time, and processor time
 ranks         the process of one rank: answers requests
 links         what Gloo takes for collectives, and the network that follows from it
 prediction    the simulated step of a way, from the programs of its ranks

@@ -1,6 +1,6 @@
 """Steps of a decoder on ranks of this machine (Gloo): graphs beside PyTorch's DDP and FSDP2, and their simulation.
 
-    python -m benchmarks distributed [--ranks 2] [--rounds 15] [--size default] [--ways a,b] [--quick] [--json FILE]
+    python -m benchmarks distributed [--rounds 15] [--seconds 1800] [--size default] [--ways a,b] [--quick] [--json F]
     python -m benchmarks distributed --links
     python -m benchmarks distributed --plan STAGE
     python -m benchmarks distributed --torchtitan
@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -51,6 +52,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks distributed", description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15, help="turns of each way")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="no round begins after these")
     parser.add_argument("--ways", default=",".join(WAYS), help="which, beside ddp and fsdp2")
     parser.add_argument("--size", choices=SIZES, default="default", help="of the decoder")
     parser.add_argument("--quick", action="store_true", help="a small model and few rounds")
@@ -95,9 +97,12 @@ def main(argv: list[str]) -> int:
 
 def measure(args: argparse.Namespace, chosen: list[str], found: dict[str, Any]) -> None:
     """Add all that is measured, and simulated of graphs, by way."""
-    names = [*chosen, "links", *(ALONE if chosen else ())]
+    graphs = [name for name in chosen if WAYS[name][0] == "gflow"]
+    names = [*chosen, "links", *dict.fromkeys(map(_alone, graphs))]
     ways = {name: Way(name, args.ranks, ["--size", args.size]) for name in names}
     try:
+        for way in ways.values():
+            way.wait()
         _turns(args, ways, chosen, found)
     finally:
         for way in ways.values():
@@ -110,7 +115,10 @@ def _turns(
     first = {name: max(ways[name].ask(do="peak")) for name in chosen}
     seconds: Seconds = {n: {c: [] for c in CLOCKS} for n in [*chosen, *ALONE] if n in ways}
     gloo: dict[str, list[links.Found]] = {clock: [] for clock in CLOCKS}
-    for _ in range(args.rounds):
+    until = time.monotonic() + args.seconds
+    done = 0
+    while done < args.rounds and (not done or time.monotonic() < until):
+        done += 1
         for name, turns in seconds.items():
             by_rank = ways[name].ask(do="steps", count=3)
             for clock in CLOCKS:
@@ -121,7 +129,7 @@ def _turns(
         for clock in CLOCKS:
             gloo[clock].append(links.slowest([answer[clock] for answer in answers]))
     steady = {name: max(ways[name].ask(do="peak")) for name in chosen}
-    found |= {"rounds": args.rounds, "ways": {}}
+    found |= {"rounds": done, "ways": {}}
     found["links"] = {clock: links.medians(rounds) for clock, rounds in gloo.items()}
     for name in chosen:
         row = {"step": seconds[name], "peak": first[name], "peak_of_steps": steady[name]}
@@ -131,6 +139,11 @@ def _turns(
     if chosen:
         for clock in CLOCKS:
             _simulate(found, ways, {name: turns[clock] for name, turns in seconds.items()}, clock)
+
+
+def _alone(name: str) -> str:
+    """The way of one rank that has the model of a graph's way."""
+    return "alone-tp" if name == "gflow-tp" else "alone"
 
 
 def _simulate(
@@ -144,7 +157,7 @@ def _simulate(
     network = links.network_of(found["links"][clock], found["ranks"])
     numbers = prediction.as_numbers(network)
     factors: dict[str, dict[str, float]] = {}
-    for name in ALONE:
+    for name in ALONE.keys() & ways.keys():
         rows = ways[name].ask(do="rates")
         rates = {key: median(row[key] for row in rows) for key in rows[0]}
         alone = ways[name].ask(do="predict", factors=rates, network=numbers)[0]["seconds"]
@@ -157,7 +170,7 @@ def _simulate(
         pipeline = name == "gflow-pipeline"
         if WAYS[name][0] != "gflow" or (pipeline and clock == "processor"):
             continue
-        rates = factors["alone-tp" if name == "gflow-tp" else "alone"]
+        rates = factors[_alone(name)]
         answers = ways[name].ask(do="predict", factors=rates, network=numbers)
         line = prediction.of_pipeline(answers, network) if pipeline else answers[0]
         row.setdefault("simulated", {})[clock] = line

@@ -49,7 +49,8 @@ def rates(step: Any) -> dict[str, float]:
     took, wanted = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
     device = DEVICES["cpu"]
     with make_context():
-        function = entry_function(ir.Module.parse(found.program))
+        module = ir.Module.parse(found.program)  # held: what lies in a module goes with it
+        function = entry_function(module)
         for n, view in enumerate(function.regions[0].blocks[0].operations):
             costs = cost.cost_of(view.operation)
             if n in found.op_seconds:
@@ -116,7 +117,8 @@ def of_pipeline(parts: Sequence[Any], network: Network) -> dict[str, float]:
 
 def _simulated(text: str, device: Device, network: Network) -> Any:
     with make_context():
-        return step_on_ranks(entry_function(ir.Module.parse(text)), device, network)
+        module = ir.Module.parse(text)
+        return step_on_ranks(entry_function(module), device, network)
 
 
 def _executables(run: Any) -> list[Any]:

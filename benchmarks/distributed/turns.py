@@ -28,6 +28,13 @@ class Way:
             )
             for r in range(ranks)
         ]  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait until all ranks have taken their first steps.
+
+        Raises:
+            SystemExit: a rank has ended.
+        """
         self._answers()
 
     def ask(self, **request: Any) -> list[Any]:
