@@ -111,5 +111,68 @@ def zero(rank: int, world: int) -> None:
                 assert all(map(torch.equal, first, found)), stage
 
 
+@check
+def scaled(rank: int, world: int) -> None:
+    """A gradient scaler skips a step whose gradients are not finite, on all ranks; gradients that are kept are whole
+    along the dimension of the batch; `unshard()` gathers what lies in pieces."""
+    model, alone = models()
+    optimizer, reference = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, alone))
+    train = Train(model, optimizer, 3)
+    train.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**10))
+    train.config.keep_gradients()
+    for step in range(3):
+        before = [whole(v) for v in model.state_dict().values()]
+        if step == 1:  # the embedding of one word, which is on some ranks alone
+            bad = batch(step)[0][0, 0]
+            for words in (model.words.weight, alone.words.weight):
+                local = words.detach()
+                local = local.full_tensor() if isinstance(local, DTensor) else local
+                local[bad] = float("inf")
+                if isinstance(words, DTensor):
+                    local = local.chunk(2)[words.device_mesh.get_local_rank()]
+                    words._local_tensor.copy_(local)
+                else:
+                    words.data.copy_(local)
+            before = [whole(v) for v in model.state_dict().values()]
+        train(*map(placed, batch(step)))
+        if step == 1:
+            after = [whole(v) for v in model.state_dict().values()]
+            assert all(torch.equal(a, b) for a, b in zip(before, after)), "not skipped"
+            return
+        eager(alone, reference, step)
+        for value, q in zip(model.state_dict().values(), alone.state_dict().values(), strict=True):
+            same(value, q)
+        same(train.grad("model.up.weight"), alone.up.weight.grad)
+        train(*map(placed, batch(step)))
+        eager(alone, reference, step)
+        flow.distributed.unshard(model)
+        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+            same(p, q)
+
+
+def told(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except flow.GraphError as error:
+        return str(error)
+    raise AssertionError("it was not refused")
+
+
+@check
+def refused(rank: int, world: int) -> None:
+    """What a graph does not do over a mesh is an error that says what to write instead."""
+    from torch.distributed.fsdp import fully_shard
+
+    model, _ = models()
+    copies = [distribute_tensor(t, mesh(), [Replicate(), Replicate()]) for t in batch(0)]
+    train = Train(model, torch.optim.SGD(model.parameters(), 0.1), 1)
+    text = told(lambda: train(*copies))
+    assert "split the batch" in text.lower(), text
+    fully_shard(model, mesh=mesh()["dp"])
+    train = Train(model, torch.optim.SGD(model.parameters(), 0.1), 0)
+    text = told(lambda: train(*batch(0)))
+    assert "enable_zero(True, stage=3)" in text, text
+
+
 if __name__ == "__main__":
     run_checks(CHECKS)

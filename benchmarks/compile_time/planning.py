@@ -1,10 +1,13 @@
 """How long one rank plans a training step, for a group that is not there (PyTorch's fake ranks).
 
     python -m benchmarks planning [--layers 2,8,32] [--width 2048] [--ranks 1,8,1024] [--stages 0,2,3]
+                                 [--tensor-parallel 8]
 
 The step is that of a Llama-style decoder (bf16, AdamW) for an H100. Nothing is computed, and parameters and optimizer
 state are memory that is never touched: `--layers 32 --width 4096 --hidden 14336 --vocabulary 128256` is a Llama 3 of 8
-billion parameters. One rank is the plain module, without a process group. The columns are seconds of processor time
+billion parameters. One rank is the plain module, without a process group. With `--tensor-parallel N` the ranks stand in a mesh of two
+dimensions: groups of N share a layer (`parallelize_module`), and the batch, gradients and state are split over the
+other dimension. The columns are seconds of processor time
 (the trace, its lowering, the passes up to the planned arena), then what these found: ops, collectives, arena.
 """
 
@@ -33,6 +36,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--ranks", default="1,8,1024")
     parser.add_argument("--stages", default="0,2,3", help="of ZeRO; 0 is data parallelism alone")
+    parser.add_argument(
+        "--tensor-parallel", type=int, default=1, help="how many ranks share each layer"
+    )
     args = parser.parse_args(argv)
     layers, ranks, stages = (
         [int(n) for n in text.split(",")] for text in (args.layers, args.ranks, args.stages)
@@ -78,9 +84,14 @@ def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dic
         lambda: (torch.zeros(1, args.tokens, dtype=torch.int64),) * 2, adamw, torch.bfloat16,
     )  # fmt: skip
     with _fake_ranks(world):
-        module = model.empty()
-        wrapped = module if world == 1 else DistributedDataParallel(module, init_sync=False)
-        graph, inputs = model.graph(wrapped), model.inputs()
+        inputs = model.inputs()
+        if world > 1 and args.tensor_parallel > 1:
+            module, inputs = _on_a_mesh(model, world, args.tensor_parallel, inputs)
+            graph = model.graph(module)
+        else:
+            module = model.empty()
+            wrapped = module if world == 1 else DistributedDataParallel(module, init_sync=False)
+            graph = model.graph(wrapped)
         _untouched_state(graph)
         start = time.process_time()
         trace = trace_of(graph, inputs)
@@ -102,6 +113,33 @@ def planned(args: argparse.Namespace, depth: int, world: int, stage: int) -> dic
         ),
         "arena": mlir.IntegerAttr(function.attributes["gflow.arena_size"]).value,
     }
+
+
+def _on_a_mesh(
+    model: Any, world: int, ranks: int, inputs: tuple[torch.Tensor, ...]
+) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """The model with its layers split over `ranks` ranks, and a batch of which each group of these has one part."""
+    # only here: one rank needs no meshes
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (world // ranks, ranks), mesh_dim_names=("dp", "tp"))
+    columns = {f"layers.*.{name}": ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
+    rows = {f"layers.*.{name}": RowwiseParallel() for name in ("o", "down")}
+    ends = {
+        "token": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(use_local_output=False),
+    }
+    with torch.device("meta"):
+        module = model.make().to(model.dtype)
+    parallelize_module(module, mesh["tp"], {**columns, **rows, **ends})
+    placed = [DTensor.from_local(x, mesh, [Shard(0), Replicate()]) for x in inputs]
+    return module.to_empty(device="cpu").train(), tuple(placed)
 
 
 def _untouched_state(graph: Any) -> None:

@@ -20,7 +20,7 @@ from .resharding import WHOLE, bytes_sent, total_sent
 #: operations for which a byte is sent rather than work done on every rank: few, since authors split what they want
 #: to be shared
 _WORK_OF_BYTE = 0.01
-#: what decides between equals: an operation that need not be done twice
+#: what decides between equals: an operation that need not be done twice, a byte that need not be written twice
 _LITTLE = 1e-9
 _SWEEPS = 8
 
@@ -136,8 +136,11 @@ class Search:
         """Of work: what is done on every rank though an operand lies in parts."""
         if split_dims(choice):
             return 0.0
-        work = self.p.work[o] * (self.p.ranks - 1) / self.p.ranks
-        return work / _WORK_OF_BYTE if self._parted(o) else work * _LITTLE
+        spared = (self.p.ranks - 1) / self.p.ranks
+        if self._parted(o):
+            return self.p.work[o] * spared / _WORK_OF_BYTE
+        made = sum(self.p.nbytes[v] for v in self.p.results[o])
+        return (self.p.work[o] + made) * spared * _LITTLE
 
     def _parted(self, o: int) -> bool:
         """Whether an operand of an op lies in parts."""

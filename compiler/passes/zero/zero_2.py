@@ -49,11 +49,12 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
             value = p.operands[0]
         needs = [body.producer[v] for i in chain for v in body.ops[i].operands]
         last = max((n for n in needs if n not in chain), default=-1)
-        before = body.ops[last + 1].op if last + 1 < len(body.ops) else body.terminator
-        if last + 1 in chain or len(data_operands(o.op)) != 1:
+        if last < 0 or last + 1 in chain or len(data_operands(o.op)) != 1:
             continue
+        after = body.ops[last].op  # what stood after it may have moved up
         for index in reversed(chain):
-            body.ops[index].op.move_before(before)
+            body.ops[index].op.move_after(after)
+            after = body.ops[index].op
     thread(function)
 
 

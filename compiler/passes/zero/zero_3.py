@@ -101,10 +101,13 @@ class _Parameter:
 
 
 def _updated(function: func.FuncOp, body: Body) -> Iterator[_Parameter]:
-    """Arguments that are updated with a gathered piece."""
+    """Arguments that are updated with a gathered piece; gradients that are read after the step stay whole."""
+    listed = function.attributes.get("arg_attrs", [])
     for n, alias in enumerate(aliases(function, body)):
         made = None if alias is None else _gathered(body.terminator.operands[n])
         if alias is not None and made is not None:
+            if alias < len(listed) and text_of(listed[alias], "gflow.role", "") == "gradient":
+                continue
             name = ir.StringAttr(made.attributes[GRADIENT]).value
             yield _Parameter(alias, name, group_read(made), made, n)
 
