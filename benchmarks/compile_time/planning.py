@@ -5,9 +5,9 @@
 
 The step is that of a Llama-style decoder (bf16, AdamW) for an H100. Nothing is computed, and parameters and optimizer
 state are memory that is never touched: `--layers 32 --width 4096 --hidden 14336 --vocabulary 128256` is a Llama 3 of 8
-billion parameters. One rank is the plain module, without a process group. With `--tensor-parallel N` the ranks stand in a mesh of two
-dimensions: groups of N share a layer (`parallelize_module`), and the batch, gradients and state are split over the
-other dimension. The columns are seconds of processor time
+billion parameters. One rank is the plain module, without a process group. With `--tensor-parallel N` the ranks stand
+in a mesh of two dimensions: groups of N share a layer (`parallelize_module`), and the batch, gradients and state are
+split over the other dimension. The columns are seconds of processor time
 (the trace, its lowering, the passes up to the planned arena), then what these found: ops, collectives, arena.
 """
 

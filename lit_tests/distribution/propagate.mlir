@@ -7,7 +7,7 @@
 // CHECK:         "gflow.matmul"(%arg0, %arg1) {gflow.operand_shardings = {{\[\[}}"S(0)", "B"], ["B", "S(1)"]], gflow.sharding = {{\[\[}}"S(0)", "S(1)"]], gflow.why = "dp: m is split. tp: n is split"}
 // CHECK:         "gflow.matmul"({{.*}}) {gflow.operand_shardings = {{\[\[}}"S(0)", "S(1)"], ["B", "S(0)"]], gflow.sharding = {{\[\[}}"S(0)", "P(sum)"]], gflow.why = "dp: m is split. tp: k is split, each rank has a term"}
 // The row-parallel bias is added on the first rank, before the sum.
-// CHECK:         "gflow.add"({{.*}}) {{.*}}gflow.why = "dp: d0 is split; operand 1 comes as B. tp: terms stay terms; operand 1 comes as B"}
+// CHECK:         "gflow.add"({{.*}}) {{.*}}gflow.why = "dp: d0 is split. tp: terms stay terms; operand 1 comes as B"}
 module attributes {gflow.mesh = {axes = ["dp", "tp"], sizes = array<i64: 2, 2>}} {
   func.func @mlp(%x: tensor<4x8xf32> {gflow.sharding = ["S(0)", "B"]}, %w: tensor<8x16xf32> {gflow.sharding = ["B", "S(1)"]}, %v: tensor<16x8xf32> {gflow.sharding = ["B", "S(0)"]}, %b: tensor<8xf32>) -> (tensor<4x8xf32> {gflow.sharding = ["S(0)", "B"]}) {
     %0 = "gflow.matmul"(%x, %w) : (tensor<4x8xf32>, tensor<8x16xf32>) -> tensor<4x16xf32>
