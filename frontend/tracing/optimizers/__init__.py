@@ -3,6 +3,8 @@
 gradients    gradients that outlive a step: sums over micro-batches, and those that `graph.grad()` reads
 copies       an optimizer's step on copies: ops work on them, wherever the code finds the tensors that they are
              of
+exchange     what an optimizer sees while its step is traced: its hyperparameters and state as traced numbers and
+             tensors
 host_calls   calls by which an optimizer's step would depend on more than its state: random numbers and the time
              of Python
 mirror       containers that stand for an optimizer's own while its step is traced, and remember what was read

@@ -1,8 +1,8 @@
 """One `optimizer.step()` as part of the trace.
 
-The optimizer's own code runs, with its state and hyperparameters exchanged for traced ones; parameters are
-themselves, for code that tells them apart, and ops get what stands for them. Numbers
-(learning rate, betas, counters) are traced numbers, see `numbers.py`; what else it reads is noted (`mirror.py`) and
+The optimizer's own code runs, with its state and hyperparameters exchanged for traced ones (`exchange.py`); parameters
+are themselves, for code that tells them apart, and ops get what stands for them. Numbers (learning rate, betas,
+counters) are traced numbers, see `numbers.py`; what else it reads is noted (`mirror.py`) and
 becomes a condition under which the trace holds (`places.py`).
 Optimizers and plain objects that it holds are treated as it is itself.
 """
@@ -10,10 +10,7 @@ Optimizers and plain objects that it holds are treated as it is itself.
 from __future__ import annotations
 
 import contextlib
-import enum
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,7 +21,6 @@ from gflow.tracing.reads.steps import StepReading
 from ..context.location import user_line
 from ..context.threads import here_only
 from ..context.threads import replaced as patched
-from ..data.guards import Leaf
 from ..data.places import (
     MISSING,
     BakedValue,
@@ -32,38 +28,24 @@ from ..data.places import (
     OptimizerTrace,
     Place,
     PlainWrite,
-    StateSlot,
     Structure,
 )
-from ..dispatch.clipping import NORM_TYPE, clip_groups
+from ..dispatch.clipping import clip_groups
 from ..dispatch.functions.rewrites import Rewrites
-from ..dispatch.functions.stand_ins import functional, unwrap
 from ..dispatch.recorder import Recorder, untraced
 from ..dispatch.symbols.number_nodes import StateBranch, number_of
-from ..dispatch.symbols.numbers import traced_functions, wrap
-from ..program.shared import view_in
+from ..dispatch.symbols.numbers import traced_functions
 from .copies import attributes_stay
-from .host_calls import module_names, real_ids, refused, refused_calls
+from .exchange import BOOKKEEPING, DICTS, Exchange, Record, is_number, is_plain
+from .host_calls import module_names, real_ids, refused_calls
 from .mirror import SeenDict, class_constant, plain, watched
 from .rates import scaled_rates
 from .sparse import one_update
 from .state import nested
-from .step_hooks import HOOKS, without_hooks
+from .step_hooks import without_hooks
 from .unread_keys import foreign_keys
 
 aten = torch.ops.aten
-
-#: attributes by which PyTorch keeps book of calls: nothing that a step depends on
-_BOOKKEEPING = (
-    "_opt_called", "_step_count", "_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured",
-    "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", *HOOKS,
-)  # fmt: skip
-_DICTS = ("param_groups", "state", "defaults")
-_PLAIN = (
-    type(None), bool, int, float, complex, str, bytes, enum.Enum,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
 
 
 class NewState(Exception):
@@ -78,369 +60,8 @@ class _Parted(Exception):
         self.tags = tags
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value is a Python number (numpy's float64 is a float)."""
-    kind = type(value)
-    return kind is int or kind is float or (isinstance(value, float) and kind.__name__ == "float64")
-
-
-def _is_numpy_number(value: Any) -> bool:
-    kind = type(value)
-    return (
-        kind.__module__ == "numpy"
-        and kind.__name__ != "ndarray"
-        and getattr(getattr(value, "dtype", None), "kind", "") in ("i", "u", "f")
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
-    return isinstance(value, _PLAIN) and number_of(value) is None
-
-
-def _is_helper(value: Any) -> bool:
-    """Whether an object keeps plain Python state that the step may use."""
-    module = type(value).__module__.partition(".")[0]
-    return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (type, torch.nn.Module, *_PLAIN))
-        and module
-        not in (
-            "torch",
-            "builtins",
-            "types",
-            "functools",
-            "collections",
-            "logging",
-            "weakref",
-            "threading",
-        )
-    )
-
-
-@dataclass
-class _Record:
-    """One container that a mirror stands for. `at`: its place, and the key and path there if it is not
-    the place's own dict. `before`: what the mirror held at first; `baked`: conditions by key."""
-
-    at: tuple[Any, ...]
-    place: Place
-    real: Any
-    mirror: Any
-    before: Any
-    baked: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
-
-    def address(self, key: Any) -> tuple[Place, Any, tuple[Any, ...]]:
-        return (self.place, self.at[0], (*self.at[1:], key)) if self.at else (self.place, key, ())
-
-
-class _Tracer:
-    def __init__(
-        self,
-        recorder: Recorder,
-        rewrites: Rewrites,
-        optimizer: torch.optim.Optimizer,
-        prefix: str,
-        param_names: dict[int, str],
-        capturable: bool,
-        active: Callable[[], contextlib.AbstractContextManager[None]],
-        tags: dict[Any, int],
-    ) -> None:
-        self.active, self.tags = active, tags
-        self.widen = False
-        self.where = f"{prefix} ({type(optimizer).__name__})"
-        self.recorder, self.rewrites, self.optimizer = recorder, rewrites, optimizer
-        self.prefix, self.param_names, self.capturable = prefix, param_names, capturable
-        self.result = OptimizerTrace()
-        self.parameters: dict[int, torch.Tensor] = {}
-        self.records: list[_Record] = []
-        self.objects: dict[int, tuple[Any, dict[str, Any], _Record]] = {}
-        self.groups: list[tuple[int, dict[str, Any], SeenDict]] = []
-        self.fixed: list[tuple[str, Any, Any]] = []
-        self._mirrors: dict[int, Any] = {}
-        self._sources: dict[Any, NumberSource] = {}
-        self._equal: dict[Any, NumberSource] = {}
-        self._finals: dict[int, dict[Any, Any]] = {}
-        self._ends: dict[int, dict[Any, torch.Tensor]] = {}  # tensors by input, then by place
-        self._widened: dict[int, torch.Tensor] = {}
-
-    def place(self, kind: str, optimizer: Any, which: Any = None) -> Place:
-        place = Place(optimizer, kind, which)
-        place.locate()
-        self.result.places.append(place)
-        return place
-
-    def containers(self) -> list[Any]:
-        """The containers that mirrors stand for."""
-        return [real for real, _ in self._mirrors.values()]
-
-    # values in
-
-    def number(self, place: Place, key: Any, path: tuple[Any, ...], value: float, name: str) -> Any:
-        member = (id(place.holder), key, path)
-        same = None
-        if place.kind == "entry":
-            same = (key, path, type(value), value, self.tags.get(member))
-            known = self._equal.get(same)
-            if known is not None:
-                known.others.append(place)
-                return wrap(self._node(known))
-        dtype = torch.int64 if type(value) is int else torch.float64
-        with untraced():
-            tensor = torch.scalar_tensor(value, dtype=dtype)
-        node = self.recorder.add_number(value, tensor, name, Leaf(len(self.recorder.numbers)))
-        source = NumberSource(place, key, path, node.value, tensor, value, name)
-        self.recorder.numbers.append(source)
-        self._sources[node.value] = source
-        self._nodes[id(source)] = node
-        if same is not None:
-            self._equal[same] = source
-        return wrap(node)
-
-    @property
-    def _nodes(self) -> dict[int, Any]:
-        return self.__dict__.setdefault("_node_table", {})
-
-    def _node(self, source: NumberSource) -> Any:
-        return self._nodes[id(source)]
-
-    def value(
-        self,
-        place: Place,
-        key: Any,
-        value: Any,
-        name: str,
-        path: tuple[Any, ...] = (),
-        baked: list[Any] | None = None,
-    ) -> Any:
-        """The traced form of a hyperparameter or state entry. baked: takes the conditions on it."""
-        baked = [] if baked is None else baked
-        if id(value) in self._mirrors:
-            return self._mirrors[id(value)][1]
-        if isinstance(value, torch.Tensor):
-            traced = self.tensor(value, name)
-            index = self.rewrites.stand_ins[id(value)].index
-            slot = StateSlot(place, key, path, self.recorder.inputs[index].value)
-            self.result.slots.append(slot)
-            return value if id(value) in self.parameters else traced
-        if _is_number(value):
-            return self.number(place, key, path, value, name)
-        if isinstance(value, tuple):
-            items = [
-                self.value(place, key, v, f"{name}.{i}", (*path, i), baked)
-                for i, v in enumerate(value)
-            ]
-            if all(a is b for a, b in zip(items, value)):
-                baked.append(BakedValue(place, key, value, path))
-                return value
-            baked.append(Structure(place, (key, *path), len(value), None))
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if isinstance(value, list):
-            made: list[Any] = []
-            self._mirrors[id(value)] = (value, made)
-            made += [
-                self.value(place, key, v, f"{name}.{i}", (*path, i), baked)
-                for i, v in enumerate(value)
-            ]
-            baked.append(Structure(place, (key, *path), len(value), None))
-            self.records.append(_Record((key, *path), place, value, made, list(made)))
-            return made
-        if isinstance(value, dict) and not isinstance(value, SeenDict):
-            return self.mapping(place, value, name, (key, *path))
-        if _is_numpy_number(value):
-            raise GraphTraceError(
-                f"{self.where}: {name} is {value!r}, a NumPy number; a graph needs a Python number: "
-                f"{value.item()!r}."
-            )
-        stand_in = refused(self.where, key, value)
-        if stand_in is not None:
-            return stand_in
-        if isinstance(value, torch.optim.Optimizer) or _is_helper(value):
-            self.object(value, name)
-        elif isinstance(value, (set, deque, bytearray)):
-            before, mine = value.copy(), value.copy()
-            self.fixed.append((name, mine, mine.copy()))
-            baked.append(BakedValue(place, key, before, path))
-            return mine
-        baked.append(BakedValue(place, key, value, path))
-        return value
-
-    def refuse_attribute(self, real: torch.Tensor, name: str) -> None:
-        """
-        Raises:
-            GraphTraceError: always: the step has set an attribute of a parameter.
-        """
-        parameter = self.param_names.get(id(real), "a parameter")
-        raise GraphTraceError(
-            f"{self.where}: step() sets the attribute {name!r} of {parameter}; a graph would lose it. "
-            "Keep it in self.state[parameter]."
-        )
-
-    def real(self, value: object) -> object:
-        """The real tensor that a traced one stands for, or what else is given."""
-        known = self.rewrites.reals.get(id(value))
-        return value if known is None else known[1]
-
-    def mapping(
-        self, place: Place, real: dict[Any, Any], name: str, at: tuple[Any, ...] = ()
-    ) -> SeenDict:
-        """A mirror of a dict. at: where it stands, if it is not the place's own."""
-        known = self._mirrors.get(id(real))
-        if known is not None:
-            return known[1]
-        make = int if isinstance(real, Counter) else getattr(real, "default_factory", None)
-        mirror = SeenDict(make=make)
-        self._mirrors[id(real)] = (real, mirror)
-        record = _Record(at, place, real, mirror, {})
-        self.records.append(record)
-        for key, value in real.items():
-            where, top, path = record.address(key)
-            traced = self.value(where, top, value, f"{name}.{key}", path, record.baked[key])
-            dict.__setitem__(mirror, key, traced)
-        record.before = plain(mirror)
-        return mirror
-
-    def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
-        """A state tensor or tensor hyperparameter."""
-        known = self.rewrites.stand_ins.get(id(real))
-        if known is not None:
-            wrapper = known.wrapper
-        else:
-            index = len(self.recorder.inputs)
-            wrapper = functional(self.recorder.add_input(real, "optimizer_state", name), real)
-            self.rewrites.register(real, wrapper, index)
-        if self.widen and wrapper.ndim == 0 and wrapper.dtype == torch.float32:
-            if id(real) not in self._widened:
-                with self.active():
-                    self._widened[id(real)] = wrapper.to(torch.float64)
-            return self._widened[id(real)]
-        return wrapper
-
-    def parameter(self, real: torch.Tensor) -> torch.Tensor:
-        """Give a parameter what stands for it in this attempt: a failed one leaves the trace's own untouched."""
-        if id(real) not in self.parameters:
-            bases = self.rewrites.bases
-            if id(real) in bases:
-                self.parameter(bases[id(real)][1])
-                return real
-            made = self._copied(real, functional(unwrap(self.rewrites.wrapper_of(real)), real))
-            for view, base in bases.values():
-                if base is real:
-                    with self.active():
-                        seen = view_in(made, base, view)
-                    self._copied(view, seen)
-        return real
-
-    def outside(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Likewise for what the trace knows of the tensors that the step reaches outside of the optimizer."""
-        for real in tensors:
-            known = self.rewrites.stand_ins.get(id(real))
-            if known and self.recorder.inputs[known.index].role != "optimizer_state":
-                self.parameter(real)
-
-    def _copied(self, real: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Let `new` stand for a parameter, with its gradient."""
-        old = self.rewrites.stand_ins[id(real)]
-        if old.wrapper.grad is not None:
-            new.grad = functional(unwrap(old.wrapper.grad), old.wrapper.grad)
-        self.parameters[id(real)] = real
-        self.rewrites.register(real, new, old.index)
-        self.rewrites.stepped[id(new)] = real
-        return new
-
-    def object(self, obj: Any, prefix: str) -> None:
-        """Mirror an optimizer, or another object, that the step reads."""
-        if id(obj) in self.objects:
-            return
-        traced: dict[str, Any] = {}
-        record = _Record((), self.place("self", obj), dict(vars(obj)), None, {})
-        if not isinstance(obj, torch.optim.Optimizer):
-            record.place.kind, record.place.which = "object", obj
-        self.objects[id(obj)] = (obj, traced, record)
-        if isinstance(obj, torch.optim.Optimizer):
-            traced["param_groups"] = self._groups(obj, prefix)
-            traced["state"] = self._state(obj, prefix)
-            if isinstance(getattr(obj, "defaults", None), dict):
-                place = self.place("defaults", obj)
-                traced["defaults"] = self.mapping(place, obj.defaults, f"{prefix}.defaults")
-            for hooks in HOOKS:
-                traced[hooks] = OrderedDict()
-        for key, value in vars(obj).items():
-            if key not in _BOOKKEEPING and key not in traced:
-                baked = record.baked[key]
-                traced[key] = self.value(record.place, key, value, f"{prefix}.{key}", (), baked)
-        record.before = {k: v for k, v in traced.items() if k not in (*_DICTS, *HOOKS)}
-
-    def _groups(self, optimizer: Any, prefix: str) -> list[Any]:
-        known = self._mirrors.get(id(optimizer.param_groups))
-        if known is not None:
-            return known[1]
-        groups: list[Any] = []
-        self._mirrors[id(optimizer.param_groups)] = (optimizer.param_groups, groups)
-        for i, group in enumerate(optimizer.param_groups):
-            known = self._mirrors.get(id(group))
-            groups.append(known[1] if known is not None else self._group(optimizer, i, prefix))
-        return groups
-
-    def _group(self, optimizer: Any, i: int, prefix: str) -> SeenDict:
-        group = optimizer.param_groups[i]
-        new = SeenDict()
-        self._mirrors[id(group)] = (group, new)
-        record = _Record((), self.place("group", optimizer, i), group, new, {})
-        for key, value in group.items():
-            traced = value
-            if key == "params":
-                traced = [self.parameter(p) for p in value]
-                self._mirrors[id(value)] = (value, traced)
-            elif key in ("foreach", "fused"):
-                traced = False
-            elif key == "capturable" and self.capturable:
-                traced = True
-            elif key == NORM_TYPE:  # the ops depend on it
-                record.baked[key].append(BakedValue(record.place, key, value))
-            else:
-                name = f"{prefix}.group{i}.{key}"
-                traced = self.value(record.place, key, value, name, (), record.baked[key])
-            dict.__setitem__(new, key, traced)
-        record.before = plain(new)
-        self.records.append(record)
-        self.groups.append((i, group, new))
-        return new
-
-    def _state(self, optimizer: Any, prefix: str) -> SeenDict:
-        known = self._mirrors.get(id(optimizer.state))
-        if known is not None:
-            return known[1]
-        real = optimizer.state
-        state = SeenDict(make=SeenDict)
-        self._mirrors[id(real)] = (real, state)
-        whole = self.place("state", optimizer)
-        record = _Record((), whole, real, state, {})
-        for key, entry in real.items():
-            if not isinstance(key, torch.Tensor):
-                name = str(key)
-            else:
-                name = self.param_names.get(id(key), f"param{len(record.before)}")
-                # Counters in float64: bias corrections then are what eager's doubles give. Beside a 0-d parameter in
-                # float32, a counter looks like any other state.
-                self.widen = self.capturable and (key.ndim > 0 or key.dtype != torch.float32)
-                self.parameter(key)
-            name = f"{prefix}.{name}"
-            if isinstance(entry, dict):
-                place = self.place("entry", optimizer, key)
-                traced: Any = self.mapping(place, entry, name)
-            else:
-                traced = self.value(whole, key, entry, name, (), record.baked[key])
-            dict.__setitem__(state, key, traced)
-            record.before[key] = traced
-        self.widen = False
-        self.records.append(record)
-        return state
-
-    # values out
+class _Tracer(Exchange):
+    """What a step has read and changed, found by comparing what it left with what was exchanged before."""
 
     def finish(self, seen: dict[int, set[str]]) -> None:
         """Find what the step read, and what it changed."""
@@ -483,8 +104,8 @@ class _Tracer:
     def attributes_changed(self) -> None:
         """Find what the step has done to attributes; while they are exchanged."""
         for obj, traced, record in self.objects.values():
-            ignored = {*_BOOKKEEPING, *_DICTS}
-            for name in _DICTS:
+            ignored = {*BOOKKEEPING, *DICTS}
+            for name in DICTS:
                 if name in traced and vars(obj).get(name) is not traced[name]:
                     raise GraphTraceError(
                         f"{self.where}: step() assigns another object to self.{name}; in a graph it must "
@@ -493,7 +114,7 @@ class _Tracer:
             after = {k: v for k, v in vars(obj).items() if k not in ignored}
             self._dict_changed(record, after)
 
-    def _dict_read(self, record: _Record) -> None:
+    def _dict_read(self, record: Record) -> None:
         mirror, result = record.mirror, self.result
         for key in mirror.seen.keys:
             if key in record.before:
@@ -507,7 +128,7 @@ class _Tracer:
             keys = tuple(record.real)
             result.structures.append(Structure(record.place, record.at, len(keys), keys))
 
-    def _attributes_read(self, obj: Any, record: _Record, names: set[str]) -> None:
+    def _attributes_read(self, obj: Any, record: Record, names: set[str]) -> None:
         for name in sorted(names):
             if name in record.before:
                 for condition in record.baked.get(name, ()):
@@ -519,15 +140,15 @@ class _Tracer:
                     kind.append(condition)  # type: ignore[arg-type]
             elif name not in vars(obj) and not name.startswith("__"):
                 found = class_constant(obj, name)
-                if found is not None and _is_plain(found[1]):
+                if found is not None and is_plain(found[1]):
                     place = self.place("class", obj, found[0])
                     self.result.baked.append(BakedValue(place, name, found[1]))
                 if name == "step" or (
-                    name not in _BOOKKEEPING and not callable(getattr(type(obj), name, None))
+                    name not in BOOKKEEPING and not callable(getattr(type(obj), name, None))
                 ):
                     self.result.baked.append(BakedValue(record.place, name, MISSING))
 
-    def _dict_changed(self, record: _Record, after: dict[Any, Any]) -> None:
+    def _dict_changed(self, record: Record, after: dict[Any, Any]) -> None:
         for key, value in after.items():
             if key == "params":
                 continue
@@ -544,7 +165,7 @@ class _Tracer:
             if key not in after:
                 self.changed(record.address(key), None, before, MISSING)
 
-    def _list_changed(self, record: _Record) -> None:
+    def _list_changed(self, record: Record) -> None:
         if len(record.mirror) != len(record.before):
             raise GraphTraceError(
                 f"{self.where}: step() changes the length of the list at {record.at[0]!r} from "
@@ -574,7 +195,7 @@ class _Tracer:
             where = (id(at[0].holder), at[1], at[2])
             if new is not old or where not in ends:  # an item of a list that is not there any more
                 ends[where] = new
-        elif (node := number_of(old)) is not None and (number_of(new) or _is_number(new)):
+        elif (node := number_of(old)) is not None and (number_of(new) or is_number(new)):
             self._number_changed(at, self._sources[node.value], new)
         elif isinstance(new, torch.Tensor):
             raise NewState(str(key))
@@ -584,7 +205,7 @@ class _Tracer:
             self._items_changed(at, real, old, new)
         elif isinstance(old, SeenDict) and old is not new and isinstance(new, dict):
             raise NewState(str(key))
-        elif new is MISSING or _is_plain(new):
+        elif new is MISSING or is_plain(new):
             if new is MISSING or old is MISSING or type(old) is not type(new) or old != new:
                 self.result.writes.append(PlainWrite(*at, new))
         elif isinstance(new, (dict, list, tuple)) and old is not new:
@@ -684,7 +305,7 @@ def _compiling(active: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _exchanged(objects: dict[int, tuple[Any, dict[str, Any], _Record]]) -> Iterator[None]:
+def _exchanged(objects: dict[int, tuple[Any, dict[str, Any], Record]]) -> Iterator[None]:
     """Let objects have their traced attributes, then put the whole of their `__dict__` back."""
     saved = [(obj, dict(vars(obj))) for obj, _, _ in objects.values()]
     try:
