@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import prod
 
 from gflow.compiler.targets import Device, Target
@@ -14,6 +13,7 @@ from gflow.dialects.types import TensorType
 
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
+from ...dimensions import neighbours
 from ...sizes import WIDE, cdiv, power_of_two
 from ..choice import Choice, Way, way_of
 from .calls import configs_of_call, given_of, has_kernel
@@ -109,8 +109,7 @@ def ordered_indices(index: TensorType) -> tuple[TensorType, TensorType]:
 
 def _one_walk(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether dimensions are walked as one."""
-    real = [(n, s) for n, s in zip(shape, strides) if n != 1]
-    return all(s == n * inner for (_, s), (n, inner) in pairwise(real))
+    return len(neighbours(shape, [strides])) < 2
 
 
 # -- positions
