@@ -1,18 +1,22 @@
 """Frozen inference beside eager and torch.compile with freezing: `python -m benchmarks frozen`.
 
-    python -m benchmarks frozen [--models NAME,…] [--rounds 15] [--quick] [--json FILE]
+    python -m benchmarks frozen [--models NAME,…] [--rounds 15] [--quick] [--no-compile] [--json FILE]
 
 All run in one process, in turn, on equal inputs; times are medians, ratios those of rounds. `decode` is GPT-2 small:
 each call computes one token, with caches as arguments. It also runs with weights of 8 and 4 bits. The bytes of weights
-that are read in a second stand beside those that a copy moves (both directions counted).
+that are read in a second stand beside those that a copy moves (both directions counted). ONNX Runtime and OpenVINO take
+part where they are installed, by PyTorch's exporter and by OpenVINO's importer, but not in decoding: their models don't
+update arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import io
 import json
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -26,8 +30,9 @@ from benchmarks.harness import machine
 from benchmarks.harness.measure import note
 from benchmarks.harness.report import table
 from benchmarks.workloads.cached_decoder import CachedDecoder
-from benchmarks.workloads.networks import ResNet18
+from benchmarks.workloads.networks import Bert, ResNet18, ResNet50
 from examples.mobilenet_v2 import MobileNetV2
+from gflow.runtime.engines.packages import available
 
 HEAD = ("model", "peer", "ms", "ratio to eager", "weights GB/s")
 _COPY = 1 << 26
@@ -55,8 +60,16 @@ def _decoder(quick: bool) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return module, (torch.tensor([7]), torch.tensor([20]), *module.caches())
 
 
+def _bert(quick: bool) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    module = Bert(2, 64, 2, 500, 32) if quick else Bert()
+    tokens = torch.randint(1, 500, (1, 16 if quick else 128))
+    return module, (tokens, torch.ones(tokens.shape, dtype=torch.bool))
+
+
 MODELS: dict[str, Callable[[bool], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "resnet18": lambda quick: _images(ResNet18(10), 32 if quick else 128),
+    "resnet50": lambda quick: _images(ResNet50(), 32 if quick else 224),
+    "bert": _bert,
     "mobilenet_v2": lambda quick: _images(MobileNetV2(10), 32 if quick else 128),
     "decode": _decoder,
 }
@@ -67,24 +80,75 @@ def _compiled(module: nn.Module) -> Callable[..., Any]:
     return torch.compile(module, options={"freezing": True})
 
 
+def _onnx_runtime(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """ONNX Runtime on the file that PyTorch exports, with as many threads."""
+    import onnxruntime
+
+    data = io.BytesIO()
+    names = [f"x{n}" for n in range(len(inputs))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this exporter is PyTorch's older one
+        torch.onnx.export(module, inputs, data, input_names=names, dynamo=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(
+        data.getvalue(), options, providers=["CPUExecutionProvider"]
+    )
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        feed = {name: x.numpy() for name, x in zip(names, given)}
+        return torch.from_numpy(session.run(None, feed)[0])
+
+    return run
+
+
+def _openvino(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """OpenVINO by its importer, in float32, with as many threads."""
+    import openvino
+
+    given = inputs if len(inputs) > 1 else inputs[0]
+    model = openvino.convert_model(module, example_input=given)
+    options = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(model, "CPU", options)
+
+    def run(*given: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(compiled([x.numpy() for x in given])[0])
+
+    return run
+
+
+#: packages that take part where they are installed
+ENGINES = {"onnxruntime": _onnx_runtime, "openvino": _openvino}
+
+
 def _seconds(run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> float:
     start = time.perf_counter()
     run(*inputs)
     return time.perf_counter() - start
 
 
-def measure(name: str, rounds: int, quick: bool) -> dict[str, Any]:
+def measure(name: str, rounds: int, quick: bool, compiled: bool = True) -> dict[str, Any]:
     """The times of one model."""
     torch.manual_seed(0)
     module, inputs = MODELS[name](quick)
     module.eval().requires_grad_(False)
     peers: dict[str, Callable[..., Any]] = {
         "eager": module,
-        "compile, freezing": _compiled(copy.deepcopy(module)),
+        **({"compile, freezing": _compiled(copy.deepcopy(module))} if compiled else {}),
         "gflow": Infer(module, False),
         "gflow frozen": Infer(module, True),
     }
-    if name == "decode":
+    if name != "decode":
+        peers |= {
+            engine: make(copy.deepcopy(module), inputs)
+            for engine, make in ENGINES.items()
+            if available(engine)
+        }
+    else:
         peers |= {f"gflow {bits}": Infer(module, True, bits) for bits in ("int8", "int4")}
     with torch.no_grad():
         want = module(*inputs)
@@ -122,6 +186,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it run?")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     rounds = min(args.rounds, 3) if args.quick else args.rounds
@@ -130,7 +195,7 @@ def main(argv: list[str]) -> int:
     lines: list[tuple[str, ...]] = []
     for name in args.models.split(","):
         note(name)
-        found = result["rows"][name] = measure(name, rounds, args.quick)
+        found = result["rows"][name] = measure(name, rounds, args.quick, not args.no_compile)
         for peer, row in found.items():
             speed = "" if row["gb_s"] is None else f"{row['gb_s']:.1f}"
             lines.append((name, peer, f"{row['ms']:.2f}", f"{row['ratio']:.2f}", speed))

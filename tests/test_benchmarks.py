@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import engines
+from benchmarks import engines, frozen
 from benchmarks.compile_time import planning
 from benchmarks.compile_time.scaling import exponent, exponents
 from benchmarks.harness import report
@@ -246,3 +246,15 @@ def test_quick_run_of_a_transformers_model(tmp_path: Path) -> None:
     assert row["difference"]["gflow"] < 1e-4
     assert "max_pool2d_with_indices.default" in row["aten"]
     assert "max_pool2d_with_indices ×1" in done.stdout
+
+
+def test_frozen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Peers agree, and each has a row; those of other projects where they are installed."""
+    found = tmp_path / "frozen.json"
+    options = ["--quick", "--no-compile", "--models", "bert,decode", "--rounds", "1"]
+    assert frozen.main([*options, "--json", str(found)]) == 0
+    rows = json.loads(found.read_text())["rows"]
+    engines = {name for name in frozen.ENGINES if available(name)}
+    assert set(rows["bert"]) == {"eager", "gflow", "gflow frozen"} | engines
+    assert set(rows["decode"]) == {"eager", "gflow", "gflow frozen", "gflow int8", "gflow int4"}
+    assert "bert" in capsys.readouterr().out
