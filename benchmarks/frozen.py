@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import io
 import json
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -84,16 +84,15 @@ def _onnx_runtime(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callab
     """ONNX Runtime on the file that PyTorch exports, with as many threads."""
     import onnxruntime
 
-    data = io.BytesIO()
     names = [f"x{n}" for n in range(len(inputs))]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")  # this exporter is PyTorch's older one
-        torch.onnx.export(module, inputs, data, input_names=names, dynamo=False)
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, inputs, path, input_names=names, dynamo=False)
+        data = path.read_bytes()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(
-        data.getvalue(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(*given: torch.Tensor) -> torch.Tensor:
         feed = {name: x.numpy() for name, x in zip(names, given)}
