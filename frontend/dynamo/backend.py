@@ -23,6 +23,7 @@ from .program import FxProgram, boxed
 from .recompute import partition
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
+from .size_products import with_binary_products
 from .sizes import SizedProgram, hints_of, is_symbolic
 from .trace_fx import FxTrace, Untraceable, trace_fx
 
@@ -99,6 +100,7 @@ def _compile(
     """AOTAutograd's compiler: one graph of functional ATen ops. views: for inference, where it leaves it
     to the compiler that outputs share memory. part_of: the graph that the module is a piece of; gives None
     for a piece that cannot be compiled."""
+    with_binary_products(module)
     trace = partial(trace_fx, module, f"compiled_{phase}", phase, views)
     load = partial(_load, options=options, arena=arena)
     with torch.utils._python_dispatch._disable_current_modes():
