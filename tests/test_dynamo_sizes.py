@@ -226,3 +226,18 @@ def test_views_that_are_results(of: str, dynamic: bool | None) -> None:
             torch.testing.assert_close(a, b)
             if of != "intermediate":
                 assert (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset())
+
+
+def test_products_of_three_sizes_keep_all_of_them() -> None:
+    """Of `s0*s1*s2`, which no op has made, PyTorch's graphs hold one node with three operands and its code two."""
+
+    def update(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, part: torch.Tensor) -> Any:
+        torch.eq(a, b, out=out)  # what shares memory with `part` is an `as_strided_scatter`
+        return part * 2
+
+    memory = torch.randn(336)
+    a = torch.randn(336).as_strided((3, 2, 8, 7), (14, 7, 42, 1))
+    b = torch.randn(42).as_strided((3, 2, 1, 7), (7, 21, 42, 1))
+    out, part = memory.view(3, 2, 8, 7), memory[36:61].view(5, 5)
+    result = torch.compile(update, backend="gflow", dynamic=True)(a, b, out, part)
+    assert not memory.any() and not result.any()
