@@ -554,3 +554,17 @@ def test_bags_of_rows_that_lie_anyhow() -> None:
     x = torch.arange(16.0).view(4, 4) / 4
     for got, right in zip(nn.Graph.trace(function)(x), function(x), strict=True):
         torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("strides", [(1, 2, 4, 1), (6, 1, 3, 1)])
+def test_attention_of_queries_that_overlap(strides: Any, dtype: torch.dtype) -> None:
+    """PyTorch's kernel writes its result to other places than those that it gives, and leaves some as they were."""
+    q = torch.randn(35, dtype=dtype).as_strided((2, 2, 2, 3), strides)
+    k = torch.randn(2, 2, 3, 3, dtype=dtype)
+
+    @flow.compile
+    def attend(q: Tensor, k: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k)
+
+    torch.testing.assert_close(attend(q, k), F.scaled_dot_product_attention(q.contiguous(), k, k))

@@ -92,11 +92,16 @@ def _neighbours(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 def _rows_apart(o: Op, shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the channels of queries, keys and values, their last dimension, lie side by side, and each position's
-    apart from the next one's: kernels of attention hand them to BLAS as matrices, and check neither."""
+    apart from the next one's: kernels of attention hand them to BLAS as matrices, and check neither. Those of other
+    heads and batches may be the same ones, and no others that overlap: PyTorch's kernel gives its result strides in
+    the order of the queries' strides, and writes it as if channels came last in that order."""
     if len(shape) < 4:
         return True
     position = 2 if o.name == "aten" else 1
-    apart = shape[position] == 1 or strides[position] >= shape[-1]
+    apart = all(
+        size == 1 or stride >= shape[-1] or (stride == 0 and d != position)
+        for d, (size, stride) in enumerate(zip(shape[:-1], strides))
+    )
     return _neighbours(shape, strides) and apart
 
 
