@@ -8,7 +8,18 @@ class GraphError(RuntimeError):
 
 
 class GraphTraceError(GraphError):
-    """`build()` or an optimizer's `step()` does something a static graph cannot hold."""
+    """`build()` or an optimizer's `step()` does something a static graph cannot hold.
+
+    by_eager: why `gflow.compile` runs such a function as in eager mode: TorchDynamo would lose it. Empty where it
+        would not.
+    """
+
+    by_eager = ""
+
+    def to_eager(self, reason: str) -> GraphTraceError:
+        """This error, of a function for eager mode."""
+        self.by_eager = reason
+        return self
 
 
 class GraphInputError(GraphError, TypeError):

@@ -693,3 +693,17 @@ def test_tensors_without_memory_are_errors() -> None:
         ),
     ):
         call(torch.ones(1, device="cpu"))
+
+
+def test_the_state_of_the_generator_is_an_error() -> None:
+    def read(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.get_rng_state().float().sum()
+
+    with pytest.raises(
+        flow.GraphTraceError, match=r"test_hidden_state.py:\d+: build\(\) calls torch.*rng_state"
+    ):
+        nn.Graph.trace(read)(torch.ones(1))
+    call = flow.compile(read)
+    for _ in range(2):
+        torch.testing.assert_close(call(torch.ones(1)), read(torch.ones(1)))
+        torch.rand(1000)

@@ -220,3 +220,39 @@ def test_samples_of_other_dtypes() -> None:
         warnings.simplefilter("ignore")
         missed = [name for name, function, given in _cases() if _is_missed(function, given)]
     assert not missed
+
+
+@pytest.mark.parametrize("along", [torch.median, torch.nanmedian, torch.mode])
+def test_what_eager_refuses_it_refuses_through_compile(along: Callable[..., Any]) -> None:
+    def call(x: Tensor) -> Tensor:
+        along(x, 0)  # nothing reads it
+        return x.sum()
+
+    with pytest.raises(flow.GraphTraceError, match="takes no dimension without elements"):
+        flow.nn.Graph.trace(call)(torch.ones(0, 3))
+    with pytest.raises(IndexError, match="non-zero size"):
+        flow.compile(call)(torch.ones(0, 3))
+
+
+@pytest.mark.parametrize("compiled", [flow.compile, lambda f: torch.compile(f, backend="gflow")])
+def test_bools_that_kernels_refuse(compiled: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="Boolean inputs not supported"):
+        compiled(lambda x: F.relu(x) * 2 + 1)(B)
+
+
+def test_sparse_gradients_by_frequency() -> None:
+    weight = torch.randn(5, 2, requires_grad=True)
+
+    @flow.compile
+    def rows(at: Tensor, weight: Tensor) -> Tensor:
+        return F.embedding(at, weight, sparse=True, scale_grad_by_freq=True)
+
+    with pytest.raises(flow.GraphTraceError, match="scale_grad_by_freq"):
+        rows(AT, weight).sum().backward()
+
+
+def test_ldexp_of_integers_by_a_half() -> None:
+    half = torch.tensor(2.0).half()
+    got = flow.compile(torch.ldexp)(AT, half)
+    torch.testing.assert_close(got, torch.ldexp(AT, half))

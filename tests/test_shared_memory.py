@@ -179,3 +179,28 @@ def test_inputs_in_the_memory_of_others() -> None:
     assert memory.tolist() == [1, 2, 2, 3, 4, 5]
     with pytest.raises(gflow.GraphInputError, match=r"shares memory with input 'args\.1'"):
         changing(memory[:2], memory[1:3])
+
+
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("through", ["gflow.compile", "torch.compile"])
+def test_updates_of_arguments_in_one_memory(through: str, needs_grad: bool) -> None:
+    def update(x: torch.Tensor, y: torch.Tensor) -> Any:
+        x.add_(1)
+        return y[0], (y * x.sum()).sum()
+
+    def run(function: Any) -> Any:
+        start = torch.arange(40.0).requires_grad_(needs_grad)
+        memory = start * 1
+        view, loss = function(memory[:10], memory[5:20].view(3, 5))
+        if needs_grad:
+            loss.backward()
+        return memory.detach(), view.detach(), loss.detach(), start.grad
+
+    torch._dynamo.reset()
+    compiled = (
+        gflow.compile(update)
+        if through == "gflow.compile"
+        else torch.compile(update, backend="gflow")
+    )
+    for one, other in zip(run(compiled), run(update)):
+        assert (one is None and other is None) or torch.equal(one, other)

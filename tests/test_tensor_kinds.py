@@ -191,3 +191,27 @@ def test_a_program_is_for_the_conjugate_bit_of_parameters() -> None:
     real.b.data = _negative()
     with pytest.raises(flow.GraphTraceError, match="negative view"):
         graph(x)
+
+
+class _Named(torch.Tensor):
+    pass
+
+
+def test_classes_that_results_have_are_refused_by_graphs_and_kept_by_compile() -> None:
+    given = torch.ones(2).as_subclass(_Named)
+    with pytest.raises(flow.GraphTraceError, match=r"_Named; in eager, results"):
+        _Calls(_double)(given)
+    assert type(flow.compile(_double)(given)) is _Named
+
+
+def test_an_exchange_of_memory() -> None:
+    def swap(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch.utils.swap_tensors(x, y)
+        return x * 2
+
+    x, y = torch.zeros(2), torch.ones(2)
+    with pytest.raises(flow.GraphTraceError, match="swap_tensors"):
+        flow.nn.Graph.trace(swap)(x, y)
+    memory = x.data_ptr()
+    assert flow.compile(swap)(x, y).tolist() == [2.0, 2.0]
+    assert y.data_ptr() == memory

@@ -23,6 +23,7 @@ from .program import FxProgram, boxed
 from .recompute import partition
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
+from .shared_inputs import updated_in_shared_memory
 from .size_products import with_binary_products
 from .sizes import SizedProgram, hints_of, is_symbolic
 from .trace_fx import FxTrace, Untraceable, trace_fx
@@ -55,6 +56,14 @@ def gflow(
     if mode not in (None, "default"):
         raise ValueError(f"backend 'gflow' has no mode {mode!r}; leave it out")
     chosen = _options(options)
+    shared = updated_in_shared_memory(module)
+    if shared is not None:
+        _log.warning(
+            "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
+            "share memory; pass a copy (.clone()) of one of them",
+            *shared,
+        )
+        return module.forward  # type: ignore[no-any-return]
     direct = written_in_memory(with_results_apart(module))
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (

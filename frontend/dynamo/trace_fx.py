@@ -17,6 +17,7 @@ from gflow.dialects.extents import Symbol
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
+from gflow.tracing.dispatch.failures.checks import CHECKS
 from gflow.tracing.dispatch.symbols.held_numbers import NUMBERS, number_problem
 from gflow.tracing.dispatch.symbols.number_nodes import Number, number_of
 from gflow.tracing.dispatch.symbols.numbers import wrap
@@ -311,9 +312,13 @@ class _Converter:
         """
         Raises:
             Fixed: numbers that follow from a size are beside tensors of a dtype that does not hold them all.
-            Untraceable: a number is.
+            Untraceable: a number is, or PyTorch's kernel refuses the operands.
         """
         target: Any = node.target
+        refused = CHECKS.get(target)
+        values = [a.meta.get("val") if isinstance(a, torch.fx.Node) else a for a in node.args]
+        if refused is not None and (reason := refused(tuple(values))) is not None:
+            raise Untraceable(f"{target}, which {reason}")  # its kernel says so when it runs
         if target not in NUMBERS:
             return
         if any(isinstance(a, TraceValue) and a.is_number for a in (*args, *kwargs.values())):

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gflow.call.plans.compilations import Recompiles
 from gflow.call.signature import Parameters
 from gflow.call.watchers import is_building
-from gflow.errors import GraphError, GraphInputError
+from gflow.errors import GraphError, GraphInputError, GraphTraceError
 from gflow.lowering.dtypes import LoweringError
 from gflow.nn.graph import Graph
 from gflow.tracing.context.location import here
@@ -191,11 +191,16 @@ class _Runner:
                 return self._with_state(args, kwargs)
         if self.whole and not gradients:
             raise problem
+        if isinstance(problem, GraphTraceError) and problem.by_eager and not self.whole:
+            result = self.target(*args, **kwargs)  # what eager refuses, it says itself
+            self._pieces().leave_to_eager(problem.by_eager)
+            self._by_dynamo.add(gradients)
+            return result
         split = self._pieces()
         if not isinstance(problem, Undivided):
             split.because_of(problem)
         if getattr(problem, "hidden", False):
-            split.leave_to_eager()
+            split.leave_to_eager("TorchDynamo would turn its random numbers into constants")
         try:
             result = split(args, kwargs)
         except UNTRACED as error:  # of a whole one

@@ -66,7 +66,9 @@ class Split:
                 return self._compiled(*args, **kwargs)
             try:
                 return self._compiled(*args, **kwargs)
-            except UNTRACED as error:
+            except (*UNTRACED, AssertionError) as error:
+                if isinstance(error, AssertionError) and not _of_dynamo(error):
+                    raise
                 _log.warning(
                     "compile(): %s runs in eager mode, since TorchDynamo cannot split it: %s",
                     name_of(self._target),
@@ -75,13 +77,12 @@ class Split:
         self._compiled = None
         return self._target(*args, **kwargs)
 
-    def leave_to_eager(self) -> None:
+    def leave_to_eager(self, reason: str) -> None:
         """Run the target as it stands from now on: it depends on what TorchDynamo does not see."""
         if self._compiled is not None:
             self._compiled = None
             _log.warning(
-                "compile(): %s runs in eager mode, since TorchDynamo would turn its random numbers into constants",
-                name_of(self._target),
+                "compile(): %s runs in eager mode, since %s", name_of(self._target), reason
             )
 
     def because_of(self, problem: BaseException) -> None:
@@ -94,6 +95,14 @@ class Split:
                 name_of(self._target),
                 text,
             )
+
+
+def _of_dynamo(error: BaseException) -> bool:
+    """Whether TorchDynamo itself raised an error, as it does where a function assigns to a global tensor."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "/torch/_dynamo/" in trace.tb_frame.f_code.co_filename
 
 
 def name_of(target: Any) -> str:

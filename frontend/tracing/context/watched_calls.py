@@ -1,4 +1,5 @@
-"""Calls by which Python code asks for the time, or for a random number: a trace would hold one outcome for ever."""
+"""Calls by which Python code asks for the time, for a random number, or for the state of PyTorch's generator: a trace
+would hold one outcome for ever."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from gflow.errors import GraphTraceError
 
 from .location import here, is_user_code, user_frame
 
 _TIMES = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
+_RNG_STATE = "get_rng_state"
 #: methods of generators that draw nothing
 _STATE = {"seed", "getstate", "setstate", "get_state", "set_state"}
 
@@ -32,15 +36,16 @@ def _drawing(module: Any) -> Iterator[tuple[str, Any]]:
 def watched_calls(
     met: Callable[[str, bool], None], importers: Sequence[dict[str, Any]] = ()
 ) -> Iterator[None]:
-    """While active, `met` gets the name of each function that this thread's own code calls for the time or for a random
-    number, and whether it is the time. importers: the globals of modules that may have imported such functions by
-    name."""
+    """While active, `met` gets the name of each function that this thread's own code calls for the time, a random
+    number or the state of PyTorch's generator, and whether it is the time. importers: the globals of modules that may
+    have imported such functions by name."""
     thread = threading.get_ident()
     saved: list[tuple[dict[str, Any], str, Any]] = []
     found: list[tuple[Any, str, Any]] = [(time, name, getattr(time, name)) for name in _TIMES]
     numpy: Any = sys.modules.get("numpy")
     for module in (random, *((numpy.random,) if numpy is not None else ())):
         found += [(module, name, value) for name, value in _drawing(module)]
+    found += [(m, _RNG_STATE, getattr(m, _RNG_STATE)) for m in (torch, torch.random)]
     originals = {}
     for module, name, original in found:
 
@@ -69,13 +74,19 @@ def watched_calls(
 
 
 def asked_by_build(graph: str) -> Callable[[str, bool], None]:
-    """What `watched_calls` calls while the `build()` of a graph runs: random numbers are errors, the time is told.
+    """What `watched_calls` calls while the `build()` of a graph runs: random numbers and the state of PyTorch's
+    generator are errors, the time is told.
 
     Raises:
-        GraphTraceError: (the function) for a random number.
+        GraphTraceError: (the function) for a random number or the state.
     """
 
     def met(name: str, time: bool) -> None:
+        if name.partition("(")[0].endswith(_RNG_STATE):
+            raise GraphTraceError(
+                f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so the state "
+                "would stay the same. Ask for it before the call, and pass it as an argument."
+            )
         if not time:
             raise GraphTraceError(
                 f"{here()}: build() calls {name}. build() runs once for each program, not at every call, so "

@@ -1,6 +1,6 @@
 """Modules and tensors that a graph would lose what they do of, so they are refused: what works across processes by
-hooks of autograd or by a tensor class (in a group of more than one rank), tensor classes that compute in their own way,
-and tensors whose elements are not what lies in their memory."""
+hooks of autograd or by a tensor class (in a group of more than one rank), tensor classes that compute in their own way
+or that results have in eager, and tensors whose elements are not what lies in their memory."""
 
 from __future__ import annotations
 
@@ -126,6 +126,21 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
             "(__torch_function__ or __torch_dispatch__); a graph would ignore that. Pass the plain "
             "tensors that it wraps, or .as_subclass(torch.Tensor) if it only adds methods."
         )
+
+    if _gives_itself(kind):
+        raise GraphTraceError(
+            f"{name} is a {kind.__module__}.{kind.__qualname__}; in eager, results of ops on it have this class, and "
+            "those of a graph are plain tensors. Pass .as_subclass(torch.Tensor), and give results the class after "
+            "the call."
+        )
+
+
+def _gives_itself(kind: type[Any]) -> bool:
+    """Whether results of PyTorch's functions have a tensor's class, which itself does not compute."""
+    if kind is torch.Tensor or issubclass(kind, (torch.nn.Parameter, FakeTensor)):
+        return False
+    function = getattr(kind.__torch_function__, "__func__", None)
+    return function is _FUNCTION and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def _computes(kind: type[Any]) -> bool:

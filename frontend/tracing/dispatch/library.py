@@ -68,6 +68,14 @@ def _no_parameter(*_: Any, **__: Any) -> Any:
     )
 
 
+def _no_swap(*_: Any) -> None:
+    error = GraphTraceError(
+        f"{here()}: build() calls torch.utils.swap_tensors(), which gives two tensors each other's memory. A program "
+        "can only write into the memory of its arguments. Exchange the values, or the names."
+    )
+    raise error.to_eager("a graph cannot exchange the memory of tensors (torch.utils.swap_tensors)")
+
+
 #: where a function of PyTorch's stands, the function, and an equal one that can be traced
 _EQUAL: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
     (owner, name, getattr(owner, name), function)
@@ -91,6 +99,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
             for owner, name, original, function in _EQUAL
             if getattr(owner, name) is original  # what someone else has put there, stays
         ),
+        (torch._C, "_swap_tensor_impl", here_only(torch._C._swap_tensor_impl, _no_swap)),  # type: ignore[attr-defined]
         (torch.nn.Parameter, "__new__", staticmethod(here_only(new_parameter, _no_parameter))),
     ]
 

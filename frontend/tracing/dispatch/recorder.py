@@ -365,7 +365,8 @@ class Recorder(TorchDispatchMode):
         problem = check(args) if check is not None else None
         problem = problem or number_problem(func, args, kwargs)
         if problem is not None:
-            raise GraphTraceError(f"{describe(loc)}: {func} {problem}.")
+            error = GraphTraceError(f"{describe(loc)}: {func} {problem}.")
+            raise error.to_eager(f"{func} {problem}, and raises there")
         if self.sizes is not None:
             args, kwargs = self._numbers_of_sizes(func, args, kwargs)
         trace_args = tuple([self._trace_arg(a) for a in args])

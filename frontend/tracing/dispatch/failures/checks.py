@@ -158,12 +158,12 @@ def _step(args: tuple[Any, ...]) -> str | None:
 
 def _along_something(args: tuple[Any, ...]) -> str | None:
     """A dimension to find a least or greatest element in has elements, and they have an order."""
-    x = args[0]
+    x, dim = args[0], args[1] if len(args) > 1 else -1
     if x.is_complex():
         return "takes no complex numbers, which have no order; use .abs() or .real"
-    if not x.dim() or not _known(size := x.shape[args[1]]) or size:
+    if not x.dim() or not _known(size := x.shape[dim]) or size:
         return None
-    return f"takes no dimension without elements, got dimension {args[1]} of {[*x.shape]}"
+    return f"takes no dimension without elements, got dimension {dim} of {[*x.shape]}"
 
 
 def _some(args: tuple[Any, ...]) -> str | None:
@@ -262,6 +262,9 @@ CHECKS: dict[Any, _Check] = {
     aten.polar.default: _complex,
     aten.max.dim: _along_something,
     aten.min.dim: _along_something,
+    aten.median.dim: _along_something,
+    aten.nanmedian.dim: _along_something,
+    aten.mode.default: _along_something,
     aten.mm.default: _same,
     aten.bmm.default: _same,
     aten.mv.default: _same,

@@ -3,6 +3,7 @@ tensors, or take kernels that a graph does not have."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -211,15 +212,36 @@ def _gaussian_nll_loss(
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
-def _embedding(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse."""
-    places = {F.embedding: 6, torch.embedding: 4, F.embedding_bag: 7, torch.embedding_bag: 5}
-    at = places[func]
+def _embedding(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Gradients are dense; see `sparse.py` for optimizers that expect them sparse. As PyTorch, which has no sparse ones
+    that are scaled by how often an index comes, it raises in the backward."""
+    by_frequency, at = _EMBEDDINGS[func]
+    sparse = args[at] if len(args) > at else kwargs.get("sparse", False)
+    given = len(args) > by_frequency
+    scaled = args[by_frequency] if given else kwargs.get("scale_grad_by_freq", False)
     if len(args) > at:
         args = (*args[:at], False, *args[at + 1 :])
     elif "sparse" in kwargs:
         kwargs = kwargs | {"sparse": False}
-    return func(*args, **kwargs)
+    found = func(*args, **kwargs)
+    first = found[0] if isinstance(found, tuple) else found
+    if sparse and scaled and first.requires_grad:
+        where = describe(mode.recorder.locator.here())
+        first.register_hook(functools.partial(_unscaled, where))
+    return found
+
+
+#: functions that look rows up, and the places of `scale_grad_by_freq` and `sparse` among their arguments
+_EMBEDDINGS = {
+    F.embedding: (5, 6), torch.embedding: (3, 4), F.embedding_bag: (5, 7), torch.embedding_bag: (3, 5),
+}  # fmt: skip
+
+
+def _unscaled(where: str, gradient: Tensor) -> None:
+    raise GraphTraceError(
+        f"{where}: the backward of an embedding with sparse=True and scale_grad_by_freq=True, which PyTorch does not "
+        "have either: sparse gradients are not scaled by how often an index comes. Leave one of the two out."
+    )
 
 
 def _row_major_matrix(
@@ -248,6 +270,11 @@ def _attention(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return func(*map(dense, args[:3]), *args[3:], **given)
 
 
+def _ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """As PyTorch's kernel: its shape rule does not know that integers times a 0-d half are halves."""
+    return input * torch.pow(2.0, other)
+
+
 #: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
 _FACTORING = (
     torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
@@ -265,6 +292,8 @@ HANDLERS: dict[Any, Handler] = {
     torch.instance_norm: plain(_instance_norm),
     F.instance_norm: plain(_f_instance_norm),
     F.dropout: plain(_dropout),
+    torch.ldexp: plain(_ldexp),
+    Tensor.ldexp: plain(_ldexp),
     F.embedding: _embedding,
     F.embedding_bag: _embedding,
     torch.embedding: _embedding,
