@@ -8,6 +8,8 @@ program     one compiled FX graph: a function of a list of tensors
 recompute   what a backward computes again, and what the forward keeps for it
 scalar_updates  updates of 0-d float64 tensors, which TorchDynamo may take for numbers
 scalars     Python integers of graphs that are no sizes: inputs of a program
+shared_inputs   graphs that update an argument which shares elements with another one
+size_products   products of three and more sizes, as products of two
 sizes       graphs with symbolic sizes: a program follows one of them over a range
 trace_fx    an FX graph of functional ATen ops, as AOTAutograd makes it, as a `Trace`
 """
