@@ -93,6 +93,66 @@ def test_what_eager_refuses(name: str) -> None:
         flow.nn.Graph.trace(build)(torch.ones(2))
 
 
+#: calls that AOTAutograd takes apart, drops, or shows no mode of dispatch, beside those that it leaves as they are
+BY_DYNAMO: dict[str, Callable[[Tensor], Any]] = {
+    "relu of bools": lambda x: F.relu(x > 0),
+    "difference of bools": lambda x: (x > 0) - (x > 1),
+    "labels of another dtype": lambda x: F.multi_margin_loss(x, x[0].int()),
+    "a product of two dtypes": lambda x: x @ x.double(),
+    "uint8 of 300": lambda x: torch.full_like(x, 300, dtype=torch.uint8),
+    "shrunk halves": lambda x: F.hardshrink(x.half(), 1e30),
+    "index_fill by floats": lambda x: x.index_fill(0, x[0], 1.0),
+    "a view of a transposed matrix": lambda x: x[:2].t().view(6),
+}
+
+
+@pytest.mark.parametrize("name", BY_DYNAMO)
+def test_what_eager_refuses_under_torch_compile(name: str) -> None:
+    """Read or not; a function that `gflow.compile` leaves to TorchDynamo runs as in eager then."""
+    call = BY_DYNAMO[name]
+
+    def read(x: Tensor) -> Any:
+        return call(x)
+
+    def unread(x: Tensor) -> Tensor:
+        call(x)
+        return x + 1
+
+    for function in (read, unread):
+        torch._dynamo.reset()
+        with pytest.raises((RuntimeError, IndexError)):
+            function(torch.ones(3, 3))
+        with pytest.raises(RuntimeError, match=r"test_refused_calls\.py"):
+            torch.compile(function, backend="gflow")(torch.ones(3, 3))
+    with pytest.raises((RuntimeError, IndexError)):
+        flow.compile(unread)(torch.ones(3, 3))
+
+
+@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss])
+def test_losses_of_two_dtypes_have_the_first_one_or_are_refused(
+    loss: Callable[..., Tensor],
+) -> None:
+    """PyTorch's shape rule gives the common dtype."""
+
+    def function(x: Tensor) -> Tensor:
+        return loss(x, x.double())
+
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match=r"test_refused_calls\.py.* one dtype"):
+        torch.compile(function, backend="gflow")(X)
+    assert flow.compile(function)(X).dtype == function(X).dtype == torch.float32
+
+
+def test_what_eager_takes_under_torch_compile() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        return [call() + 0 for call in TAKEN.values()]
+
+    torch._dynamo.reset()
+    found = torch.compile(function, backend="gflow")(X)
+    for name, ours in zip(TAKEN, found, strict=True):
+        assert torch.equal(ours, TAKEN[name]() + 0), name
+
+
 TAKEN: dict[str, Callable[[], Tensor]] = {
     "negative integers wrap around": lambda: torch.full_like(U8, -255),
     "one half goes by way of a float": lambda: torch.full((1,), 1e5, dtype=torch.float16),
@@ -237,7 +297,7 @@ def test_what_eager_refuses_it_refuses_through_compile(along: Callable[..., Any]
 @pytest.mark.parametrize("compiled", [flow.compile, lambda f: torch.compile(f, backend="gflow")])
 def test_bools_that_kernels_refuse(compiled: Callable[..., Any]) -> None:
     torch._dynamo.reset()
-    with pytest.raises(RuntimeError, match="Boolean inputs not supported"):
+    with pytest.raises(RuntimeError, match=r"Boolean inputs not supported|takes no bool"):
         compiled(lambda x: F.relu(x) * 2 + 1)(B)
 
 

@@ -21,6 +21,7 @@ from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
+from .refused_calls import RefusedCalls, check_apart
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
 from .shared_inputs import updated_in_shared_memory
@@ -64,6 +65,7 @@ def gflow(
             *shared,
         )
         return module.forward  # type: ignore[no-any-return]
+    check_apart(module)
     direct = written_in_memory(with_results_apart(module))
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
@@ -76,7 +78,7 @@ def gflow(
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
-    with scalar_updates_kept(module):
+    with scalar_updates_kept(module), RefusedCalls():
         return compiler(direct, example_inputs)  # type: ignore[no-any-return]
 
 

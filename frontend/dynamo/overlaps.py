@@ -18,6 +18,7 @@ from torch._C._functionalization import apply_view_meta_sequence, get_view_meta_
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.functions.in_place import with_out
+from gflow.tracing.dispatch.functions.out_types import dtype_problem
 from gflow.tracing.dispatch.functions.overlaps import Unwritable, call, unsafe_parts
 
 from .sizes import hint_of, is_symbolic
@@ -80,7 +81,9 @@ def written_in_memory(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             ]
             new.target = _unwritten(new.target, lies, trace)
     for node in outs:
-        copies[node].target = _to_out(copies[node].target)
+        copies[node].target = _to_out(
+            copies[node].target, (node.meta.get("stack_trace") or "").strip()
+        )
     for node in unsafe:
         new = copies[node]
         new.op, new.target, new.args = "call_function", unsafe_parts, (_name(node), *new.args)
@@ -204,13 +207,22 @@ def _copied(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return result.untyped_storage()._cdata != lies.untyped_storage()._cdata
 
 
-def _to_out(function: Any) -> Callable[..., Any]:
-    """A function that is called with `out=`."""
+def _to_out(function: Any, trace: str) -> Callable[..., Any]:
+    """A function that is called with `out=`. trace: where the node stands."""
 
     def to_out(*args: Any, **kwargs: Any) -> Any:
+        problem = dtype_problem(function, args, kwargs, kwargs["out"], _hint)
+        if problem is not None:
+            raise GraphTraceError(f"{problem}\n{trace}" if trace else problem)
         return with_out(function, *args, **kwargs)
 
     return to_out
+
+
+def _hint(size: Any) -> int:
+    """A size as one of the numbers that it may be: dtypes don't go by it."""
+    found = hint_of(size)
+    return 2 if found is None else found
 
 
 def _in_memory(target: Any, trace: str) -> Callable[..., Any]:

@@ -200,7 +200,7 @@ class _Converter:
         assert self.now is not None
         self.count += 1
         value = TraceValue(self.count, (), dtype, (), torch.device("cpu"), is_number=True)
-        loc = _location(self.now, self.phase)
+        loc = location(self.now.meta, self.phase)
         self.trace.ops.append(TraceOp(func, args, words or {}, [value], loc))
         return value
 
@@ -303,7 +303,7 @@ class _Converter:
         self._check_numbers(node, args, kwargs)
         parts = self._parts(result)
         self.values[node] = parts
-        op = TraceOp(target, args, kwargs, list(_flat(parts)), _location(node, self.phase))
+        op = TraceOp(target, args, kwargs, list(_flat(parts)), location(node.meta, self.phase))
         self.trace.ops.append(op)
 
     def _check_numbers(
@@ -456,7 +456,7 @@ class _Converter:
         if order is not None:
             like = node.meta["val"].permute(order)
             permuted = self._value(like)
-            loc = _location(node, self.phase)
+            loc = location(node.meta, self.phase)
             args = (value, list(order))
             self.trace.ops.append(TraceOp(aten.permute.default, args, {}, [permuted], loc))
             value = permuted
@@ -543,8 +543,8 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     )
 
 
-def _location(node: torch.fx.Node, phase: str) -> SourceLoc:
-    meta = node.meta
+def location(meta: Mapping[str, Any], phase: str) -> SourceLoc:
+    """Where a node comes from, by what it holds: the innermost line, and the module. Line 0 is none."""
     file, line = "<unknown>", 0
     frames = list(_FRAME.finditer(meta.get("stack_trace") or ""))
     if frames:

@@ -111,6 +111,8 @@ def name_of(target: Any) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What an error says first: its place and the problem, without the ways out."""
+    """What an error says first: its place and the problem, without the ways out. Of one that TorchDynamo wraps, what
+    the backend says."""
+    error = getattr(error, "inner_exception", error)
     lines = str(error).splitlines()
     return lines[0].split(". ")[0] if lines else type(error).__name__

@@ -180,6 +180,12 @@ def gather(em: Emitter, x: Value, dim: int, index: Value, **named: Any) -> None:
     in_range(em, index, 0, size, "RuntimeError", _bounds(dim, size))
 
 
+@checks("aten.scatter_add", "aten.scatter_reduce")
+def scatter_add(em: Emitter, x: Value, dim: int, index: Value, *rest: Any, **named: Any) -> None:
+    """Indices lie in [0, size of the dimension)."""
+    gather(em, x, dim, index)
+
+
 @checks("aten.take")
 def take(em: Emitter, x: Value, index: Value) -> None:
     """Indices lie in [−n, n), n the number of elements."""

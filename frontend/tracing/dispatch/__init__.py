@@ -1,5 +1,6 @@
 """What PyTorch calls while a graph is traced: function and dispatch modes, fake tensors, shape rules.
 
+call_checks  what eager's kernels have against a call: asked by the tracer and by the backend of TorchDynamo
 clipping    clipping gradients: by keys of parameter groups, and in `build()`
 foreach     per-tensor form of `aten._foreach_*`: a graph fuses across tensors by itself
 library     PyTorch's own code while a graph is traced: functions that look at the values of tensors, or take

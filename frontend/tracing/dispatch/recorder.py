@@ -31,12 +31,11 @@ from ..data.global_tensors import Layout, is_global, layout_of, local_of
 from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
-from .failures.checks import CHECKS
+from .call_checks import call_problem
 from .failures.refusals import name_if_refusing
 from .foreach import split_foreach
 from .shapes.fakes import fake_call
 from .symbols.argument_numbers import is_of_call, plain, settled
-from .symbols.held_numbers import number_problem
 from .symbols.number_nodes import Number, number_of
 from .symbols.numbers import wrap
 
@@ -361,9 +360,7 @@ class Recorder(TorchDispatchMode):
             raise item_error(loc)
         if _DRAWS in func.tags:
             self.check_seed(loc)
-        check = CHECKS.get(func)
-        problem = check(args) if check is not None else None
-        problem = problem or number_problem(func, args, kwargs)
+        problem = call_problem(func, args, kwargs)
         if problem is not None:
             error = GraphTraceError(f"{describe(loc)}: {func} {problem}.")
             raise error.to_eager(f"{func} {problem}, and raises there")

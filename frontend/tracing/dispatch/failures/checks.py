@@ -225,6 +225,73 @@ def _grouped(args: tuple[Any, ...]) -> str | None:
     return None
 
 
+def _boundaries(args: tuple[Any, ...]) -> str | None:
+    if not isinstance(args[1], Tensor) or args[1].dim() == 1:
+        return None
+    return f"takes boundaries of one dimension, got {args[1].dim()}; call it for each row, or searchsorted()"
+
+
+def _drawn(args: tuple[Any, ...]) -> str | None:
+    """How many numbers `multinomial` draws."""
+    weights, count, *replacement = args
+    if not _known(count) or (weights.dim() and not _known(weights.shape[-1])):
+        return None
+    if count <= 0:
+        return f"draws at least one number, got {count}"
+    if not weights.dim() or (replacement and replacement[0]) or count <= weights.shape[-1]:
+        return None
+    return (
+        f"draws at most {weights.shape[-1]} of as many weights without replacement, got {count}; pass "
+        "replacement=True"
+    )
+
+
+def _added(args: tuple[Any, ...]) -> str | None:
+    """The shape of what is added to some positions is that of the tensor, but along the dimension."""
+    found = _indexed(2, _WIDE, 0, 3)(args)
+    tensor, dim, _, source = args[:4]
+    if found is not None or not source.dim() or not _known(*tensor.shape, *source.shape):
+        return found
+    shapes = [[*t.shape] for t in (tensor, source)]
+    for shape in shapes:
+        if shape and -len(shape) <= dim < len(shape):
+            del shape[dim]
+    if shapes[0] == shapes[1]:
+        return None
+    return (
+        f"adds a tensor of shape {[*source.shape]} along dimension {dim} of one of shape {[*tensor.shape]}; all other "
+        "sizes have to be the same"
+    )
+
+
+def _looked_up(args: tuple[Any, ...]) -> str | None:
+    if args[0].dim() == 2:
+        return None
+    return f"takes a weight of two dimensions, got {args[0].dim()}; reshape it to (rows, columns)"
+
+
+def _interval(args: tuple[Any, ...]) -> str | None:
+    low, high = ([*args[1:], 0.0, 1.0] if len(args) == 1 else [*args[1:3], 1.0])[:2]
+    if not all(isinstance(n, (int, float)) for n in (low, high)) or low <= high:
+        return None
+    return f"draws from an interval that does not end before it begins, got {low} to {high}"
+
+
+def _strided_within(args: tuple[Any, ...]) -> str | None:
+    """What `as_strided_scatter` writes lies in the tensor's memory."""
+    tensor, _, size, stride, *offset = args
+    begin = (offset[0] if offset else None) or 0
+    if not _known(*size, *stride, begin, *tensor.shape) or 0 in size:
+        return None
+    last = begin + sum((n - 1) * s for n, s in zip(size, stride))
+    if last < tensor.numel():
+        return None
+    return (
+        f"writes up to element {last} of a tensor of {tensor.numel()} elements, by size {[*size]}, strides "
+        f"{[*stride]} and offset {begin}; choose ones that stay inside of it"
+    )
+
+
 _ORDERLESS = (torch.complex32, torch.complex64, torch.complex128)
 _NO_ORDER = _refused(*_ORDERLESS, instead=".abs() or .real, complex numbers have no order")
 _WIDE = (torch.int32, torch.int64)
@@ -249,7 +316,13 @@ CHECKS: dict[Any, _Check] = {
     **_every("_fft_r2c _fft_c2r _fft_c2c", _refused(*_HALVES, torch.complex32)),
     **_every("argmax argmin", _refused(*_ORDERLESS, torch.bool, instead=".abs() or .int()")),
     **_every("mvlgamma", _refused(torch.bool)),
-    **_every("index_add index_reduce", _indexed(2, _WIDE, 0, 3)),
+    **_every("index_add", _added),
+    **_every("index_reduce", _indexed(2, _WIDE, 0, 3)),
+    **_every("bucketize", _boundaries),
+    **_every("multinomial", _drawn),
+    **_every("uniform", _interval),
+    **_every("embedding", _looked_up),
+    **_every("as_strided_scatter", _strided_within),
     **_every("index_copy", _indexed(2, (torch.int64,), 0, 3)),
     **_every("index_fill", _indexed(2, (torch.int64,))),
     **_every("index_select", _indexed(2, _WIDE)),

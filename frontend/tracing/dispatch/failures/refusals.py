@@ -14,7 +14,7 @@ from gflow.runtime.failures import ERRORS
 #: overloads, or ops with all their overloads
 REFUSING = frozenset({
     "aten.embedding", "aten.index_select", "aten.gather", "aten.take", "aten.index_add", "aten.index_fill",
-    "aten.index_copy", "aten.scatter.src", "aten.scatter.value",
+    "aten.index_copy", "aten.scatter.src", "aten.scatter.value", "aten.scatter_add", "aten.scatter_reduce",
     "aten.index.Tensor", "aten.index_put", "aten.nll_loss_forward", "aten.nll_loss2d_forward",
     "aten.binary_cross_entropy", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.div.Tensor_mode",
     "aten.div.Scalar_mode", "aten.bernoulli", "aten.multinomial", "aten.normal", "aten._assert_async",

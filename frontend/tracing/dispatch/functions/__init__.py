@@ -7,6 +7,7 @@ in_place    what an elementwise op may write into a tensor in place, or by `out=
 layouts     what an update in place leaves of a traced tensor's strides: all of them
 memory      functions that ask where a tensor lies in memory, or give it other strides
 networks    layers: batch norm, dropout, pooling, embeddings, attention, losses
+out_types   functions whose kernels write to a tensor of the result's own dtype alone
 overlaps    writes to parts of views whose elements are one in memory: of an expanded tensor, of overlapping windows
 recurrent   LSTMs, GRUs and plain RNNs
 rewrites    the function mode

@@ -18,7 +18,7 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils._pytree import tree_leaves
 
 from ..recorder import untraced
-from ..symbols.number_nodes import number_of
+from .out_types import dtype_name, dtype_problem, results_on_meta
 from .overlaps import is_basic, is_view
 
 Tensor = torch.Tensor
@@ -114,6 +114,7 @@ def write_problem(
             )
         elif _is_elementwise(name):
             problem = problem or _overlap_problem(func, written_to, others, args, concrete)
+    problem = problem or dtype_problem(func, args, kwargs, target, concrete)
     if problem is not None or not isinstance(target, Tensor):
         return problem
     return _out_problem(func, args, kwargs, target, concrete)
@@ -268,17 +269,15 @@ def _in_place_problem(
     fits = target.dtype.is_complex or (target.dtype.is_floating_point and not wider)
     if fits and all(isinstance(a, complex) or a.shape in ((), target.shape) for a in others):
         return None
-    meta = functools.partial(_on_meta, concrete=concrete)
-    with untraced():
-        try:
-            result = plain(*map(meta, args), **{k: meta(v) for k, v in kwargs.items()})
-        except Exception:  # the call itself will say so
-            return None
+    results = results_on_meta(plain, args, kwargs, concrete)
+    if len(results) != 1 or not isinstance(results[0], Tensor):
+        return None
+    result = results[0]
     name = f"{getattr(plain, '__name__', 'the op')}_()"
     if not torch.can_cast(result.dtype, target.dtype):
         return (
-            f"{name} gives {_name(result.dtype)} here, and the tensor that it writes to is "
-            f"{_name(target.dtype)}. Write the result to a new tensor, or convert the operand first."
+            f"{name} gives {dtype_name(result.dtype)} here, and the tensor that it writes to is "
+            f"{dtype_name(target.dtype)}. Write the result to a new tensor, or convert the operand first."
         )
     shape = [concrete(s) for s in target.shape]
     if list(result.shape) != shape:
@@ -296,14 +295,10 @@ def _out_problem(
     target: Tensor,
     concrete: Callable[[Any], Any],
 ) -> str | None:
-    meta = functools.partial(_on_meta, concrete=concrete)
-    with untraced():
-        try:
-            result = func(*map(meta, args), **{k: meta(v) for k, v in kwargs.items() if k != "out"})
-        except Exception:  # the call itself will say so
-            return None
-    if not isinstance(result, Tensor):
+    results = results_on_meta(func, args, kwargs, concrete)
+    if len(results) != 1 or not isinstance(results[0], Tensor):
         return None
+    result = results[0]
     name = getattr(func, "__name__", "the op")
     shape = [concrete(s) for s in target.shape]
     read = [a for a in args if isinstance(a, Tensor)]
@@ -331,21 +326,6 @@ def _out_problem(
     if torch.can_cast(result.dtype, target.dtype):
         return None
     return (
-        f"{name}(out=…) gives {_name(result.dtype)} here, and the tensor that takes it is "
-        f"{_name(target.dtype)}. Pass one of a dtype that holds it."
+        f"{name}(out=…) gives {dtype_name(result.dtype)} here, and the tensor that takes it is "
+        f"{dtype_name(target.dtype)}. Pass one of a dtype that holds it."
     )
-
-
-def _on_meta(value: Any, concrete: Callable[[Any], Any]) -> Any:
-    """An argument without memory: shape, strides and dtype alone."""
-    if isinstance(value, Tensor):
-        shape, strides = [concrete(s) for s in value.shape], [concrete(s) for s in value.stride()]
-        return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")
-    if isinstance(value, (list, tuple)):
-        return type(value)([_on_meta(v, concrete) for v in value])
-    node = number_of(value)
-    return value if node is None else node.hint
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

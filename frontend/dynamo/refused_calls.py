@@ -1,0 +1,73 @@
+"""The checks that a graph's tracer makes of each call, for graphs of TorchDynamo.
+
+AOTAutograd takes ops apart and drops those that nothing reads before gflow sees a graph of them. So the checks see the
+calls above it, as the author wrote them: while it runs TorchDynamo's graph on tensors without values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch.fx import traceback
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gflow.errors import GraphTraceError
+from gflow.tracing.dispatch.call_checks import call_problem
+from gflow.tracing.dispatch.recorder import describe
+
+from .trace_fx import location
+
+#: functions whose ops PyTorch's Python dispatcher, which AOTAutograd switches on, takes apart above any mode
+_TAKEN_APART = (
+    "hardshrink", "multi_margin_loss", "multilabel_margin_loss", "softshrink",
+)  # fmt: skip
+
+
+class RefusedCalls(TorchDispatchMode):
+    """While AOTAutograd compiles a graph, a call that eager's kernels refuse for dtypes, sizes or numbers is an error.
+
+    Raises:
+        GraphTraceError: there is such a call. It names the line that TorchDynamo knows of it.
+    """
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        problem = call_problem(func, args, kwargs)
+        if problem is not None:
+            raise GraphTraceError(f"{_place()}{func} {problem}.")
+        return func(*args, **kwargs)
+
+
+def check_apart(module: torch.fx.GraphModule) -> None:
+    """Checks the calls of a graph of TorchDynamo that AOTAutograd shows no mode, one by one.
+
+    Raises:
+        GraphTraceError: there is one that eager's kernels refuse.
+    """
+    for node in module.graph.nodes:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if node.op not in ("call_method", "call_function") or name not in _TAKEN_APART:
+            continue
+        args, kwargs = torch.fx.map_arg(
+            (node.args, node.kwargs), lambda n: n.meta.get("example_value")
+        )
+        call = getattr(torch.Tensor, name) if node.op == "call_method" else node.target
+        mode = detect_fake_mode((args, kwargs))
+        if mode is None:
+            continue
+        with traceback.preserve_node_meta(), traceback.set_current_meta(node), mode, RefusedCalls():
+            call(*args, **kwargs)
+
+
+def _place() -> str:
+    """Where the node that runs comes from, as errors begin; nothing where it runs none."""
+    loc = location(traceback.get_current_meta(), "")
+    if not loc.line:
+        return ""
+    return f"{describe(loc)}: "
