@@ -22,6 +22,7 @@ from .pieces import in_pieces
 from .program import FxProgram, boxed
 from .recompute import partition
 from .refused_calls import RefusedCalls, check_apart
+from .returned_views import with_views_outside
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
 from .shared_inputs import updated_in_shared_memory
@@ -66,7 +67,6 @@ def gflow(
         )
         return module.forward  # type: ignore[no-any-return]
     check_apart(module)
-    direct = written_in_memory(with_results_apart(module))
     arena = Arena()  # a graph's forward and backward never run at the same time
     forward, backward = (
         partial(_compile, options=chosen, arena=arena, phase=p) for p in ("forward", "backward")
@@ -79,7 +79,10 @@ def gflow(
         keep_inference_input_mutations=True,
     )
     with scalar_updates_kept(module), RefusedCalls():
-        return compiler(direct, example_inputs)  # type: ignore[no-any-return]
+        return with_views_outside(
+            module,
+            lambda graph: compiler(written_in_memory(with_results_apart(graph)), example_inputs),
+        )
 
 
 def _options(given: Any) -> CompileOptions:

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch.partitioners import min_cut_rematerialization_partition, must_recompute
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -36,7 +37,8 @@ def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
     graph = forward.graph
     (output,) = graph.find_nodes(op="output")
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    updates = {node.args[0]: node for node in copies}
+    updates = dict.fromkeys(_updated_outside(forward), output)
+    updates |= {node.args[0]: node for node in copies}
     given = list(output.args[0])
     for at, kept in enumerate(given[results:], results):
         update = updates.get(_base(kept)) if isinstance(kept, torch.fx.Node) else None
@@ -45,9 +47,22 @@ def _copy_updated(forward: torch.fx.GraphModule, results: int) -> None:
         with graph.inserting_before(update):
             given[at] = graph.call_function(torch.ops.aten.clone.default, (kept,))
         given[at].meta.update(kept.meta)
+        with kept.meta["val"].fake_mode:  # memory of its own
+            given[at].meta["val"] = torch.empty_like(kept.meta["val"])
     if given != list(output.args[0]):
         output.args = (tuple(given),)
         forward.recompile()
+
+
+def _updated_outside(forward: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The arguments that AOTAutograd updates after a forward, which gives it their new values."""
+    (output,) = forward.graph.find_nodes(op="output")
+    taken = [
+        d.mutated_input
+        for d in output.meta.get("desc", ())
+        if isinstance(d, InputMutationAOTOutput)
+    ]
+    return [n for n in forward.graph.find_nodes(op="placeholder") if n.meta.get("desc") in taken]
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:

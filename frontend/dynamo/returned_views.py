@@ -1,0 +1,166 @@
+"""Results that are views of updated arguments, in graphs with symbolic sizes: made outside of AOTAutograd."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .sizes import is_symbolic
+
+_INTEGERS = (int, bool, float, torch.SymInt, torch.SymBool, torch.SymFloat, torch.Size)
+#: `x += y` and its kin, as functions
+_AUGMENTED = {
+    getattr(operator, f"i{name}")
+    for name in (
+        *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+}
+#: methods that change a tensor's sizes or memory in place: a call after them cannot be repeated without them
+_LAYOUT = {
+    *("t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_"),
+    *("set_", "resize_", "resize_as_"),
+}
+
+
+def with_views_outside(
+    module: torch.fx.GraphModule, compile: Callable[[torch.fx.GraphModule], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A graph of TorchDynamo's, compiled, whose results that are views of updated arguments are made of the arguments
+    after the call, as eager makes them.
+
+    AOTAutograd repeats the calls that made such a view if no number in them is symbolic. Otherwise it takes strides and
+    offset from what the compiled graph returns, which is a view of the argument's new value and not of the argument:
+    the view begins where the argument's memory begins, not where the argument does, and has the strides of a tensor
+    without gaps (PyTorch 2.13: `aot_eager` and Inductor return the wrong elements).
+
+    ```
+    x.mul_(y); v = x[: x.shape[0] // 2]; return v, z      compiled: x.mul_(y); return z
+                                                           after it: x[: x.shape[0] // 2]
+    ```
+
+    compile: makes a function of the graph that is left.
+    """
+    taken = _returned_views(module)
+    if not taken:
+        return compile(module)
+    (output,) = module.graph.find_nodes(op="output")
+    outs = output.args[0]
+    views = _subgraph(module, taken)
+    rest = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    rest.graph_copy(module.graph, copies)
+    left = rest.output(tuple([copies.get(o, o) for o in outs if o not in taken]))
+    left.meta.update(output.meta)
+    run = compile(torch.fx.GraphModule(module, rest))
+    places = [i for i, o in enumerate(outs) if o in taken]
+    cut = [not outs[i].meta["example_value"].requires_grad for i in places]
+    order = [taken.index(outs[i]) for i in places]
+
+    def call(*args: Any) -> Any:
+        results = list(run(*args))
+        made = views(*args)
+        for place, which, is_cut in zip(places, order, cut):
+            view = made[which]  # without a gradient where the graph made it so
+            results.insert(place, view.detach() if is_cut and view.requires_grad else view)
+        return tuple(results)
+
+    return call
+
+
+def _returned_views(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """Results that view calls and numbers alone make of updated arguments. None, where no size is symbolic."""
+    nodes = list(module.graph.nodes)
+    arguments = [n for n in nodes if n.op == "placeholder"]
+    symbolic = any(map(_is_symbolic, (n.meta.get("example_value") for n in arguments)))
+    if not symbolic or any(n.op == "call_method" and n.target in _LAYOUT for n in nodes):
+        return []
+    owned = {_storage(n.meta.get("example_value")) for n in arguments} - {None}
+    written = {_storage(n.meta.get("example_value")) for n in map(_written, nodes) if n is not None}
+    (output,) = module.graph.find_nodes(op="output")
+    found = []
+    for out in dict.fromkeys(output.all_input_nodes):
+        place = _storage(out.meta.get("example_value"))
+        if place not in owned or place not in written or _origin(out).op == "placeholder":
+            continue
+        if all(_may_be_repeated(n, place) for n in _ancestors(out)):
+            found.append(out)
+    return found
+
+
+def _subgraph(module: torch.fx.GraphModule, wanted: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """The calls that make `wanted`, of a graph's arguments as they are."""
+    needed = {n for out in wanted for n in _ancestors(out)}
+    graph, copies = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            copies[node] = graph.placeholder(node.name)
+        elif node in needed:
+            copies[node] = graph.node_copy(node, lambda n: copies[_origin(n)])
+    graph.output(tuple(copies[n] for n in wanted))
+    return torch.fx.GraphModule(module, graph)
+
+
+def _ancestors(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node and all that it is made of. An update in place stands for what it updates."""
+    todo, seen = [_origin(node)], set[torch.fx.Node]()
+    while todo:
+        at = todo.pop()
+        if at not in seen:
+            seen.add(at)
+            yield at
+            todo += map(_origin, at.all_input_nodes)
+
+
+def _origin(node: torch.fx.Node) -> torch.fx.Node:
+    """What a node's result is: the first operand of an update in place, by however many of them."""
+    while (target := _written(node)) is not None and _is_same(node, target):
+        node = target
+    return node
+
+
+def _written(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a call updates in place, if it does."""
+    first = node.args[0] if node.args and isinstance(node.args[0], torch.fx.Node) else None
+    if node.op == "call_method":
+        name = str(node.target)
+        in_place = name.endswith("_") and not name.endswith("__")
+        return first if in_place or name in ("__setitem__", "__iadd__") else None
+    if node.op != "call_function":
+        return None
+    out = node.kwargs.get("out")
+    if isinstance(out, torch.fx.Node):
+        return out
+    name = getattr(node.target, "__name__", "")
+    if node.target in _AUGMENTED or node.target is operator.setitem:
+        return first
+    schema = getattr(node.target, "_schema", None)
+    in_place = schema.is_mutable if schema is not None else name.endswith("_") and name[:1] != "_"
+    return first if in_place else None
+
+
+def _may_be_repeated(node: torch.fx.Node, place: int | None) -> bool:
+    """Whether a node may be called again after a graph: an argument, a view of the memory `place`, or a number."""
+    if node.op == "placeholder":
+        return True
+    value = node.meta.get("example_value")
+    parts = value if type(value) in (tuple, list) else [value]
+    return all(isinstance(p, _INTEGERS) or (_storage(p) == place is not None) for p in parts)
+
+
+def _is_same(node: torch.fx.Node, target: torch.fx.Node) -> bool:
+    new, old = node.meta.get("example_value"), target.meta.get("example_value")
+    return _storage(new) is not None and _storage(new) == _storage(old)
+
+
+def _is_symbolic(value: Any) -> bool:
+    offset = value.storage_offset() if _storage(value) is not None else 0
+    return is_symbolic(value) or isinstance(offset, torch.SymInt)
+
+
+def _storage(value: Any) -> int | None:
+    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else None

@@ -1,0 +1,80 @@
+"""Results of torch.compile that are views of updated arguments, in sizes that vary: PyTorch 2.13's own backends return
+other elements of the arguments' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+
+def _by_sizes(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(y)
+    half = x.shape[0] // 2
+    return x[:half], x[:, x.shape[1] // 2 :].t(), x.narrow(0, half, half).unsqueeze(1), x + 1
+
+
+def _before_the_update(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    half = x.shape[0] // 2
+    left, right = x[:half], x[half:]
+    x += y
+    return left, x.sum(), right.T
+
+
+def _without_a_gradient(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(y)
+    return x[: x.shape[0] // 2].detach(), x.view(2, x.shape[0] // 2, -1)[1]
+
+
+def _row_major(n: int, m: int) -> Tensor:
+    return torch.arange(200.0)[n : n + n * m].view(n, m)
+
+
+def _with_gaps(n: int, m: int) -> Tensor:
+    return torch.arange(400.0).view(20, 20)[2 : n + 2, 3 : m + 3]
+
+
+def _transposed(n: int, m: int) -> Tensor:
+    return torch.arange(200.0)[7 : 7 + n * m].view(m, n).t()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (_by_sizes, _row_major),
+        (_by_sizes, _with_gaps),
+        (_before_the_update, _transposed),
+        (_without_a_gradient, _row_major),
+    ],
+)
+def test_views_of_updated_arguments(
+    function: Callable[..., Any], argument: Callable[[int, int], Tensor], requires_grad: bool
+) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="gflow")
+    for n, m in ((4, 6), (6, 8), (8, 4)):
+        ours, theirs = argument(n, m), argument(n, m)
+        y, z = (torch.tensor(1.5, requires_grad=requires_grad) for _ in range(2))
+        results, expected = compiled(ours, y), function(theirs, z)
+        for result, other in zip(results, expected, strict=True):
+            assert torch.equal(result, other)
+            assert result.requires_grad == other.requires_grad
+        for result, other in zip(results[:-1], expected[:-1], strict=True):
+            shares = other.untyped_storage()._cdata == theirs.untyped_storage()._cdata
+            if shares:
+                assert result.stride() == other.stride()
+                assert result.storage_offset() == other.storage_offset()
+                assert result.untyped_storage()._cdata == ours.untyped_storage()._cdata
+        if requires_grad:
+            for grads in zip(
+                torch.autograd.grad(results[-1].sum() + results[1].sum(), y),
+                torch.autograd.grad(expected[-1].sum() + expected[1].sum(), z),
+            ):
+                torch.testing.assert_close(*grads)
+        with torch.no_grad():
+            results[0].zero_(), expected[0].zero_()
+        assert torch.equal(ours, theirs)
