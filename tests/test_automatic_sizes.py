@@ -285,3 +285,22 @@ def test_scratch_that_grows_with_the_size() -> None:
             torch.testing.assert_close(
                 graph(x, w).float(), nn.functional.conv3d(x, w), atol=0.2, rtol=0.05
             )
+
+
+def test_sizes_that_fall_as_another_grows() -> None:
+    """A size of 4 - n, of which no range is compiled: a program for each size."""
+    graph = graph_of(lambda x: x[1:2][:, x.shape[0] :] * 2)
+    for n in (2, 4, 3):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(graph(x), x[1:2][:, n:] * 2)
+
+
+def test_a_backward_that_asks_for_a_size() -> None:
+    """The gradient of a cumulative product needs the number: a program for each size."""
+    function = gflow.compile(lambda x: x.view(-1).cumprod(0))
+    for n in (2, 5, 3):
+        x = torch.randn(1, n, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        function(x).sum().backward()
+        y.view(-1).cumprod(0).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)

@@ -217,6 +217,8 @@ def _differentiate(
     try:
         found = torch.autograd.grad(results, takers, coming, allow_unused=True, retain_graph=True)
         return found, [None] * len(results)
+    except SizeDecides:
+        raise  # a question about the trace's size, which is asked again for parts of its range
     except (RuntimeError, NotImplementedError) as error:
         if len(results) == 1:
             return [None] * len(takers), [error]
@@ -225,6 +227,8 @@ def _differentiate(
         try:
             torch.autograd.grad(result, takers, gradient, allow_unused=True, retain_graph=True)
             failures.append(None)
+        except SizeDecides:
+            raise
         except (RuntimeError, NotImplementedError) as error:
             failures.append(error)
     well = [n for n, failure in enumerate(failures) if failure is None]

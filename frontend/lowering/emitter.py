@@ -215,7 +215,7 @@ class Emitter:
         """The tensor type of a shape and dtype; sizes that vary are `?` in it.
 
         Raises:
-            Unsupported: a size that varies is negative somewhere in its range.
+            Unsupported: a size that varies is negative somewhere in its range, or becomes less as the program's grows.
         """
         key = (shape, dtype)
         found = self._types.get(key)
@@ -227,6 +227,9 @@ class Emitter:
                 symbol = extents.current()
                 if symbol is not None and varies(size) and not symbol.is_count(size):
                     raise Unsupported(f"a size that is negative, {symbol.text(size)} with {symbol}")
+                if size < 0:  # as it is for the stand-in of a size that varies
+                    text = size if symbol is None else f"{symbol.text(size)} with {symbol}"
+                    raise Unsupported(f"a size that becomes less as another grows, {text}")
             found = self._types[key] = ir.RankedTensorType.get(list(shape), element)
         return found
 
