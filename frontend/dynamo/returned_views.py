@@ -147,7 +147,7 @@ def _may_be_repeated(node: torch.fx.Node, place: int | None) -> bool:
     if node.op == "placeholder":
         return True
     value = node.meta.get("example_value")
-    parts = value if type(value) in (tuple, list) else [value]
+    parts: list[Any] = list(value) if isinstance(value, (tuple, list)) else [value]
     return all(isinstance(p, _INTEGERS) or (_storage(p) == place is not None) for p in parts)
 
 
