@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -485,3 +486,32 @@ def test_pieces_of_what_varies() -> None:
         assert Piece(2 * n, 8, 8).times(3, 2) == Piece(3 * n, 12, 12)
         with pytest.raises(ValueError, match="no integer"):
             Piece(n, 0, 4).times(1, 3)
+
+
+def test_scratch_that_grows_with_the_size_is_planned_for_the_greatest() -> None:
+    """Halves of a product are converted into scratch of 192 n + 1,024 bytes. At a stand-in for n that is more than
+    anything of a fixed size; at n = 3 it is less, and values that lay behind it were overwritten."""
+
+    class Step(gflow.nn.Graph):
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(torch.optim.AdamW(model.parameters(), lr=0.01))
+
+        def build(self, y: torch.Tensor) -> torch.Tensor:
+            x = self.model.weight
+            product = x[2:, -8] @ y
+            loss = x.square().mean() + product.square().mean() + self.model.scale.square().mean()
+            loss.backward()
+            return product
+
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.ones(4, 16, 16, 8, dtype=torch.bfloat16))
+    model.scale = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    graph = Step(model)
+    gflow.dynamic_dim(y := torch.ones(8, 3, dtype=torch.bfloat16), 1, min=2, max=3)
+    graph(y)
+    (plan,) = graph._state.plans
+    places = re.findall(r"arena:(\d+)|gflow.scratch = array<i64: (\d+)", plan.compiled.ir)
+    assert places
+    assert all(int(a or b) < 1 << 20 for a, b in places)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gflow.dialects.attributes import read
 from gflow.dialects.constants import is_splat
+from gflow.dialects.extents import at_most
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import WAIT
@@ -302,7 +303,7 @@ def extent_bytes(ty: TensorType, strides: Sequence[int]) -> int:
     """Bytes that a value of the arena takes up, what is behind its last row included. strides: its own."""
     if ty.numel == 0 or not is_padded(ty, strides):
         return ty.nbytes
-    return prod(ty.shape[:-1]) * strides[-2] * ty.itemsize
+    return at_most(prod(ty.shape[:-1]) * strides[-2]) * ty.itemsize
 
 
 def is_padded(ty: TensorType, strides: Sequence[int]) -> bool:

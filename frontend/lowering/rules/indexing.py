@@ -118,13 +118,9 @@ def index_copy(em: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
 
 @lowers("aten.index_fill")
 def index_fill(em: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
-    """`x` with a value at positions along `dim`.
-
-    Raises:
-        Unsupported: `x` is a 0-d tensor.
-    """
+    """`x` with a value at positions along `dim`. A 0-d `x` has one position."""
     if not x.rank:
-        raise Unsupported("index_fill on a scalar")
+        return index_fill(em, x.reshape((1,)), 0, index, value).reshape(())
     dim = wrap(dim, x.rank)
     index = _wrapped(em, index, x.shape[dim]).to("i64").reshape((index.numel,))
     shape = (x.shape[dim], index.numel)
