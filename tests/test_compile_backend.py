@@ -347,3 +347,22 @@ def test_the_backward_has_what_arguments_were_before_an_update(way: str) -> None
         (gradient,) = torch.autograd.grad(result.sum(), s)
         seen.append((result.detach(), x, gradient))
     torch.testing.assert_close(seen[0], seen[1])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.det,
+        lambda x: (x + torch.eye(3)).slogdet()[1],
+        lambda x: torch.linalg.slogdet(A=x)[1] * 2,
+        lambda x: torch.linalg.solve(x, torch.ones(3)).sum(),
+    ],
+)
+def test_factors_of_transposed_matrices(function: Callable[..., Any]) -> None:
+    """PyTorch factors row-major matrices transposed, and its backward asks again which ones are."""
+    torch._dynamo.reset()
+    matrix = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)) + 3 * torch.eye(3)
+    ours, theirs = (matrix.t().detach().requires_grad_() for _ in range(2))
+    torch.compile(function, backend="gflow")(ours).backward()
+    function(theirs).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)

@@ -8,6 +8,7 @@ program     one compiled FX graph: a function of a list of tensors
 recompute   what a backward computes again, and what the forward keeps for it
 refused_calls   calls that eager refuses: the checks of the tracer, above AOTAutograd
 returned_views  results that are views of updated arguments, where sizes are symbolic
+row_major   matrices that PyTorch's kernels factor
 scalar_updates  updates of 0-d float64 tensors, which TorchDynamo may take for numbers
 scalars     Python integers of graphs that are no sizes: inputs of a program
 shared_inputs   graphs that update an argument which shares elements with another one

@@ -23,6 +23,7 @@ from .program import FxProgram, boxed
 from .recompute import partition
 from .refused_calls import RefusedCalls, check_apart
 from .returned_views import with_views_outside
+from .row_major import with_row_major_matrices
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
 from .shared_inputs import updated_in_shared_memory
@@ -81,7 +82,10 @@ def gflow(
     with scalar_updates_kept(module), RefusedCalls():
         return with_views_outside(
             module,
-            lambda graph: compiler(written_in_memory(with_results_apart(graph)), example_inputs),
+            lambda graph: compiler(
+                written_in_memory(with_results_apart(with_row_major_matrices(graph))),
+                example_inputs,
+            ),
         )
 
 

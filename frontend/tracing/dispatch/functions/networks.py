@@ -276,13 +276,13 @@ def _ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 
 #: functions that PyTorch makes of `_linalg_det`, `_linalg_slogdet` and `_linalg_solve_ex`
-_FACTORING = (
+FACTORING = (
     torch.det, torch.linalg.det, Tensor.det, torch.logdet, Tensor.logdet, torch.slogdet, Tensor.slogdet,
     torch.linalg.slogdet, torch.linalg.solve, torch.linalg.solve_ex, torch.linalg.tensorsolve,
 )  # fmt: skip
 
 HANDLERS: dict[Any, Handler] = {
-    **dict.fromkeys(_FACTORING, _row_major_matrix),
+    **dict.fromkeys(FACTORING, _row_major_matrix),
     F.scaled_dot_product_attention: _attention,
     torch.batch_norm: plain(_batch_norm),
     F.batch_norm: plain(_f_batch_norm),
