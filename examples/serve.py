@@ -28,7 +28,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gflow.runtime.stored.artifact import LoadedGraph, TensorInfo, load_graph
+from gflow.runtime.stored.artifact import load_graph
+from gflow.runtime.stored.loaded_graph import LoadedGraph
+from gflow.runtime.stored.signature import TensorInfo
 from gflow.runtime.stored.trust import read_key
 
 HEADER = "inference-header-content-length"

@@ -21,7 +21,9 @@ from pathlib import Path
 
 import torch
 
-from gflow.runtime.stored.artifact import LoadedGraph, TensorInfo, load_graph
+from gflow.runtime.stored.artifact import load_graph
+from gflow.runtime.stored.loaded_graph import LoadedGraph
+from gflow.runtime.stored.signature import TensorInfo
 
 TYPES = {
     torch.bool: "TYPE_BOOL", torch.uint8: "TYPE_UINT8", torch.uint16: "TYPE_UINT16",

@@ -186,7 +186,7 @@ def campaign(
     workers: list[_Worker] = []
 
     def more(left: list[int]) -> None:
-        batch = left or [s for s, _ in zip(range(BATCH), todo)]
+        batch = left or [s for _, s in zip(range(BATCH), todo)]
         if batch:
             workers.append(_start(context, batch, shrink, judge))
 

@@ -278,17 +278,21 @@ def _interval(args: tuple[Any, ...]) -> str | None:
 
 
 def _strided_within(args: tuple[Any, ...]) -> str | None:
-    """What `as_strided_scatter` writes lies in the tensor's memory."""
+    """What `as_strided_scatter` writes lies in the tensor's memory up to its last element, which PyTorch's kernel
+    copies with the gaps."""
     tensor, _, size, stride, *offset = args
-    begin = (offset[0] if offset else None) or 0
-    if not _known(*size, *stride, begin, *tensor.shape) or 0 in size:
+    begin = offset[0] if offset and offset[0] is not None else tensor.storage_offset()
+    own = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if not _known(*size, *stride, begin, *own) or 0 in size:
         return None
     last = begin + sum((n - 1) * s for n, s in zip(size, stride))
-    if last < tensor.numel():
+    there = tensor.storage_offset()
+    there += 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    if last < (there if tensor.numel() else 0):
         return None
     return (
-        f"writes up to element {last} of a tensor of {tensor.numel()} elements, by size {[*size]}, strides "
-        f"{[*stride]} and offset {begin}; choose ones that stay inside of it"
+        f"writes up to element {last} of a tensor whose memory has {there if tensor.numel() else 0} elements, by size "
+        f"{[*size]}, strides {[*stride]} and offset {begin}; choose ones that stay inside of it"
     )
 
 
