@@ -20,7 +20,7 @@ from rank_interpreter import Traffic, piece, run_ranks
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gflow.call.plans import new_plan
+from gflow.call.plans import pipeline as plans_of_stages
 from gflow.compiler.driver.pass_manager import run_pipeline
 from gflow.dialects.types import tensor_type
 from gflow.execution.executor import Compiled
@@ -179,7 +179,7 @@ def simulated(
         made.append(Simulated(trace, pipeline))
         return Compiled(made[-1], False)
 
-    monkeypatch.setattr(new_plan, "compile_pipeline", compile_pipeline)
+    monkeypatch.setattr(plans_of_stages, "compile_pipeline", compile_pipeline)
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
         yield made

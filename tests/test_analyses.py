@@ -118,3 +118,23 @@ def test_kept_lives_are_those_of_the_function(train: bool) -> None:
     with _compared() as kept:
         Net()(torch.randn(4, 3, 8, 8), torch.randint(4, (4,)))
     assert kept  # gflow-plan-memory asks what gflow-select-kernels asked
+
+
+def test_copies_that_a_pass_plans_are_analyzed_for_themselves() -> None:
+    """Each choice of gflow-rematerialize is planned on a copy, which may lie where the one before it did."""
+    product = "(tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>"
+    text = f"""func.func @f(%x: tensor<64x64xf32>, %w: tensor<64x64xf32>) -> tensor<64x64xf32> {{
+      %h = "gflow.tanh"(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+      %a = "gflow.matmul"(%h, %w) : {product}
+      %b = "gflow.matmul"(%a, %w) : {product}
+      %c = "gflow.matmul"(%b, %w) : {product}
+      %d = "gflow.matmul"(%c, %w) : {product}
+      %e = "gflow.matmul"(%h, %d) : {product}
+      return %e : tensor<64x64xf32>
+    }}"""
+    with make_context(), _compared() as kept:
+        module = ir.Module.parse(text)
+        steps = "gflow-fuse,gflow-rematerialize{fraction=0.7 scratch=cpu}"
+        pass_manager.run_pipeline(module, f"builtin.module(func.func({steps}))")
+    assert kept  # within one copy
+    assert "gflow.recomputed" in str(module)

@@ -6,6 +6,7 @@ import copy
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +130,10 @@ def test_convolutions_and_batch_statistics() -> None:
 def test_convolutions_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of patches, and of what follows a product, that are empty for small sizes."""
     from gflow.compiler.kernel.selection.cpu import patches, rows
+    from gflow.compiler.targets.processors import ANY
 
-    monkeypatch.setattr(patches, "_PIECE", 1 << 14)
-    for name, value in (("_PIECE", 1 << 12), ("_LARGE", 0), ("_SCRATCH", 1 << 12)):
-        monkeypatch.setattr(rows, name, value)
+    monkeypatch.setattr(patches, "ANY", replace(ANY, gathered=1 << 14))
+    monkeypatch.setattr(rows, "ANY", replace(ANY, piece=1 << 12, large=0))
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, stride=2),
         nn.GELU(), nn.Conv2d(16, 32, 1), nn.ReLU(), nn.Flatten(1), nn.Linear(32 * 16, 5),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,17 +15,17 @@ from torch.nn import functional as F
 
 import gflow as flow
 from gflow.compiler.kernel.selection.cpu import patches, rows
+from gflow.compiler.targets.processors import ANY
 
 
 @pytest.fixture(params=["as is", "small pieces"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice that large sizes make, for small ones, too."""
     if request.param == "small pieces":
-        monkeypatch.setattr(rows, "_LARGE", 0)
+        small = replace(ANY, large=0, piece=700, gathered=2000)
+        monkeypatch.setattr(rows, "ANY", small)
         monkeypatch.setattr(rows, "_SHORT_K", 1 << 30)
-        monkeypatch.setattr(rows, "_PIECE", 700)
-        monkeypatch.setattr(rows, "_SCRATCH", 900)
-        monkeypatch.setattr(patches, "_PIECE", 2000)
+        monkeypatch.setattr(patches, "ANY", small)
 
 
 class Step(flow.nn.Graph):

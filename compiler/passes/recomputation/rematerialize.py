@@ -35,9 +35,11 @@ budget that can.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import read_body
+from gflow.compiler.memory.analyses import analyses_kept, forget
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 
@@ -151,14 +153,20 @@ def _arena(
     """The arena that will be planned, found out on a copy of the function."""
     copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
     twin: func.FuncOp = copy.opview
+    steps: list[tuple[Pass, Any]] = [
+        (step, step.options())
+        for step in (materialize.PASS, repeat_copies.PASS, split_collectives.PASS)
+    ]
+    if scratch:
+        steps.append((select_kernels.PASS, select_kernels.SelectKernelsOptions(scratch)))
+    steps.append((plan_memory.PASS, plan_memory.PlanMemoryOptions()))
     try:
         if problem is not None and choice is not None:
             rewrite(replace(problem, body=read_body(twin)), choice.result)
-        for step in (materialize.PASS, repeat_copies.PASS, split_collectives.PASS):
-            step.run(twin, step.options())
-        if scratch:
-            select_kernels.run(twin, select_kernels.SelectKernelsOptions(scratch))
-        plan_memory.run(twin, plan_memory.PlanMemoryOptions())
+        with analyses_kept():  # of the copy alone: none outlives it
+            for step, given in steps:
+                if step.run(twin, given) is None:
+                    forget()
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
     except PassError as error:  # of the copy, which goes
         raise PassError(str(error), function) from None
