@@ -207,6 +207,30 @@ def _shapes() -> None:
         case("reverse", [x], lambda x: b("reverse", x, dims=(0, 2)))
         case("take", [x, _index((2, 5), 3)], lambda x, i: b("take", x, i, dim=1))
         case("gather", [x, _index((2, 5, 3), 3)], lambda x, i: b("gather", x, i, dim=1))
+        # of equal indices the last counts
+        case(
+            "index_copy",
+            [x, _index((7,), 3), Arg((2, 7, 4), dtype)],
+            lambda x, i, s: b("index_copy", x, i, s, dim=1),
+        )
+        case(
+            "index_copy",
+            [x, _index((1,), 2), Arg((1, 3, 4), dtype)],
+            lambda x, i, s: b("index_copy", x, i, s, dim=0),
+            "one",
+        )
+    case(
+        "index_copy",
+        [Arg((3, 6)), _index((64,), 6, "i32"), Arg((3, 64))],
+        lambda x, i, s: b("index_copy", x, i, s, dim=1),
+        "i32",
+    )
+    case(
+        "index_copy",
+        [Arg((3, 6)), _index((0,), 1), Arg((3, 0))],
+        lambda x, i, s: b("index_copy", x, i, s, dim=1),
+        "none",
+    )
     case("take", [Arg((6, 4)), _index((7,), 6, "i32")], lambda x, i: b("take", x, i, dim=0), "i32")
     case("gather", [Arg(()), _index((), 1)], lambda x, i: b("gather", x, i, dim=0), "scalar")
     for dtype in ("f32", "f64", "i64"):

@@ -10,7 +10,8 @@ from ..form import Call
 from .rows import FORM as ONNX
 
 #: ops whose i64 are positions in tensors, which fit in 32 bits
-_POSITIONS = frozenset(("take", "gather", "index_add", "max_pool", "max_pool_grad", "constant"))
+_INDEXED = ("take", "gather", "index_add", "index_copy")
+_POSITIONS = frozenset((*_INDEXED, "max_pool", "max_pool_grad", "constant"))
 _ARGS = ("argmax", "argmin")
 
 
@@ -20,7 +21,7 @@ def _refuse(call: Call) -> str:
         return found
     types = (*call.operands, *call.results)
     # the source of an update, or what is looked up, is not a position
-    if call.name in ("take", "gather", "index_add"):
+    if call.name in _INDEXED:
         types = (call.operands[0],)
         if call.name == "gather" and not _within(call):
             return "OpenVINO's GatherElements takes as many positions as there are elements, but along one dimension"

@@ -180,15 +180,36 @@ def _gather(w: Writer, call: Call, names: Names) -> Names:
 
 
 def _index_add(w: Writer, call: Call, names: Names) -> Names:
-    x, index, source = call.operands
-    dim = call.attrs["dim"]
-    if not source.numel:
+    if not call.operands[2].numel:
         return names[:1]
+    return [_scattered(w, call, names, reduction="add")]
+
+
+def _scattered(w: Writer, call: Call, names: Names, **attributes: str) -> str:
+    """Slices at indices along a dimension."""
+    x, index, _ = call.operands
+    dim = call.attrs["dim"]
     flat = (*x.shape[:dim], index.numel, *x.shape[dim + 1 :])
     line = w.reshape(names[1], [index.numel if d == dim else 1 for d in range(x.rank)])
     places = w.node("Expand", [line, w.ints(flat)])
     updates = w.reshape(names[2], flat)
-    return [w.node("ScatterElements", [names[0], places, updates], axis=dim, reduction="add")]
+    return w.node("ScatterElements", [names[0], places, updates], axis=dim, **attributes)
+
+
+def _index_copy(w: Writer, call: Call, names: Names) -> Names:
+    """Updates of equal indices are made equal first: `ScatterElements` promises no order of them."""
+    x, index, source = call.operands
+    dim = call.attrs["dim"]
+    if not source.numel:
+        return names[:1]
+    to, at, updates = names
+    if index.numel > 1:
+        # the last of the updates at each position; a maximum has no order
+        number = w.constant(np.arange(index.numel, dtype=np.int64))
+        none = w.node("Expand", [w.ints([-1]), w.ints([x.shape[dim]])])
+        last = w.node("ScatterElements", [none, at, number], axis=0, reduction="max")
+        updates = w.node("Gather", [updates, w.node("Gather", [last, at], axis=0)], axis=dim)
+    return [_scattered(w, call, [to, at, updates])]
 
 
 # -- reductions, products, windows
@@ -317,6 +338,7 @@ ROWS: dict[str, Row] = {
     "take": Row("`Gather`", _shaped("Gather")),
     "gather": Row("`GatherElements`", _gather),
     "index_add": Row("`ScatterElements`", _index_add),
+    "index_copy": Row("`ScatterElements`, `Gather`", _index_copy),
     "reduce": Row("`ReduceSum`, `ReduceMax`, …", _reduce, _reduces),
     "matmul": _node("MatMul", partly=False),
     "convolution": Row("`Conv`", _convolution),

@@ -154,19 +154,49 @@ def _gather(w: Writer, call: Call, operands: Values) -> Values:
     return [w.one("gather", [x, places], call.type, dimension_numbers=dims, slice_sizes=sizes)]
 
 
+def _scatter_dims(windows_: list[int], dim: int, vector: int) -> str:
+    return (
+        f"#stablehlo.scatter<update_window_dims = {windows_}, inserted_window_dims = [{dim}], "
+        f"scatter_dims_to_operand_dims = [{dim}], index_vector_dim = {vector}>"
+    )
+
+
 def _index_add(w: Writer, call: Call, operands: Values) -> Values:
     x, index, source = call.operands
     dim = call.attrs["dim"]
     if source.numel == 0:
         return [operands[0]]
     inside = range(dim, dim + index.rank)
-    windows_ = [d for d in range(source.rank) if d not in inside]
-    dims = (
-        f"#stablehlo.scatter<update_window_dims = {windows_}, inserted_window_dims = [{dim}], "
-        f"scatter_dims_to_operand_dims = [{dim}], index_vector_dim = {index.rank}>"
-    )
+    dims = _scatter_dims([d for d in range(source.rank) if d not in inside], dim, index.rank)
     op = w.op("scatter", operands, [x], 1, scatter_dimension_numbers=dims)
     w.combiner(op, "add", x.dtype)
+    return list(op.results)
+
+
+def _index_copy(w: Writer, call: Call, operands: Values) -> Values:
+    """Updates of equal indices are made equal first: `scatter` promises no order of them."""
+    x, index, source = call.operands
+    dim = call.attrs["dim"]
+    if source.numel == 0:
+        return [operands[0]]
+    to, at, updates = operands
+    if index.numel > 1:
+        # the last of the updates at each position; a maximum has no order
+        number = w.one("iota", [], TensorType(index.shape, "i64"), iota_dimension="0 : i64")
+        none = TensorType((x.shape[dim],), "i64")
+        last = w.op("scatter", [w.splat(-1, none), at, number], [none], 1,
+                    scatter_dimension_numbers=_scatter_dims([], 0, 1))  # fmt: skip
+        w.combiner(last, "maximum", "i64")
+        dims = _gather_dims([], [0], [0], 1)
+        from_ = w.one("gather", [last.results[0], at], TensorType(index.shape, "i64"),
+                      dimension_numbers=dims, slice_sizes=numbers([1]))  # fmt: skip
+        sizes = [1 if d == dim else s for d, s in enumerate(source.shape)]
+        dims = _gather_dims([d for d in range(source.rank) if d != dim], [dim], [dim], 1)
+        updates = w.one("gather", [updates, from_], source,
+                        dimension_numbers=dims, slice_sizes=numbers(sizes))  # fmt: skip
+    dims = _scatter_dims([d for d in range(source.rank) if d != dim], dim, 1)
+    op = w.op("scatter", [to, at, updates], [x], 1, scatter_dimension_numbers=dims)
+    w.combiner(op, None, x.dtype)
     return list(op.results)
 
 
@@ -373,6 +403,7 @@ ROWS: dict[str, Row] = {
     "take": Row("`gather`", _take),
     "gather": Row("`gather`", _gather),
     "index_add": Row("`scatter`", _index_add),
+    "index_copy": Row("`scatter`, `gather`", _index_copy),
     # reductions, products, windows
     "reduce": Row("`reduce`", _reduce, _reduces),
     "matmul": Row("`dot_general`", _matmul),

@@ -117,15 +117,15 @@ class Writer:
         """stablehlo.reshape."""
         return self.one("reshape", [x], TensorType(tuple(shape), type_of(x).dtype))
 
-    def combiner(self, op: ir.Operation, name: str, dtype: str) -> None:
-        """The region of a reduction: two numbers combined by `stablehlo.<name>`."""
+    def combiner(self, op: ir.Operation, name: str | None, dtype: str) -> None:
+        """The region of a reduction: two numbers combined by `stablehlo.<name>`; None: the second takes the place."""
         scalar = TensorType((), dtype)
         block = op.regions[0].blocks.append(
             scalar.mlir(), scalar.mlir(), arg_locs=[op.location, op.location]
         )
         with ir.InsertionPoint(block):
-            found = self.one(name, list(block.arguments), scalar)
-            self.op("return", [found], [])
+            given = list(block.arguments)
+            self.op("return", [given[1] if name is None else self.one(name, given, scalar)], [])
 
 
 _FORMATS = {"i1": "?", "f16": "<f2", "f32": "<f4", "f64": "<f8", "bf16": "<u2"}
