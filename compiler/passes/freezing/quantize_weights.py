@@ -12,9 +12,10 @@ Before:
 
 After `gflow-quantize-weights,gflow-freeze`, of the function that runs at each call:
 
-    func.func @f(%x: tensor<2x64xf32>, %q: tensor<2x4096xi8> {…}, %s: tensor<2x64xf32> {…}, %e: tensor<f32> {…}) -> … {
-      %0 = "gflow.quantized_matmul"(%x, %q, %s, %e) {bits = 8 : i64, columns = 96 : i64, source = "w"} : …
-      return %0 : tensor<2x96xf32>
+    func.func @f(%x: tensor<2x64xf32>, %s: tensor<128x1xf32> {…}, %e: tensor<f32> {…}, %q: tensor<2x4096xi8> {…}) -> … {
+      %0 = "gflow.reshape"(%s) {shape = array<i64: 2, 64>} : …
+      %1 = "gflow.quantized_matmul"(%x, %q, %0, %e) {bits = 8 : i64, columns = 96 : i64, source = "w"} : …
+      return %1 : tensor<2x96xf32>
     }
     …
 
