@@ -26,16 +26,18 @@ Step = Callable[..., Tensor]
 
 
 def small_model(kind: str, width: int, layers: int, positions: int, words: int) -> nn.Module:
-    """A causal language model of `transformers` with random weights."""
+    """A causal language model of `transformers` with random weights; no word of it begins, ends or fills a text."""
     heads = width // 32
     if kind == "gpt2":
         config = transformers.GPT2Config(
-            vocab_size=words, n_embd=width, n_layer=layers, n_head=heads, n_positions=positions
-        )
+            vocab_size=words, n_embd=width, n_layer=layers, n_head=heads, n_positions=positions,
+            bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        )  # fmt: skip
     else:
         config = transformers.LlamaConfig(
             vocab_size=words, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
             num_key_value_heads=heads // 2, intermediate_size=4 * width, max_position_embeddings=positions,
+            bos_token_id=None, eos_token_id=None, pad_token_id=None,
         )  # fmt: skip
     model = transformers.AutoModelForCausalLM.from_config(config)
     return model.eval().requires_grad_(False)
