@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -13,8 +15,11 @@ from torch import Tensor, nn
 
 import gflow as flow
 from gflow.compiler.driver import pass_manager
+from gflow.compiler.ir.errors import PassError
 from gflow.compiler.memory import liveness
 from gflow.compiler.memory.analyses import analyses_kept, analysis, forget
+from gflow.compiler.passes.base import Kept, Pass
+from gflow.compiler.passes.fusion import fuse
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import func, ir
 
@@ -62,6 +67,72 @@ def test_what_a_pass_changes_is_analyzed_again() -> None:
             module, "builtin.module(func.func(gflow-simplify,gflow-fuse))", instrument=look
         )
     assert found == [2, 1]
+
+
+def _ops(function: func.FuncOp) -> int:
+    return len(liveness.lives_at_entry(function).body.ops)
+
+
+def test_a_pass_that_is_run_by_hand_forgets_what_it_changes() -> None:
+    def fails(function: func.FuncOp, options: Any) -> None:
+        fuse.PASS.rewrite(function, options)
+        raise PassError("not today")
+
+    for run in (fuse.PASS, Pass("x-fails", fails, fuse.FuseOptions)):
+        with make_context(), analyses_kept():
+            module = ir.Module.parse(MODULE)
+            function = _function(module)
+            assert _ops(function) == 2
+            with suppress(PassError):
+                run.run(function, fuse.FuseOptions())
+            assert _ops(function) == 1
+
+
+@pytest.mark.parametrize("scope", [nullcontext, analyses_kept])
+def test_passes_that_a_pass_runs_leave_nothing_known(scope: Any) -> None:
+    """Neither of a copy, at whose address the next copy may stand, nor of the function itself."""
+    found: list[int] = []
+
+    def outer(function: func.FuncOp, options: Any) -> None:
+        for steps in ([asks], [fuse.PASS, asks], [asks, fuse.PASS, asks]):
+            copy = function.operation.clone(ip=ir.InsertionPoint(function.operation))
+            with scope():
+                for step in steps:
+                    step.run(copy.opview, step.options())
+            copy.erase()
+        found.append(_ops(function))
+        fuse.PASS.run(function, fuse.FuseOptions())
+        found.append(_ops(function))
+
+    def ask(function: func.FuncOp, options: Any) -> Kept:
+        found.append(_ops(function))
+        return Kept.BODY
+
+    asks = Pass("x-asks", ask)
+    with make_context(), analyses_kept():
+        module = ir.Module.parse(MODULE)
+        function = _function(module)
+        asks.run(function, asks.options())
+        Pass("x-outer", outer).run(function, None)
+        assert _ops(function) == 1
+    assert found == [2, 2, 1, 2, 1, 2, 1]
+
+
+def test_passes_are_run_so_that_they_forget() -> None:
+    """The function that rewrites is the pass's own; whoever runs the pass calls `Pass.run`."""
+    root = Path(__file__).resolve().parent.parent
+    passes = {
+        p.stem for p in (root / "compiler/passes").rglob("*.py") if "\nPASS = " in p.read_text()
+    }
+    assert "select_kernels" in passes
+    direct = re.compile(
+        rf"\b(?:{'|'.join(sorted(passes))})(?:\.run\(| import .*\brun\b)|\b(?:PASS|ours|step)\.rewrite\("
+    )
+    assert direct.search("select_kernels.run(twin, options)")
+    files = [
+        p for folder in ("compiler", "frontend", "scripts") for p in (root / folder).rglob("*.py")
+    ]
+    assert [str(p) for p in files if direct.search(p.read_text())] == []
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 from gflow.dialects.mlir import func
 
 from ..ir.errors import PassError
+from ..memory.analyses import run_forgetting
 from ..targets import Target, parse_target
 
 
@@ -46,8 +47,9 @@ class Pass:
     """One pass.
 
     name: as the textual pipeline spells it, `gflow-fuse`.
-    run: rewrites one function in place; gets the function and an instance of `options`. What it says that it kept
-        (`Kept`) lets analyses of the function (`compiler/memory/analyses.py`) serve the next pass, too.
+    rewrite: rewrites one function in place; gets the function and an instance of `options`. What it says that it kept
+        (`Kept`) lets analyses of the function (`compiler/memory/analyses.py`) serve the next pass, too. Who runs a pass
+        calls `run` instead.
     options: a frozen dataclass whose fields (with defaults, snake_case) are the pipeline's options
         (`gflow-fuse{max-ops=64}` sets `max_ops`); fields are int, float, bool, str or tuples of
         them. The metadata "doc" of a field is its line in the help and docs.
@@ -55,9 +57,17 @@ class Pass:
     """
 
     name: str
-    run: Callable[[func.FuncOp, Any], Kept | None]
+    rewrite: Callable[[func.FuncOp, Any], Kept | None]
     options: type = NoOptions
     doc: str = ""
+
+    def run(self, function: func.FuncOp, options: Any) -> Kept | None:
+        """Rewrite the function in place, and forget the analyses that hold no longer; what the pass kept.
+
+        Raises:
+            PassError: the pass says why it cannot.
+        """
+        return run_forgetting(lambda: self.rewrite(function, options))
 
     @property
     def summary(self) -> str:

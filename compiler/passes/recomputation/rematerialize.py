@@ -39,7 +39,7 @@ from typing import Any
 
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import read_body
-from gflow.compiler.memory.analyses import analyses_kept, forget
+from gflow.compiler.memory.analyses import analyses_kept
 from gflow.compiler.targets import DEVICES
 from gflow.dialects.mlir import func, ir
 
@@ -165,8 +165,7 @@ def _arena(
             rewrite(replace(problem, body=read_body(twin)), choice.result)
         with analyses_kept():  # of the copy alone: none outlives it
             for step, given in steps:
-                if step.run(twin, given) is None:
-                    forget()
+                step.run(twin, given)
         return ir.IntegerAttr(copy.attributes["gflow.arena_size"]).value
     except PassError as error:  # of the copy, which goes
         raise PassError(str(error), function) from None
