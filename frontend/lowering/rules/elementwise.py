@@ -311,13 +311,17 @@ def heaviside(em: Emitter, x: Value, at_zero: Value) -> Value:
 @lowers("aten.xlogy")
 def xlogy(em: Emitter, a: Any, b: Any) -> Value:
     """a · log(b); 0 where a is 0, unless b is NaN."""
-    return pointwise(em, [a, b], lambda x, y: _xlog(em, x, y, "log"), float_result=True)
+    return pointwise(
+        em, [a, b], lambda x, y: _xlog(em, x, y, "log"), float_result=True, rounded=True
+    )
 
 
 @lowers("aten.special_xlog1py")
 def xlog1py(em: Emitter, a: Any, b: Any) -> Value:
     """a · log(1 + b); 0 where a is 0, unless b is NaN."""
-    return pointwise(em, [a, b], lambda x, y: _xlog(em, x, y, "log1p"), float_result=True)
+    return pointwise(
+        em, [a, b], lambda x, y: _xlog(em, x, y, "log1p"), float_result=True, rounded=True
+    )
 
 
 def _xlog(em: Emitter, x: Value, y: Value, log: str) -> Value:
