@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import groupby
 
-from gflow.dialects.extents import at_most, varies
 from gflow.dialects.marks import LAUNCH, kind_of, launch_of
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.structure import CHECK, ENGINE
@@ -107,8 +106,6 @@ def _arena(
             low = places[r].number
             whole = at[r].base  # of which it may be a part
             high = low + max(extent_bytes(body.types[whole], at[whole].strides), 1)
-            if varies(low):
-                yield f"lies at byte {low}, which varies with the size; places are fixed", o.op
             if low % ALIGN or high > size:
                 yield f"bytes {low} to {high} are not an aligned part of an arena of {size}", o.op
                 continue
@@ -136,9 +133,7 @@ def _scratch(o: Op, live: list[tuple[int, int, int]], size: int) -> Iterator[Pro
     if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2 or min(attribute) < 0:
         yield f"gflow.scratch must be array<i64: offset, bytes>, found {attribute}", o.op
         return
-    low, length = attribute[0], at_most(attribute[1])
-    if varies(low):  # another value may lie there at another size
-        yield f"scratch at byte {low}, which varies with the size; places are fixed", o.op
+    low, length = attribute
     if low % ALIGN or low + length > size:
         yield f"scratch of {length} bytes at {low} is no aligned part of an arena of {size}", o.op
     first = bisect_right(live, low, key=lambda entry: entry[1])

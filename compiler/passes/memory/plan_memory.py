@@ -43,7 +43,6 @@ from gflow.compiler.ir.errors import PassError
 from gflow.compiler.kernel.selection.choice import choice_of
 from gflow.compiler.memory.liveness import Buffer, lives_at_entry, lower_bound
 from gflow.compiler.memory.places import set_number, write_places
-from gflow.dialects.extents import at_most
 from gflow.dialects.marks import KERNEL
 from gflow.dialects.mlir import func, ir
 
@@ -87,7 +86,7 @@ def run(function: func.FuncOp, options: PlanMemoryOptions) -> None:
             raise PassError(f"no strategy '{name}'; there are {', '.join(STRATEGIES)}, and all")
     lives = lives_at_entry(function, take_over=options.compress)
     needs = {
-        o.index: at_most(size)
+        o.index: size
         for o in lives.body.ops
         if KERNEL in o.op.attributes and (size := choice_of(o.op).scratch)
     }

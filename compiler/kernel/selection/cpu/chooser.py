@@ -294,7 +294,7 @@ class Chooser:
         if amp_of(o.op).kind != "allow" or not any(types[v].dtype == "f16" for v in values):
             return 0
         halves = [v for v in dict.fromkeys(values) if types[v].dtype in HALVES]
-        return sum(_whole(4 * types[v].numel) for v in halves)
+        return sum(_up(4 * types[v].numel) for v in halves)
 
 
 def rows_at_a_time(rows: int, inner: int, columns: int) -> int:
@@ -316,7 +316,7 @@ def _halves(values: Sequence[int], types: Sequence[TensorType]) -> int:
     """Bytes of a contraction's operands and result in float32, those that are halves; an operand that stands twice
     counts once."""
     found = dict(zip([*values, -1], types))
-    return sum(_whole(4 * ty.numel) for ty in found.values() if ty.dtype in HALVES)
+    return sum(_up(4 * ty.numel) for ty in found.values() if ty.dtype in HALVES)
 
 
 def _float(ty: TensorType) -> TensorType:
@@ -324,12 +324,12 @@ def _float(ty: TensorType) -> TensorType:
 
 
 def _whole(size: int) -> int:
-    """Bytes that so many take up; of a size that varies, so does the answer."""
+    """Bytes that so many take up: a multiple of 64."""
     return -(-size // 64) * 64
 
 
 def _up(size: int) -> int:
-    """Bytes that so many take up at most."""
+    """Bytes that so many take up at most, over the sizes of the program: places are the same for all of them."""
     return _whole(at_most(size))
 
 
