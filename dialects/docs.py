@@ -50,6 +50,7 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 | `gflow.parts` | on an argument: the mesh axes along which each rank passes its shard, not the whole |
 | `gflow.whole` | on an argument or result that is a shard (`gflow.shard`): the shape of the whole tensor |
 | `gflow.min`, `gflow.max`, `gflow.stand_in` | on an argument of role `size`: its range, and the prime that represents it in shapes |
+| `gflow.forms` | on the second argument of role `size`, m: b and a of each a m + b whose multiples are sizes |
 | `gflow.frozen` | on an argument: it is the same at each call, or the caller detects its changes (`gflow-freeze`) |
 | `gflow.given` | on a function that `gflow-freeze` made: for each argument, its number in the original function; -1 - n for the n-th result of the prologue |
 | `gflow.prologue_of` | on the prologue: the name of the function that reads its results |
@@ -58,7 +59,8 @@ func.func @train(%x: tensor<8x4xf32> {gflow.name = "x", gflow.role = "input"},
 attributes, an integer that depends on n is written as its value at a stand-in for n, a large prime that the argument
 states. With the stand-in 1000000007, `tensor<3000000021x8xf32>` is 3n x 8. Sums and products of such integers are
 polynomials in n, and their values at so large a number identify them uniquely. Only memory sizes and costs
-treat n specially: they are evaluated at its maximum. [Architecture](architecture.md#dynamic-dimensions) describes the method.
+treat n specially: they are evaluated at its maximum. A second size m, another argument of role `size`, has a small stand-in, so that products of
+powers of both fit 64 bits ([decisions](decisions.md#dynamic-dimensions)). [Architecture](architecture.md#dynamic-dimensions) describes the method.
 
 """  # noqa: E501
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .attributes import KIND_NAMES, from_mlir
-from .extents import STAND_INS
+from .extents import PAIRS, STAND_INS
 from .mlir import ir
 from .opdef import Attr, VerifyError
 
@@ -51,8 +51,8 @@ KERNEL_FIELDS: dict[str, Attr] = {
     "scratch": Attr("i64", "bytes of memory that the kernel needs while it runs"),
     "tile": Attr(
         "i64[]",
-        "GPU products: M, N and K of the tile of one program; CPU products: the register tile; CPU attention: rows "
-        "and columns of the register tile, and keys in a block",
+        "GPU products: M, N and K of the tile of one program; CPU products, those of quantized weights too: the "
+        "register tile; CPU attention: rows and columns of the register tile, and keys in a block",
     ),
     "block": Attr(
         "i64[]",
@@ -63,6 +63,11 @@ KERNEL_FIELDS: dict[str, Attr] = {
         "str",
         "how CPU threads share a batch of products: all threads on one product after the other, or one product each",
         choices=("together", "apart"),
+    ),
+    "rows": Attr(
+        "i64",
+        "CPU contractions: rows of the result (of a convolution by patches: output positions) that are made at a "
+        "time, and followed by the epilogue; 0: all",
     ),
     "order": Attr(
         "i64[]",
@@ -109,8 +114,9 @@ KERNEL_FIELDS: dict[str, Attr] = {
     ),
     "then": Attr(
         "any",
-        "block, warps, stages, pieces and precision of the op's other launches, in order: copies of operands, then "
-        "launches after the kernel",
+        "the op's other launches, in order. GPU: block, warps, stages, pieces and precision of copies of operands, "
+        "then of launches after the kernel; CPU: order, lanes, unroll, share, kept, threads and from_size of an "
+        "epilogue that runs on rows, or of copies",
     ),
     "precision": Attr(
         "str",
@@ -125,15 +131,18 @@ KERNEL_FIELDS: dict[str, Attr] = {
     ),
 }
 
+#: fields of the loops of a generated kernel on a processor
+LOOP_FIELDS = ("order", "lanes", "unroll", "share", "kept", "threads", "from_size")
+
 #: fields of one launch, which the entries of `then` have
-WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision")
+WAY_FIELDS = ("block", "warps", "stages", "pieces", "precision", *LOOP_FIELDS)
 
 #: by where they stand: name to kind (`attributes.KIND_NAMES`)
 _KINDS = {
     "function": {"gflow.tf32": "str[]", TARGET: "str", "gflow.given": "i64[]", "gflow.prologue_of": "str"},
     "argument": {
         "gflow.role": "str", "gflow.name": "str", "gflow.min": "i64", "gflow.max": "i64",
-        "gflow.stand_in": "i64", "gflow.frozen": "bool",
+        "gflow.stand_in": "i64", "gflow.forms": "i64[]", "gflow.frozen": "bool",
     },
     "result": {"gflow.name": "str", "gflow.role": "str"},
     "op": {LAUNCH: "i64", STAYS: "str", "gflow.gradient": "str", "gflow.padded": "i64[]"},
@@ -271,7 +280,7 @@ def _of_size(attrs: Any) -> Iterator[str]:
         )
     except (VerifyError, TypeError):
         return  # told already
-    if stand_in not in STAND_INS:
+    if stand_in not in (*STAND_INS, *(p for pair in PAIRS for p in pair)):
         known = " or ".join(map(str, STAND_INS))
         yield f"'gflow.stand_in' must be {known}, found {stand_in}"
     if not 0 <= least <= most < STAND_INS[0] // 2:

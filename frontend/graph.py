@@ -2,112 +2,42 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
 from typing import Any
 
 import torch
 
 from .amp import StaticGradScaler
-from .call.dynamic.automatic import AutomaticSizes, NoRange, can_vary, dims_of
-from .call.dynamic.automatic_numbers import AutomaticNumbers, as_plain, needed
-from .call.dynamic.dynamic_dim import DynamicCalls
-from .call.first_step import FirstStep, Setup
-from .call.gradients import keeps, read_gradient
-from .call.plans.cache import PlanCache
-from .call.plans.call_record import record_call
-from .call.plans.compilations import Compilation, Compilations
-from .call.plans.expected import describe_call, difference, full_message
-from .call.plans.new_plan import compile_plan, trace_call
+from .call.first_step import FirstStep
+from .call.gradients import read_gradient
+from .call.graph_state import GraphState
 from .call.plans.plan import Plan
+from .call.programs import Programs
 from .call.sharing import Sharing
-from .call.signature import Parameters, bind_call
 from .call.tracebacks import without_internals
-from .call.transaction import Call
-from .call.watchers import building, is_building, one_at_a_time
-from .call.zero_state import traceable
 from .config import TRAINS, GraphConfig
-from .errors import EagerMismatch, GraphError, GraphInputError
-from .execution.device import tf32_kinds
-from .guards.build import Reading
+from .errors import EagerMismatch, GraphError
 from .inspection import Inspection
 from .inspection.against_eager import checked_step
 from .oneflow.attributes import Attributes, own_names
 from .oneflow.graph_methods import OneFlowMethods
-from .report.printing import Calls
-from .runtime.seeds import Seeds
 from .saved.runtime_state import RuntimeState
 from .saved.schedules import learning_rates, schedule_problem
 from .saved.state_dict import load_state_dict, state_dict
-from .tracing.context.collector import collector_paused
-from .tracing.context.debug_settings import DebugSettings
 from .tracing.context.deprecated_spellings import warn_older
-from .tracing.context.location import here, optimizer_added, user_frame
+from .tracing.context.location import here, optimizer_added
 from .tracing.context.wrappers import check_optimizer
 from .tracing.data.bound_call import BoundCall
-from .tracing.data.sizes import SizeDecides
 from .tracing.dispatch.clipping import clip_problem
 from .tracing.optimizers.step_hooks import check_hooks, has_hooks, run_hooks
 from .tracing.optimizers.unread_keys import unread_problem
-from .tracing.program.module_config import changes, check_settings, is_checkpointed, stage_setting
-from .tracing.program.modules import ModuleTable, collect_modules
-from .tracing.program.sharded_modules import take_apart
-from .tracing.request import TraceRequest
 
 _names: Counter[str] = Counter()
-_log = logging.getLogger("gflow")
-#: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
-_PARTS = 12
-#: programs of one signature, for other Python state, of which one is told
-_MANY = 8
 
 
-@dataclass
-class _State:
-    """modules: attributes that are modules, or lists, tuples and dicts with some; names: all attributes, in
-    the order of assignment."""
-
-    name: str
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    schedulers: list[Any] = field(default_factory=list)
-    sparse: list[int] = field(default_factory=list)
-    scaler: Any = None
-    plans: PlanCache = field(default_factory=PlanCache)
-    table: ModuleTable | None = None
-    modules: dict[str, Any] = field(default_factory=dict)
-    names: dict[str, None] = field(default_factory=dict)
-    seeds: Seeds = field(default_factory=Seeds)
-    building: bool = False
-    marks: tuple[int, tuple[int, ...]] | None = None
-    latest: Plan | None = None
-    calls: Calls = field(default_factory=Calls)
-    debug: DebugSettings | None = None
-    parameters: Parameters | None = None
-    dynamic: DynamicCalls = field(default_factory=DynamicCalls)
-    sizes: AutomaticSizes = field(default_factory=AutomaticSizes)
-    numbers: AutomaticNumbers = field(default_factory=AutomaticNumbers)
-    compilations: Compilations = field(default_factory=Compilations)
-    turn: Any = field(
-        default_factory=threading.RLock
-    )  # one call at a time: its size and numbers are its plan's
-    call: Call = field(init=False)
-    shareable: bool = True
-    saves_runtime: bool = False
-    loaded: Any = None
-
-    def __post_init__(self) -> None:
-        self.call = Call(self.name, self.schedulers)
-
-
-class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
+class Graph(Attributes, Inspection, OneFlowMethods, Programs, RuntimeState, Sharing):
     """Base class of static graphs. Subclass it, call `super().__init__()`, assign modules to attributes, and write
     `build()`. A call of the graph runs `build()` as one compiled program: the forward, and with
     `loss.backward()` and an optimizer the whole training step. Parameters, buffers and optimizer state stay your own
@@ -120,7 +50,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
     """
 
     config: GraphConfig
-    _state: _State
+    _state: GraphState
 
     def __init__(
         self,
@@ -135,7 +65,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         """To be called first in a subclass's `__init__`. The arguments are those of `debug` and
         `enable_save_runtime_state_dict`."""
         kind = type(self).__name__
-        self.__dict__["_state"] = state = _State(f"{kind}_{_names[kind]}")
+        self.__dict__["_state"] = state = GraphState(f"{kind}_{_names[kind]}")
         self.__dict__["config"] = GraphConfig(
             state.plans.clear, state.plans.resize, lambda: bool(state.optimizers)
         )
@@ -283,7 +213,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 the line.
             GraphError: the graph is not set up, or is called in `build()` of a graph.
         """
-        state: _State | None = self.__dict__.get("_state")
+        state: GraphState | None = self.__dict__.get("_state")
         if state is not None and state.loaded is not None:
             return state.loaded(*args, **kwargs)
         with nullcontext() if state is None else state.turn:
@@ -293,7 +223,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
                 self._settle(error)
                 raise without_internals(error)  # noqa: B904
 
-    def _run(self, state: _State | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, state: GraphState | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call whose turn it is."""
         hooked = state is not None and has_hooks(state.optimizers)
         if state is not None and hooked:
@@ -409,141 +339,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             raise without_internals(error)  # noqa: B904
         return result
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:
-        """A call, and the key of its programs: the call's own, and what else changes a trace."""
-        state: _State | None = self.__dict__.get("_state")
-        if state is None or state.table is None:
-            state = self._first_call()
-        build = self.build
-        if state.parameters is None or not state.parameters.are_of(build):
-            state.parameters = Parameters(build)
-        call = bind_call(build, args, kwargs, state.parameters)
-        state.dynamic.mark(call, self._micro_batches(state))
-        if self.config.dynamic_shapes:
-            state.numbers.mark(call, not state.plans.is_full)
-        assert state.table is not None
-        if not state.table.is_current():
-            self._collect(state)
-        return call, (call.key, *_modes(state))
-
-    def _program(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A call with its program, compiled if it is a new one, and the first step that stands for this call, if
-        one had to be made. There is no program where an optimizer has skipped that step."""
-        state: _State | None = self.__dict__.get("_state")
-        if state is not None and state.call.broken:
-            raise GraphError(
-                f"{here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
-                f"and optimizers are partly updated, and takes no further calls. What happened: "
-                f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
-            )
-        if is_building():
-            raise self._nested()
-        call, key = self._bind(args, kwargs)
-        if _is_traced(call.leaves):
-            raise self._nested()
-        plan = self._state.plans.find(key, call.leaves)
-        if plan is not None:
-            return call, plan, None
-        varies = self._may_vary(call)
-        if varies:
-            for served, own in self._state.sizes.served(call, key):
-                if (plan := self._state.plans.find(own, served.leaves)) is not None:
-                    return served, plan, None
-        with one_at_a_time, collector_paused():
-            return self._programs(call, key, varies)
-
-    def _may_vary(self, call: BoundCall) -> bool:
-        return self.config.sizes_may_vary and can_vary(call)
-
-    def _micro_batches(self, state: _State) -> int:
-        return self.config.gradient_accumulation_steps if state.optimizers else 1
-
-    def _programs(
-        self, call: BoundCall, key: Any, varies: bool
-    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A new program: for a range of sizes where a second one has come and a range can be had, else for the sizes
-        of the call."""
-        start = time.perf_counter()
-        state = self._state
-        proposed = None
-        if varies and not state.plans.is_full:
-            proposed = state.sizes.proposed(call, key, self._micro_batches(state))
-        reason: Exception | None = None
-        if call.dynamic is not None and not call.numbers:
-            return self._marked_program(call, key, start)
-        for _ in range(_PARTS):
-            if proposed is None:
-                break
-            wide, own = proposed
-            assert wide.dynamic is not None
-            try:
-                found = self._new_program(own, wide, start)
-            except NoRange as refusal:
-                reason = refusal.reason
-                state.call.settle(reason)
-                proposed = state.sizes.narrowed(call, key, wide, reason)
-            else:
-                state.sizes.took(call, key, state.name, wide.dynamic)
-                return wide, *found
-        if reason is not None:
-            state.sizes.refuse(call, key, state.name, reason)
-        if call.numbers:
-            try:
-                found = self._new_program(key, call, start)
-            except NoRange as refusal:
-                state.call.settle(refusal.reason)
-                told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
-                live, call = call, as_plain(call)
-                key = (call.key, *key[1:])
-                if (plan := state.plans.find(key, call.leaves)) is not None:
-                    return call, plan, None
-                found = self._new_program(key, call, start)  # an error of its own is no refusal
-                state.numbers.refuse(live, state.name, live.numbers, told)
-            else:
-                exact = [] if found[0] is None else needed(found[0].trace)
-                if exact and found[0] is not None:
-                    why = "Python asks for the value itself, as float() and shapes do"
-                    state.numbers.refuse(call, state.name, exact, why)
-                    own = state.numbers.key_of(call)
-                    state.plans.move(found[0], key, (own, *key[1:]))
-        else:
-            found = self._new_program(key, call, start)
-        if varies and found[0] is not None:
-            program = found[0].compiled.program
-            state.sizes.saw(call, key, 0 if program is None else program.arena_bytes)
-        return call, *found
-
-    def _marked_program(
-        self, call: BoundCall, key: Any, start: float
-    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
-        """A new program for a call with a marked dimension: for its range, or for the part of it, with the call's own
-        size, in which what the program asks of sizes has one answer."""
-        state = self._state
-        for _ in range(_PARTS):
-            if call.dynamic is None:
-                break
-            try:
-                return call, *self._new_program(key, call, start)
-            except SizeDecides as error:
-                if not state.dynamic.narrowed(call, error):
-                    raise
-                state.call.settle(error)
-                call, key = self._bind(call.args, call.kwargs)
-                if (plan := state.plans.find(key, call.leaves)) is not None:
-                    return call, plan, None
-        return call, *self._new_program(key, call, start)
-
-    def _nested(self) -> GraphError:
-        return GraphError(
-            f"{here()}: {self.name} is called inside build() of a graph; graphs don't nest. "
-            "Call its modules there instead, or call one graph after the other."
-        )
-
-    # the slow path
-
-    def _checked(self) -> _State:
+    def _checked(self) -> GraphState:
         state = self.__dict__.get("_state")
         if state is None:
             kind = type(self)
@@ -553,7 +349,7 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             )
         return state
 
-    def _first_call(self) -> _State:
+    def _first_call(self) -> GraphState:
         state = self._checked()
         if type(self).build is Graph.build:
             raise GraphError(
@@ -563,114 +359,9 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
         self._collect(state)
         return state
 
-    def _collect(self, state: _State) -> None:
-        """Find the modules. If they changed (a parameter was replaced, ...): start over."""
-        with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
-            if state.table is not None:
-                take_apart(state.table.modules)
-            if state.table is None or not state.table.is_current():
-                state.plans.clear()
-                state.table, state.marks = collect_modules(self._roots()), None
-
-    def _new_program(
-        self, key: Any, call: BoundCall, start: float
-    ) -> tuple[Plan | None, FirstStep | None]:
-        """See `_program`. start: when its making began, as `time.perf_counter` has it."""
-        state, roots = self._checked(), self._roots()
-        table = state.table
-        if table is None or table.roots != roots:  # a list of modules may have grown
-            table = collect_modules(roots)
-        check_settings(table.names, table.modules)
-        given = describe_call(call)
-        unlike = difference(given, [plan.described for plan in state.plans])
-        if state.plans.is_full:
-            raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
-        self._say_why(key, call)
-        static = state.sizes.why_static(call, key)
-        why = state.compilations.reason(
-            given, key[1:], table, state.plans.of(key), state.plans.cleared
-        )
-        state.call.prepare(Setup(state.optimizers, state.scaler))
-        # sizes and numbers that vary must not stay in Python's state
-        attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
-        reading = Reading(self, state.name, call, roots, table, attempt)
-        kept = keeps(self.config.kept_gradients, roots, here())
-        request = TraceRequest(
-            state.name,
-            call,
-            table,
-            state.optimizers,
-            state.scaler,
-            kept,
-            self._micro_batches(state),
-            self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
-            self.config.pipeline_schedule,
-            state.sparse,
-            reading.reached,
-        )
-        kind = type(self).__name__
-        state.building = True
-        options = self.config.resolved()
-        divided = options.passes.zero > 2 or any(map(stage_setting, table.modules))
-        traced = None
-        try:
-            with (
-                traceable(state.optimizers, table.modules, divided),
-                building(state.name, kind, state.debug, table, reading.frames) as calls,
-            ):
-                traced = trace_call(request, state.call.setup)
-                if traced.trace is None:
-                    return None, traced.first
-                plan = compile_plan(traced.trace, call, options, traced.timings)
-                plan.guard, plan.given = reading.guard(plan.trace)
-        except Exception as error:
-            reading.undo(always=isinstance(error, SizeDecides))
-            if attempt and (traced is None or is_refusal(error)):
-                # what the author's code raises of a size that is no int may be anything
-                raise NoRange(error) from error
-            if unlike and hasattr(error, "add_note"):  # Python 3.11
-                error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
-            raise
-        finally:
-            state.building = False
-        for optimizer in state.optimizers:
-            optimizer._opt_called = True  # type: ignore[attr-defined]
-        state.latest, state.calls = plan, calls
-        plan.described = given
-        plan.record = record_call(call, table.modes())
-        state.call.drop = partial(state.plans.discard, plan)
-        state.plans.add(key, plan)
-        self._remember(call, given, key[1:], why + static, start)
-        return plan, traced.first
-
-    def _remember(
-        self, call: BoundCall, given: dict[str, str], modes: Any, why: str, start: float
-    ) -> None:
-        """Note a compilation for `explain_recompiles()`."""
-        state = self._state
-        sizes = "" if call.dynamic is None else dims_of(call.dynamic, call.names)
-        if call.dynamic is not None:
-            sizes += f" in {call.dynamic.sizes}"
-        made = Compilation(state.name, datetime.now(), time.perf_counter() - start, why, sizes)
-        state.compilations.add(made, given, modes, state.plans.cleared)
-
-    def _say_why(self, key: Any, call: BoundCall) -> None:
-        """Once a signature has several programs for the sake of Python state, tell which changes."""
-        state = self._checked()
-        reasons = [r for p in state.plans.of(key) if (r := p.first_change(call.leaves))]
-        if reasons:
-            _log.info("%s is compiled again: %s", state.name, reasons[0])
-        if len(reasons) == _MANY:
-            warnings.warn_explicit(
-                f"{state.name} was compiled {_MANY} times for the same inputs, since what build() reads changes "
-                f"between calls: {reasons[0]}. Pass it to the graph as a tensor, which needs no other program.",
-                UserWarning,
-                *user_frame(2),
-            )
-
     def _settle(self, error: BaseException) -> None:
         """Finish a call that an exception has ended, or put back what it had begun."""
-        state: _State | None = self.__dict__.get("_state")
+        state: GraphState | None = self.__dict__.get("_state")
         if state is not None:
             state.call.settle(error)
 
@@ -683,48 +374,6 @@ class Graph(Attributes, Inspection, OneFlowMethods, RuntimeState, Sharing):
             run_hooks(self._state.optimizers[0], after=True)
         call.finish()
         return first.outputs
-
-
-def _checkpointed(state: _State) -> tuple[int, ...]:
-    """The modules whose activations are recomputed in the backward, by number."""
-    assert state.table is not None
-    if state.marks is None or state.marks[0] != changes():
-        marked = [i for i, m in enumerate(state.table.modules) if is_checkpointed(m)]
-        state.marks = (changes(), tuple(marked))
-    return state.marks[1]
-
-
-def _modes(state: _State) -> tuple[Any, ...]:
-    """What outside of the arguments changes a trace."""
-    assert state.table is not None
-    return (
-        state.table.modes(),
-        _checkpointed(state),
-        bool(state.optimizers) or torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
-        torch.cuda.is_initialized() and tf32_kinds(),
-        torch.get_default_dtype(),
-        # a default device is a mode for functions
-        torch._C._len_torch_function_stack() and torch.get_default_device(),  # type: ignore[attr-defined]
-    )
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether this error means that the compiler does not support the traced program."""
-    # start-up: the compiler is loaded by the first compilation
-    from .compiler.ir.errors import CompileError
-    from .lowering.dtypes import LoweringError
-
-    return isinstance(error, (GraphError, CompileError, LoweringError))
-
-
-def _is_traced(leaves: Sequence[Any]) -> bool:
-    """Whether the graph is called with what another graph's `build()` computes."""
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            return torch._is_functional_tensor(leaf)
-    return False
 
 
 #: names that an author's attributes cannot have

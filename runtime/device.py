@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import Place, Program, Space, Step
 
 from .steps.host_step import HostStep
@@ -90,7 +91,7 @@ class Code(Protocol):
 class Loaded(Protocol):
     """The native steps of a program, loaded."""
 
-    def at(self, n: int) -> Code:
+    def at(self, n: N) -> Code:
         """The steps with the numbers that a size of `n` makes."""
 
 

@@ -20,6 +20,7 @@ from operator import length_hint
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import (
     AtenStep,
     CollectiveStep,
@@ -109,10 +110,10 @@ class Executable:
         arguments = [*enumerate(program.arguments)]
         self._divided = [i for i, a in arguments if a.pieces is not None]
         self._wholes = [i for i, a in arguments if a.pieces is None]
-        self._frames: OrderedDict[int, Frame] = OrderedDict()
-        self._pooled: OrderedDict[int, Frame] = OrderedDict()  # those with result buffers
+        self._frames: OrderedDict[N, Frame] = OrderedDict()
+        self._pooled: OrderedDict[N, Frame] = OrderedDict()  # those with result buffers
         self._bound = True  # what is written of addresses fits together
-        self._frame = self._new_frame(0 if program.size is None else program.size.least)
+        self._frame = self._new_frame(0 if program.size is None else program.size.lowest)
         self._graph = device.graph(self, graphs)
         self.done = False
         self._arena.join(self)
@@ -136,7 +137,7 @@ class Executable:
             raise DeviceError(f"{self.program.name} has a step for another device: {step.label}")
         return call
 
-    def _new_frame(self, n: int) -> Frame:
+    def _new_frame(self, n: N) -> Frame:
         """What runs calls of size `n`."""
         if self.program.size is not None:
             check(self.program.size, n)
@@ -318,7 +319,7 @@ class Executable:
             self._forget()
         self._bound = False
         size = self.program.size
-        if size is not None and (n := int(args[size.argument])) != self._frame.n:
+        if size is not None and (n := size.of(args)) != self._frame.n:
             if self._frame.held > _HELD:
                 self._frame.release()
             known = self._frames.get(n)

@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import Program, Step, TensorRef
 
 from .device import Code, Part
@@ -35,7 +36,7 @@ class Frame:
         self,
         program: Program,
         code: Code,
-        n: int,
+        n: N,
         host_step: Callable[[Step], HostStep],
         constants: Sequence[torch.Tensor],
     ) -> None:

@@ -3,6 +3,8 @@
     python scripts/fuzz_programs.py --count 20000 --seed 0 --jobs 2 --out fuzz-programs
     python scripts/fuzz_programs.py --replay 1234 [--shrink 60]      one seed: program, verdict, minimized
     python scripts/fuzz_programs.py --replay fuzz-programs/1234.json
+    python scripts/fuzz_programs.py --histories --out fuzz-histories [--replay 1234]
+                     sessions: what a user does between calls (`tests/oracle/histories`)
     python scripts/fuzz_programs.py --summary --out fuzz-programs [--table benchmarks/results/random_programs.json]
 
 Results are kept in `--out`, and a run that is started again goes on where the last ended. The exit status is
@@ -52,13 +54,34 @@ def replay(what: str, shrink: float, out: Path | None) -> int:
     return 3 if verdict.status in FINDS else 0
 
 
+def replay_history(what: str, shrink: float) -> int:
+    """Show one session, its verdict, and a minimized one."""
+    from oracle.histories.judge import judge, minimized
+    from oracle.histories.session import draw, from_json, text
+
+    session = from_json(Path(what).read_text()) if what.endswith(".json") else draw(int(what))
+    verdict = judge(session)
+    print(text(session), verdict, sep="\n")
+    if verdict.is_find and shrink:
+        session = minimized(session, verdict, shrink)
+        print("minimized:", text(session), judge(session), sep="\n")
+    return 3 if verdict.is_find else 0
+
+
 def main() -> int:
     from oracle.campaign import Record, judged, parser_of, run
 
     parser = parser_of(__doc__ or "", "fuzz-programs", "programs")
     parser.add_argument("--replay", help="a seed, or a program as JSON")
     parser.add_argument("--script", type=Path, help="with --replay: write a script of it here")
+    parser.add_argument("--histories", action="store_true", help="sessions instead of programs")
     options = parser.parse_args()
+    if options.histories:
+        from oracle.histories.judge import judged as judged_history
+
+        if options.replay:
+            return replay_history(options.replay, options.shrink)
+        return run(options, Record(options.out, name="sessions"), judged_history)
     if options.replay:
         return replay(options.replay, options.shrink, options.script)
     return run(options, Record(options.out), judged)

@@ -335,6 +335,8 @@ def amp_beside_autocast(rank: int, world: int) -> None:
             )
             for each in batches:
                 train(*each[rank])
+            (wide,) = (p for p in ours.parameters() if p.shape == (64, 64))
+            assert (wide.untyped_storage().nbytes() == 4) is (stage > 0), "float32 in pieces"
             errors = far(ours), far(theirs)
             assert 1e-5 < errors[0] < 2 * errors[1] < 0.1, (clip, stage, errors)
 

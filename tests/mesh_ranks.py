@@ -4,15 +4,19 @@ as JSON."""
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from data_parallel_ranks import run_checks
 from global_ranks import OPTIMIZERS, STYLES, Decoder, same, whole
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
@@ -35,12 +39,16 @@ def loss_of(logits: Tensor, y: Tensor) -> Tensor:
 
 
 class Train(flow.nn.Graph):
-    def __init__(self, model: nn.Module, optimizer: Any, stage: int, clip: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Any, stage: int, clip: float = 0.0, micro: int = 1
+    ) -> None:
         super().__init__()
         self.model, self.clip = model, clip
         self.add_optimizer(optimizer)
         if stage:
             self.config.enable_zero(True, stage=stage, shard_min_size=1)
+        if micro > 1:
+            self.config.set_gradient_accumulation_steps(micro)
 
     def build(self, x: Tensor, y: Tensor) -> Tensor:
         loss = loss_of(self.model(x), y)
@@ -158,20 +166,153 @@ def told(call: Callable[[], Any]) -> str:
     raise AssertionError("it was not refused")
 
 
+class Rows(Train):
+    """Also returns logits, which are rows of the batch."""
+
+    def build(self, x: Tensor, y: Tensor) -> Any:
+        logits = self.model(x)
+        loss = loss_of(logits, y)
+        loss.backward()
+        return loss, logits, self.model.words.weight.sum(1)
+
+
+@check
+def accumulated(rank: int, world: int) -> None:
+    """Each rank splits the rows that it holds: results come in the order of the batch, and gradients are added up over
+    ranks once a step."""
+    for name, stage in (("sgd", 0), ("sgd", 3), ("adamw", 2)):
+        model, alone = models()
+        optimizer, reference = (OPTIMIZERS[name](m.parameters()) for m in (model, alone))
+        train = Rows(model, optimizer, stage, micro=2)
+        train.config.keep_gradients()
+        for step in range(2):
+            wanted = alone(batch(step)[0])
+            sums = alone.words.weight.detach().sum(1)
+            loss = eager(alone, reference, step)
+            got, logits, rows = train(*map(placed, batch(step)))
+            same(got, loss)
+            same(logits, wanted)
+            same(rows, torch.cat([sums, sums]))
+            same(train.grad("model.up.weight"), alone.up.weight.grad)
+        for value, q in zip(model.state_dict().values(), alone.state_dict().values(), strict=True):
+            same(value, q)
+
+
+@check
+def fully_sharded(rank: int, world: int) -> None:
+    """`parallelize_module`, then `fully_shard` over the other dimension: ranks along dp have batches of their own."""
+    for name, clip, micro in (("sgd", 0.0, 1), ("adamw", 0.05, 1), ("sgd", 0.0, 2)):
+        model, alone = models()
+        for part in (model.attention, model):
+            fully_shard(part, mesh=mesh()["dp"])
+        optimizer, reference = (OPTIMIZERS[name](m.parameters()) for m in (model, alone))
+        train = Train(model, optimizer, 0, clip, micro)
+        for step in range(3):
+            mine = [t.chunk(2)[mesh()["dp"].get_local_rank()] for t in batch(step)]
+            wanted = loss_of(alone(mine[0]), mine[1])
+            eager(alone, reference, step, clip)
+            same(train(*mine), wanted)
+        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+            assert p._local_tensor.numel() * 2 <= q.numel(), "it was gathered"
+            same(p, q)
+            for key, value in reference.state[q].items():
+                same(optimizer.state[p][key], value)
+
+
+@check
+def dropout(rank: int, world: int) -> None:
+    """Ranks with copies of a value draw the same, whatever they are seeded with; parts of a value draw others."""
+
+    class Drop(flow.nn.Graph):
+        def build(self, x: Tensor) -> Tensor:
+            return F.dropout(x, 0.5)
+
+    torch.manual_seed(rank)
+    drop = Drop()
+    for _ in range(2):
+        found = drop(placed(torch.ones(8, 64)))
+        assert found.placements == (Shard(0), Replicate()), found.placements
+        every = [torch.empty_like(found._local_tensor) for _ in range(world)]
+        dist.all_gather(every, found._local_tensor)
+        assert torch.equal(every[0], every[1])
+        assert torch.equal(every[2], every[3])
+        assert not torch.equal(every[0], every[2])
+
+
+def checkpoint() -> Path:
+    return Path(sys.argv[3]).parent / "checkpoint"
+
+
+@check
+def saved(rank: int, world: int) -> None:
+    """Each rank writes its parts and pieces; a graph over another mesh goes on from them."""
+    model, alone = models()
+    optimizer, reference = (OPTIMIZERS["adamw"](m.parameters()) for m in (model, alone))
+    train = Train(model, optimizer, 3)
+    for step in range(2):
+        eager(alone, reference, step)
+        train(*map(placed, batch(step)))
+    flow.distributed.save_checkpoint(train, checkpoint())
+    assert all(n == 4 for n in kept(model.parameters())), "gathered"
+    eager(alone, reference, 2)
+    train(*map(placed, batch(2)))
+    other, _ = models()
+    for p in other.parameters():
+        nn.init.zeros_(p)
+    for part in (other.attention, other):
+        fully_shard(part, mesh=mesh()["dp"])
+    again = Train(other, OPTIMIZERS["adamw"](other.parameters()), 0)
+    flow.distributed.load_checkpoint(again, checkpoint())
+    again(*(t.chunk(2)[mesh()["dp"].get_local_rank()] for t in batch(2)))
+    for value, p, q in zip(
+        model.state_dict().values(), other.parameters(), alone.parameters(), strict=True
+    ):
+        same(value, q)
+        same(p, q)
+    flow.distributed.save_checkpoint(again, checkpoint())
+
+
+@check
+def gone_on(rank: int, world: int) -> None:
+    """Two ranks go on from what four have saved."""
+    torch.manual_seed(1)
+    alone = Decoder()
+    for p in alone.parameters():
+        nn.init.zeros_(p)
+    over = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    model = parallelize_module(copy.deepcopy(alone), over, STYLES)
+    train = Train(model, OPTIMIZERS["adamw"](model.parameters()), 0)
+    flow.distributed.load_checkpoint(train, checkpoint())
+    train(*batch(3))
+    go_on(alone)
+    for value, q in zip(model.state_dict().values(), alone.state_dict().values(), strict=True):
+        same(value, q)
+
+
+def go_on(model: nn.Module) -> None:
+    """The step after the checkpoint, of one process."""
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    train = Train(model, OPTIMIZERS["adamw"](model.parameters()), 0)
+    flow.distributed.load_checkpoint(train, checkpoint())
+    train(*batch(3))
+
+
 @check
 def refused(rank: int, world: int) -> None:
     """What a graph does not do over a mesh is an error that says what to write instead."""
-    from torch.distributed.fsdp import fully_shard
-
     model, _ = models()
     copies = [distribute_tensor(t, mesh(), [Replicate(), Replicate()]) for t in batch(0)]
     train = Train(model, torch.optim.SGD(model.parameters(), 0.1), 1)
     text = told(lambda: train(*copies))
     assert "split the batch" in text.lower(), text
+    train = Train(model, torch.optim.SGD(model.parameters(), 0.1), 1, micro=2)
+    text = told(lambda: train(placed(batch(0)[0]), copies[1]))
+    assert "'y' over none" in text, text
     fully_shard(model, mesh=mesh()["dp"])
     train = Train(model, torch.optim.SGD(model.parameters(), 0.1), 0)
-    text = told(lambda: train(*batch(0)))
-    assert "enable_zero(True, stage=3)" in text, text
+    text = told(lambda: train(*map(placed, batch(0))))
+    assert "x.to_local()" in text, text
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, Tensor)
 
 
-def _forward(op: Any, sample: Any) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
+def forward_of(op: Any, sample: Any) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
+    """A sample as a function of its tensors, and these."""
     leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), dict(sample.kwargs)))
     places = [i for i, leaf in enumerate(leaves) if _is_tensor(leaf)]
 
@@ -144,7 +145,7 @@ def _with_gradients(
 def prepare(op: Any, sample: Any, grad: bool) -> _Call | None:
     """The sample as a call, with eager's results; None where PyTorch refuses it."""
     try:
-        function, tensors = _forward(op, sample)
+        function, tensors = forward_of(op, sample)
         torch.manual_seed(7)
         wanted = function(*tensors)
         if grad:

@@ -29,6 +29,7 @@ VARIANTS = ("call", "one memory", "in place", "out", "empty out", "out is an ope
 FRONTENDS: dict[str, Callable[[Function], Function]] = {
     "graph": lambda function: flow.nn.Graph.trace(with_gradients(function)),
     "compile": lambda function: with_gradients(flow.compile(function)),
+    "backend": lambda function: with_gradients(torch.compile(function, backend="gflow")),
 }
 #: ops whose eager answer is that of no definition: (op, variant) → why
 EAGER_IS_WRONG = {
@@ -191,9 +192,10 @@ def compare(op: Any, variant: Variant, frontend: str) -> str:
             return ""
         try:
             found = run(variant, FRONTENDS[frontend](variant.function))
-        except (GraphError, LoweringError):
-            return ""
         except Exception as error:
+            within = getattr(error, "inner_exception", error)  # of what TorchDynamo calls
+            if isinstance(within, (GraphError, LoweringError)):
+                return ""
             return f"{type(error).__name__}: {error}"[:300]
     if len(found) != len(wanted):
         return f"{len(found)} tensors, eager gives {len(wanted)}"
@@ -212,9 +214,9 @@ def compare(op: Any, variant: Variant, frontend: str) -> str:
     return ""
 
 
-def drawn(rng: random.Random, op: Any, samples: Sequence[Any]) -> tuple[Any, str, str, str]:
+def drawn(
+    rng: random.Random, op: Any, samples: Sequence[Any], frontends: Sequence[str]
+) -> tuple[Any, str, str, str]:
     """A sample, a variant, a layout and a way to compile."""
     variants = [v for v in VARIANTS if (op_name(op), v) not in EAGER_IS_WRONG]
-    return (
-        rng.choice(samples), rng.choice(variants), rng.choice(LAYOUTS), rng.choice([*FRONTENDS])
-    )  # fmt: skip
+    return rng.choice(samples), rng.choice(variants), rng.choice(LAYOUTS), rng.choice(frontends)

@@ -172,6 +172,7 @@ def several_pipelines(rank: int, world: int) -> None:
     for axes, stages, zero, make in (
         (("pp", "dp"), 2, 0, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
         (("dp", "pp"), 4, 2, lambda p: torch.optim.AdamW(p, 0.01)),
+        (("pp", "dp"), 2, 3, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
     ):
         model = Net(max(stages, 3))
         model.first = model.first[0]  # without batch norm, which has the statistics of a half

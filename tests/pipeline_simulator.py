@@ -43,7 +43,7 @@ class Simulated:
         self.copy = [mesh.ranks(place).index(rank) for rank, place in sorted(places.items())]
         self.modules = {id(p): lower(p.trace) for p in self.stages.parts}
         self.updates = [lower(t) for t in self.stages.updates]
-        for module in self.updates if pipeline else ():
+        for module in (*self.modules.values(), *self.updates) if pipeline else ():
             with module.context:
                 run_pipeline(module, pipeline)
         self.traffic: list[Traffic] = []
@@ -94,11 +94,16 @@ class Simulated:
     ) -> Iterator[tuple[int, Tensor]]:
         """Run a part in all pipelines; gives the first one's results of `build()`."""
         given = {entry.value: k for k, entry in part.given.items()}
+        module = self.modules[id(part)]
         read = [
             [v[given[i.value]] if i.value in given else env[i.value] for i in part.trace.inputs]
             for env, v in zip(envs, values)
         ]
-        module = self.modules[id(part)]
+        for c, mine in enumerate(read):
+            for n, tensor in enumerate(mine):
+                if (size := self._size(module, n)) != tensor.shape:
+                    self.pieces[part.trace.inputs[n].name] = size
+                    mine[n] = piece(tensor, self.copies, c)
         found = run_ranks(module, read) if len(envs) > 1 else [run_module(module, read[0])]
         for c, results in enumerate(found):
             made, places = [*part.made], [*part.results]

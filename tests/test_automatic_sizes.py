@@ -91,7 +91,7 @@ def test_what_no_part_of_a_range_answers(caplog: pytest.LogCaptureFixture) -> No
     for n in (8, 3, 5, 6):
         assert graph(torch.ones(n, 2)).unique().tolist() == [n]
     assert count(graph) == 4
-    assert sum("for each size of its inputs" in r.message for r in caplog.records) == 1
+    assert sum("is compiled for each size of " in r.message for r in caplog.records) == 1
     assert "a number is needed for n" in graph.explain_recompiles()[1].reason
 
 
@@ -137,6 +137,41 @@ def test_sizes_that_vary_apart() -> None:
     again = graph_of(lambda x, y: torch.cat([x, y]))
     for n, m in ((4, 4), (6, 6), (6, 9), (7, 7), (7, 3)):
         assert again(torch.ones(n), torch.zeros(m)).sum() == n
+
+
+def test_two_sizes_vary_in_one_program() -> None:
+    graph = graph_of(lambda x: (x.softmax(1) / x.shape[1]).sum(1) * x.shape[0])
+    for shape in ((2, 6), (3, 9), (2, 7), (5, 5), (40, 3), (2, 500), (7, 1)):
+        x = torch.randn(*shape)
+        torch.testing.assert_close(graph(x), (x.softmax(1) / shape[1]).sum(1) * shape[0])
+    made = [m.sizes.replace("args.0", "x") for m in graph.explain_recompiles()]
+    assert made == ["", "x[0] in [2, 1024], x[1] in [2, 1024]", "x[0] in [2, 1024] for x[1] = 1"]
+
+
+def test_of_three_sizes_those_with_most_values_vary(caplog: pytest.LogCaptureFixture) -> None:
+    graph = graph_of(lambda x: x.exp().sum(2))
+    calls = [(2, 6, 4), (3, 9, 4), (2, 7, 5), (5, 10, 4), (6, 11, 5), (4, 12, 6), (9, 5, 6)]
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        for shape in calls:
+            x = torch.randn(*shape)
+            torch.testing.assert_close(graph(x), x.exp().sum(2))
+    made = [m.sizes.replace("args.0", "x") for m in graph.explain_recompiles()]
+    assert [m.partition(" for ")[2] for m in made] == ["", "", "x[2] = 5", "x[2] = 6"]
+    (warning,) = [r.getMessage() for r in caplog.records]
+    assert "args.0[2] vary beside args.0[0], args.0[1]" in warning
+    assert "at most two dynamic sizes" in warning
+
+
+def test_where_one_size_cannot_vary_another_does(caplog: pytest.LogCaptureFixture) -> None:
+    graph = graph_of(lambda x: x * float(x.shape[1]))
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        for shape in ((4, 6), (5, 9), (6, 9), (7, 6), (8, 9)):
+            x = torch.randn(*shape)
+            torch.testing.assert_close(graph(x), x * shape[1])
+    assert count(graph) == 3
+    assert graph.explain_recompiles()[1].sizes == "args.0[0] in [2, 1024] for args.0[1] = 9"
+    (warning,) = [r.getMessage() for r in caplog.records]
+    assert "for each size of args.0[1]" in warning
 
 
 def test_views_and_other_strides() -> None:
@@ -262,7 +297,7 @@ def test_an_error_of_the_compiler_itself_is_no_refusal(monkeypatch: pytest.Monke
     def fails(*_: Any, **__: Any) -> Any:
         raise KeyError("broken")
 
-    monkeypatch.setattr("gflow.graph.compile_plan", fails)
+    monkeypatch.setattr("gflow.call.programs.compile_plan", fails)
     with pytest.raises(KeyError, match="broken"):
         graph(torch.ones(4))
 
@@ -304,3 +339,16 @@ def test_a_backward_that_asks_for_a_size() -> None:
         function(x).sum().backward()
         y.view(-1).cumprod(0).sum().backward()
         torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_squares_of_a_size_through_an_op_that_is_decomposed() -> None:
+    """The stand-in's square has no number of bytes: the op runs as a whole."""
+
+    class Bessel(gflow.nn.Graph):
+        def build(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.i0(x) + 1
+
+    graph = Bessel()
+    for n in (4, 7, 12):
+        x = torch.randn(1, n, 8, n)
+        torch.testing.assert_close(graph(x), torch.i0(x) + 1)

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module, generate_planned
+from gflow.compiler.driver.pass_manager import run_pipeline
+from gflow.compiler.ir.errors import CompileError
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 from gflow.runtime.executable import Executable
@@ -120,10 +122,14 @@ def test_edited_loops_run(modules: dict[str, str], text: str, fields: dict[str, 
         (SOFTMAX, {"order": "array<i64: 0, 0>"}, "needs the order of the 2 dimensions"),
         (SOFTMAX, {"lanes": "4 : i64"}, "needs lanes of 8 or 16"),
         (SOFTMAX, {"unroll": "2 : i64"}, "too many vectors side by side"),
-        (SOFTMAX, {"share": '"inner"', "kept": ""}, "shares what takes several passes"),
+        (
+            SOFTMAX,
+            {"share": '"inner"', "kept": ""},
+            "shares reduced dimensions that several passes read",
+        ),
         (SOFTMAX, {"kept": "2 : i64"}, "keeps more values of a row than the 1"),
-        (SOFTMAX, {"from_size": "3 : i64"}, "has a size from which"),
-        (SOFTMAX, {"kind": '"blas"'}, "has lanes, of which what runs it has no use|no use"),
+        (SOFTMAX, {"from_size": "3 : i64"}, "has from_size for a kernel that one thread runs"),
+        (SOFTMAX, {"kind": '"blas"'}, "has lanes, which its kernel does not use|which its kernel"),
         (COLUMNS, {"unroll": "9 : i64"}, "too many vectors side by side"),
         (COLUMNS, {"unroll": "0 : i64"}, "too many vectors side by side"),
     ],
@@ -131,5 +137,83 @@ def test_edited_loops_run(modules: dict[str, str], text: str, fields: dict[str, 
 def test_loops_that_no_code_follows(
     modules: dict[str, str], text: str, fields: dict[str, str], what: str
 ) -> None:
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(CompileError, match=what):
         generate_planned(edited(modules[text], **fields), "cpu", 2)
+
+
+# -- rows of contractions, copies, tiles of quantized products
+
+ROWS = """
+  func.func @f(%x: tensor<4096x64xf32>, %w: tensor<64x512xf32>, %b: tensor<512xf32>) -> tensor<4096x512xf32> {
+    %0 = "gflow.matmul"(%x, %w) : (tensor<4096x64xf32>, tensor<64x512xf32>) -> tensor<4096x512xf32>
+    %1 = "gflow.broadcast"(%b) {shape = array<i64: 4096, 512>, dims = array<i64: 1>} : (tensor<512xf32>) -> tensor<4096x512xf32>
+    %2 = "gflow.add"(%0, %1) : (tensor<4096x512xf32>, tensor<4096x512xf32>) -> tensor<4096x512xf32>
+    return %2 : tensor<4096x512xf32>
+  }"""  # noqa: E501
+
+JOINED = """
+  func.func @f(%x: tensor<5x40xf32>, %y: tensor<3x40xf32>) -> tensor<8x40xf32> {
+    %0 = "gflow.concatenate"(%x, %y) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<5x40xf32>, tensor<3x40xf32>) -> tensor<8x40xf32>
+    return %0 : tensor<8x40xf32>
+  }"""  # noqa: E501
+
+QUANTIZED = """
+  func.func @f(%x: tensor<3x64xf32>, %w: tensor<2x4096xi8>, %s: tensor<2x64xf32>, %v: tensor<f32>) -> tensor<3x96xf32> {
+    %0 = "gflow.quantized_matmul"(%x, %w, %s, %v) {bits = 8 : i64, columns = 96 : i64, source = "w"} : (tensor<3x64xf32>, tensor<2x4096xi8>, tensor<2x64xf32>, tensor<f32>) -> tensor<3x96xf32>
+    return %0 : tensor<3x96xf32>
+  }"""  # noqa: E501
+
+
+def without_own_products(text: str) -> str:
+    passes = "gflow-fuse,gflow-materialize,gflow-select-kernels{isa=none},gflow-plan-memory"
+    with make_context():
+        module = ir.Module.parse(text)
+        run_pipeline(module, f"builtin.module(func.func({passes}))")
+        return str(module)
+
+
+def run(text: str, *args: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The result, and how many steps there are."""
+    program = generate_planned(text, "cpu", 2)
+    (got,) = Executable(program)(args)
+    return got, len(program.steps)
+
+
+def test_rows_at_a_time() -> None:
+    text = without_own_products(ROWS)
+    assert "rows = 1024 : i64, then = [{lanes = 16 : i64, order = array<i64: 0, 1>" in text
+    x, w, bias = torch.randn(4096, 64), torch.randn(64, 512), torch.randn(512)
+    wanted = x @ w + bias
+    for rows, count in ((1024, 4), (1000, 5), (4096, 1)):
+        got, steps = run(text.replace("rows = 1024", f"rows = {rows}"), x, w, bias)
+        assert steps == 2 * count
+        torch.testing.assert_close(got, wanted)
+    narrow = text.replace(
+        "{lanes = 16 : i64, order = array<i64: 0, 1>", "{lanes = 8 : i64, order = array<i64: 1, 0>"
+    )
+    assert narrow != text
+    torch.testing.assert_close(run(narrow, x, w, bias)[0], wanted)
+    with pytest.raises(CompileError, match="needs 1 entries in `then`"):
+        run(re.sub(r", then = \[[^]]*\]", "", text))
+
+
+def test_copies() -> None:
+    text = without_own_products(JOINED)
+    x, y = torch.randn(5, 40), torch.randn(3, 40)
+    for edit in (text, text.replace("lanes = 16", "lanes = 8", 1)):
+        torch.testing.assert_close(run(edit, x, y)[0], torch.cat([x, y]))
+    with pytest.raises(CompileError, match="needs lanes of 8 or 16"):
+        run(text.replace("lanes = 16", "lanes = 4", 1))
+
+
+def test_tiles_of_quantized_products() -> None:
+    text = without_own_products(QUANTIZED)
+    assert "tile = array<i64: 4, 32, 32>" in text
+    x, scales = torch.randint(-8, 8, (3, 64)).float(), torch.full((2, 64), 0.5)  # exact sums
+    args = x, torch.randint(-128, 128, (2, 4096), dtype=torch.int8), scales, torch.zeros(())
+    wanted, _ = run(text, *args)
+    for tile in ("2, 64, 32", "1, 32, 32"):
+        assert torch.equal(run(text.replace("4, 32, 32", tile), *args)[0], wanted)
+    for tile in ("4, 64, 32", "8, 16, 32", "4, 32, 64"):
+        with pytest.raises(CompileError, match="has a tile that code generation does not support"):
+            run(text.replace("4, 32, 32", tile))

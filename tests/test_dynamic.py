@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 import re
 from collections.abc import Callable
@@ -377,10 +378,40 @@ def test_marks_that_do_not_fit() -> None:
     a, b = gflow.dynamic_dim(torch.randn(4), 0, max=8), gflow.dynamic_dim(torch.randn(5), 0, max=8)
     with pytest.raises(gflow.GraphInputError, match="have one size in a call"):
         graph(a, b)
-    with pytest.raises(gflow.GraphInputError, match="give all marks of it one range"):
-        graph(a, gflow.dynamic_dim(torch.randn(4), 0, max=9))
     with pytest.raises(gflow.GraphInputError, match="is not dense"):
         graph(gflow.dynamic_dim(torch.randn(4, 4).T, 0, max=8), torch.randn(2))
+
+
+def test_marks_of_two_ranges(caplog: pytest.LogCaptureFixture) -> None:
+    graph = Apply(lambda x: (x * 2).sum(1))
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        for n, m in ((2, 6), (2, 9), (3, 7), (3, 40), (1, 40), (4, 1), (4, 64)):
+            x = torch.randn(n, m)
+            if m == 6:
+                gflow.dynamic_dim(gflow.dynamic_dim(x, 0, max=4), 1, max=64)
+            torch.testing.assert_close(graph(x), (x * 2).sum(1))
+    assert [m.sizes for m in graph.explain_recompiles()] == [
+        "args.0[0] in [1, 4], args.0[1] in [1, 64]"
+    ]
+    assert not caplog.records
+    for shape, message in (
+        ((5, 6), "0 of input 'args.0' is 5, and it was marked with dynamic_dim(min=1, max=4)"),
+        ((2, 65), "1 of input 'args.0' is 65, and it was marked with dynamic_dim(min=1, max=64)"),
+    ):
+        with pytest.raises(gflow.GraphInputError) as error:
+            graph(torch.randn(*shape))
+        assert message in str(error.value)
+
+
+def test_two_sizes_that_no_program_follows(caplog: pytest.LogCaptureFixture) -> None:
+    graph = Apply(lambda x: x[:, : x.shape[1] // 2] * 2)
+    with caplog.at_level(logging.WARNING, logger="gflow"):
+        for n, m in ((2, 7), (3, 9), (2, 31), (3, 30)):
+            x = torch.randn(n, m, 3)
+            gflow.dynamic_dim(gflow.dynamic_dim(x, 0, max=4), 1, max=64)
+            torch.testing.assert_close(graph(x), x[:, : m // 2] * 2)
+    (warning,) = [r.getMessage() for r in caplog.records]
+    assert "varies in the size in [1, 64] alone" in warning
 
 
 _QUESTIONS: dict[str, Callable[[Tensor], Any]] = {

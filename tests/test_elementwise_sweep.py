@@ -133,11 +133,44 @@ def _known(table: dict[str, Function], operands: list[Tensor]) -> dict[str, Func
     return found
 
 
+def _by_backend(
+    table: dict[str, Function], operands: Sequence[Tensor], arrange: Callable[[Tensor], Tensor]
+) -> list[list[Tensor]]:
+    """`_every` through `torch.compile`, each function on operands of its own."""
+    each = [[arrange(o).detach() for o in operands] for _ in table]
+    for x in itertools.chain(*each):
+        x.requires_grad_(x.is_floating_point())
+    count, functions = len(operands), [*table.values()]
+
+    def results(*flat: Tensor) -> list[Tensor]:
+        return [f(*flat[n * count : (n + 1) * count]) for n, f in enumerate(functions)]
+
+    torch._dynamo.reset()
+    found = torch.compile(results, backend="gflow", fullgraph=True)(*itertools.chain(*each))
+    through = [y for y in found if y.requires_grad]
+    takers = [x for y, given in zip(found, each) for x in given if y.requires_grad]
+    takers = [x for x in takers if x.requires_grad]
+    seeds = [torch.ones_like(y) for y in through]
+    grads = dict[int, Tensor | None]()
+    if through:
+        given = torch.autograd.grad(through, takers, seeds, allow_unused=True)
+        grads = {id(x): g for x, g in zip(takers, given)}
+    return [
+        [y.detach(), *(_or_zeros(grads[id(x)], x) for x in own if id(x) in grads)]
+        for y, own in zip(found, each)
+    ]
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
 def _disagreements(
     arity: int,
     dtype: torch.dtype,
     layouts: Iterable[Callable[[Tensor], Tensor]],
     every: int = 1,
+    frontend: str = "compile",
 ) -> list[str]:
     operands = columns((dtype,) * arity)
     table = _known(dict([*TABLES[arity].items()][::every]), operands)
@@ -146,7 +179,10 @@ def _disagreements(
     compiled = flow.compile(partial(_every, table))
     found = []
     for arrange in layouts:
-        results = compiled(*map(arrange, operands))
+        if frontend == "backend":
+            results = _by_backend(table, operands, arrange)
+        else:
+            results = compiled(*map(arrange, operands))
         for (name, function), got in zip(table.items(), results):
             found += _wrong(name, function, got, operands)
     return found
@@ -161,8 +197,9 @@ def test_a_share(arity: int, dtype: torch.dtype) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("arity", TABLES)
-def test_all(arity: int, dtype: torch.dtype) -> None:
-    found = _disagreements(arity, dtype, [Tensor.clone, _strided])
+@pytest.mark.parametrize("frontend", ["compile", "backend"])
+def test_all(arity: int, dtype: torch.dtype, frontend: str) -> None:
+    found = _disagreements(arity, dtype, [Tensor.clone, _strided], 1, frontend)
     assert not found, "\n".join(found)
 
 
@@ -206,7 +243,9 @@ def _some(dtype: torch.dtype) -> Tensor:
     )
 
 
-def _promoted(functions: dict[str, Function], args: tuple[Any, ...]) -> list[str]:
+def _promoted(
+    functions: dict[str, Function], args: tuple[Any, ...], compile: Any = flow.compile
+) -> list[str]:
     """Functions whose results have another type than eager's, or are further away than a unit of the narrowest type."""
     want: dict[str, Tensor] = {}
     for name, function in functions.items():
@@ -214,7 +253,7 @@ def _promoted(functions: dict[str, Function], args: tuple[Any, ...]) -> list[str
             want[name] = function(*args)
         except _REFUSED:
             continue
-    got = flow.compile(lambda *given: [functions[name](*given) for name in want])(*args)
+    got = compile(lambda *given: [functions[name](*given) for name in want])(*args)
     types = [a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point]
     eps = max([torch.finfo(t).eps for t in types], default=torch.finfo(torch.float32).eps)
     found = []
@@ -229,14 +268,14 @@ def _promoted(functions: dict[str, Function], args: tuple[Any, ...]) -> list[str
     return found
 
 
-def _pairs(first: torch.dtype, second: torch.dtype) -> list[str]:
+def _pairs(first: torch.dtype, second: torch.dtype, compile: Any = flow.compile) -> list[str]:
     table = {n: f for n, f in (BINARY | WRITING).items() if n not in OTHER_TYPES | {"prelu"}}
     if not (first.is_floating_point or second.is_floating_point):
         table = {n: f for n, f in table.items() if n not in DIVIDING}
     x, y = _some(first), _some(second).roll(1)
     found = []
     for args in ((x, y), (x, y[1]), (x[1], y), (x[1], y[1])):
-        found += _promoted(table, args)
+        found += _promoted(table, args, compile)
     return found
 
 
@@ -250,10 +289,16 @@ def test_a_share_of_types(first: torch.dtype, second: torch.dtype) -> None:
     assert not found, "\n".join(found)
 
 
+def _by_torch(function: Function) -> Function:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="gflow", fullgraph=True)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("first", DTYPES, ids=str)
-def test_pairs_of_types(first: torch.dtype) -> None:
-    found = [text for second in DTYPES for text in _pairs(first, second)]
+@pytest.mark.parametrize("compile", [flow.compile, _by_torch], ids=["compile", "backend"])
+def test_pairs_of_types(first: torch.dtype, compile: Any) -> None:
+    found = [text for second in DTYPES for text in _pairs(first, second, compile)]
     assert not found, "\n".join(found)
 
 

@@ -415,3 +415,40 @@ def test_python_state_stays_live(breaks: bool, gradients: bool) -> None:
         for _ in range(3):
             torch.testing.assert_close(fast(x), other(x))
             assert (model.calls, model.seen, model.last) == (other.calls, other.seen, other.last)
+
+
+def test_what_has_run_before_a_refused_piece_is_not_run_again() -> None:
+    """A piece that the backend refuses runs as in eager mode, by itself."""
+
+    def step(x: torch.Tensor, y: torch.Tensor, calls: list[int]) -> torch.Tensor:
+        x.add_(1)
+        calls.append(len(calls))
+        torch._dynamo.graph_break()
+        y += 1  # whose elements share memory, which programs refuse
+        torch._dynamo.graph_break()
+        return x * 2
+
+    def given() -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        return torch.zeros(3), torch.zeros(12).as_strided((2, 2, 8), (2, 2, 1)), []
+
+    compiled, ours, eager = flow.compile(step), given(), given()
+    for n in range(3):
+        assert torch.equal(compiled(*ours), step(*eager)), n
+        assert torch.equal(ours[0], eager[0])
+        assert torch.equal(ours[1], eager[1])
+        assert ours[2] == eager[2] == [*range(n + 1)]
+
+
+def test_shapes_of_arguments_that_a_refused_piece_changes() -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.squeeze_((1, 3))
+        y += 1
+        return x + y.sum()
+
+    def given() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(5, 1, 5, 1), torch.zeros(12).as_strided((2, 2, 8), (2, 2, 1))
+
+    ours, eager = given(), given()
+    assert torch.equal(flow.compile(step)(*ours), step(*eager))
+    assert ours[0].shape == eager[0].shape == (5, 5)
+    assert torch.equal(ours[1], eager[1])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 from op_db_harness import all_ops, op_name, samples
-from op_variants import compare, drawn, variant_of
+from op_variants import FRONTENDS, compare, drawn, variant_of
 
 #: ops for the fast share: kernels, views, accumulation and calls of PyTorch
 FEW = (
@@ -17,7 +18,9 @@ FEW = (
 DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
 
 
-def _problems(name: str, dtype: torch.dtype, count: int) -> list[str]:
+def _problems(
+    name: str, dtype: torch.dtype, count: int, frontends: Sequence[str] = ("graph", "compile")
+) -> list[str]:
     op = next(o for o in all_ops() if op_name(o) == name)
     if dtype not in op.supported_dtypes("cpu"):
         return []
@@ -25,7 +28,7 @@ def _problems(name: str, dtype: torch.dtype, count: int) -> list[str]:
     found, rng = [], random.Random(f"{name} {dtype}")
     given = list(samples(op, dtype, grad, 4))
     for _ in range(count if given else 0):
-        sample, kind, layout, frontend = drawn(rng, op, given)
+        sample, kind, layout, frontend = drawn(rng, op, given, frontends)
         variant = variant_of(op, sample, kind, layout)
         problem = "" if variant is None else compare(op, variant, frontend)
         if problem:
@@ -39,7 +42,9 @@ def test_a_few(name: str) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("frontend", FRONTENDS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", [op_name(o) for o in all_ops()])
-def test_all(name: str, dtype: torch.dtype) -> None:
-    assert not _problems(name, dtype, 4)
+def test_all(name: str, dtype: torch.dtype, frontend: str) -> None:
+    torch._dynamo.reset()
+    assert not _problems(name, dtype, 4, [frontend])

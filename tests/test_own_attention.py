@@ -252,7 +252,7 @@ def test_choices_that_no_code_follows() -> None:
         ((12, 32, 60), (12,)),
         ((12, 32, 64), (12, 64)),
     ):
-        with pytest.raises(CannotLower, match="cuts attention"):
+        with pytest.raises(CannotLower, match="has a blocking of attention"):
             Choice("attention", tile=tile, block=block).attention_blocks()
 
 

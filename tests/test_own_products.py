@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from gflow.compiler.targets.processors import PROCESSORS, Processor
 from gflow.dialects import builder
 from gflow.dialects.mlir import ir
 from gflow.dialects.program import KernelStep, Program, processor
+from gflow.execution import races
 from gflow.runtime import Executable
 
 Tensor = torch.Tensor
@@ -255,6 +259,35 @@ def test_races(isa: str, faster: str) -> None:
     assert next(iter(race.seconds)) == {"panels": "own", "blas": "BLAS"}[faster]
 
 
+def test_a_race_that_other_work_disturbs(isa: str) -> None:
+    """The model's choice stays, and the program says so."""
+    case = make("product", [Arg((256, 200)), Arg((200, 300))], lambda x, y: [b("matmul", x, y)])
+    options = CompileOptions(
+        pipeline=PIPELINE.format(isa=isa).replace(" blas=false", ""), threads=2, blas=True,
+        racing=Racing(lambda what, programs: {}, "here"),
+    )  # fmt: skip
+    with CONTEXT:
+        program = compile_module(case.module, options)
+        chosen = compile_module(case.module, replace(options, racing=None))
+    assert "tuned" not in program.ir
+    assert re.findall('kind = "[a-z]+"', program.ir) == re.findall('kind = "[a-z]+"', chosen.ir)
+    (race,) = program.races
+    assert race.seconds == {}
+
+
+def test_runs_count_in_which_threads_have_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's time is taken where the system tells of no waiting in it."""
+    waits = itertools.count(0, 10**10)  # all runs are disturbed
+    case = make("product", [Arg((64, 64)), Arg((64, 64))], lambda x, y: [b("matmul", x, y)])
+    with CONTEXT:
+        program = compile_module(case.module, CompileOptions(threads=1, blas=True))
+    monkeypatch.setattr(races, "_waits", lambda: {"1": next(waits), "2": 0})
+    assert races._run({"one": program, "other": program}) == {}
+    monkeypatch.setattr(races, "_waits", dict)  # a system that does not tell
+    assert all(0 < t < 1 for t in races._run({"one": program, "other": program}).values())
+    assert races.waited_for_cores({"1": 5, "2": 7}, {"1": 6, "2": 9, "3": 10**9}) == 3e-9
+
+
 @pytest.mark.parametrize(
     ("ratio", "measured", "kind"),
     [(4.0, 1, "panels"), (0.2, 1, "blas"), (1.5, 2, "panels"), (1.0, 4, "panels")],
@@ -301,5 +334,7 @@ def test_edited_choices_that_no_code_follows() -> None:
         ((8, 48, 64), (12, 48, 48)),
         ((16, 48, 64), (16, 48, 48)),
     ):
-        with pytest.raises(CannotLower, match="cuts a product in a way that no code follows"):
+        with pytest.raises(
+            CannotLower, match="has a blocking that code generation does not support"
+        ):
             Choice("panels", tile=tile, block=block).blocks()

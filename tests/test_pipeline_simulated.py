@@ -105,6 +105,7 @@ def test_gradient_scaler(stages: int, world: int, monkeypatch: pytest.MonkeyPatc
 
 
 ZERO = "builtin.module(func.func(gflow-zero-1,gflow-zero-2))"
+ZERO_3 = "builtin.module(func.func(gflow-zero-1{min-size=20},gflow-zero-3{min-size=20}))"
 PLAIN = "builtin.module(func.func(gflow-decompose-all-reduce{min-size=1}))"
 
 
@@ -113,7 +114,7 @@ PLAIN = "builtin.module(func.func(gflow-decompose-all-reduce{min-size=1}))"
     [
         (2, ("pp", "dp"), sgd, PLAIN),
         (4, ("dp", "pp"), adamw, ZERO.replace("zero-1", "zero-1{min-size=1}")),
-        (2, ("dp", "pp"), sgd, ZERO.replace("zero-1", "zero-1{min-size=20}")),
+        (2, ("dp", "pp"), sgd, ZERO_3),
     ],
 )
 def test_several_pipelines(
@@ -161,6 +162,7 @@ def test_several_pipelines(
     assert [*run.stages.mesh.axes] == [*axes]
     assert all({"reduce_scatter", "all_reduce"} <= {*t.made} for t in run.traffic)
     assert bool(run.pieces) == ("zero" in passes)
+    assert ("model.module.last.weight" in run.pieces) == (passes == ZERO_3), [*run.pieces]
 
 
 def test_buffers_of_several_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:

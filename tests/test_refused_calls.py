@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import gflow as flow
 from gflow.tracing.dispatch.failures.checks import CHECKS
+from gflow.tracing.dispatch.symbols.held_numbers import _common
 
 Tensor = torch.Tensor
 
@@ -316,3 +317,44 @@ def test_ldexp_of_integers_by_a_half() -> None:
     half = torch.tensor(2.0).half()
     got = flow.compile(torch.ldexp)(AT, half)
     torch.testing.assert_close(got, torch.ldexp(AT, half))
+
+
+#: calls with numbers or of functions whose checks look at several tensors, all of which eager computes
+COMPUTED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "sum with alpha": lambda x, y: torch.add(x, y, alpha=0.5),
+    "difference with alpha": lambda x, y: torch.rsub(x[0, 0], y, alpha=2.0),
+    "addcmul": lambda x, y: torch.addcmul(x, y, x, value=-2),
+    "addcmul of integers": lambda x, y: torch.addcmul(x.long(), y.int(), x.int(), value=3),
+    "clamp": lambda x, y: torch.clamp(x, 0, 2),
+    "clamp by a tensor": lambda x, y: torch.clamp(x, min=y),
+    "hardshrink": lambda x, y: F.hardshrink(x, 0.3),
+    "softshrink": lambda x, y: F.softshrink(x, 0.3),
+    "margin loss": lambda x, y: F.multi_margin_loss(x, AT.new_tensor([0, 1, 2])),
+    "margin loss of several": lambda x, y: F.multilabel_margin_loss(x, y.long().abs() % 3),
+    "threshold": lambda x, y: F.threshold(x, 0.1, 20.0),
+    "fill": lambda x, y: x.masked_fill(y > 0, 3.0) + torch.full_like(y, 2),
+    "power": lambda x, y: x.abs() ** 1.5 + y.int() ** 2,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_calls_pass_the_checks_under_torch_compile(name: str) -> None:
+    """The checks run while AOTAutograd is at work, on tensors of its own kinds."""
+    function = COMPUTED[name]
+    torch._dynamo.reset()
+    x, y = torch.randn(3, 3), torch.randn(3, 3)
+    compiled = torch.compile(function, backend="gflow")
+    torch.testing.assert_close(compiled(x, y), function(x, y))
+    needs = x.clone().requires_grad_()
+    torch.testing.assert_close(compiled(needs, y), function(x, y))
+
+
+def test_tensors_and_numbers_are_promoted_as_in_eager() -> None:
+    """Tensors without dimensions and numbers count less than others."""
+    dtypes = (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64)
+    tensors = [torch.ones(shape, dtype=d) for shape in ((), (1,)) for d in dtypes]
+    for first in tensors:
+        for second in tensors:
+            assert _common((first, second), {}) == (first * second).dtype
+        for number in (2, 2.5, True):
+            assert _common((number, first), {"alpha": 3.5}) == (number * first).dtype

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from function_trace import trace_graph
-from op_db_harness import _argument, _forward, _same_layout, all_ops, compare, op_name, samples
+from op_db_harness import _argument, _same_layout, all_ops, compare, forward_of, op_name, samples
 
 import gflow as flow
 from gflow.compiler import compile_module
@@ -128,7 +128,7 @@ def _problems(op: Any, dtype: torch.dtype, limit: int) -> list[str]:
     """What a graph does unlike eager, over the samples of an op."""
     found, name = [], op_name(op)
     for n, sample in enumerate(samples(op, dtype, False, limit)):
-        function, tensors = _forward(op, sample)
+        function, tensors = forward_of(op, sample)
         tensors = [t.detach() for t in tensors]
         cases = _cases(function, tensors)
         if not any(isinstance(c.wanted, Exception) for c in cases):
@@ -203,7 +203,7 @@ def test_all_ops(name: str) -> None:
                 problems += _problems(op, dtype, 6)
             elif name not in EXCEPTIONS:
                 for sample in samples(op, dtype, False, 4):
-                    cases = _cases(*_forward(op, sample))
+                    cases = _cases(*forward_of(op, sample))
                     problems += [c.name for c in cases if isinstance(c.wanted, Exception)]
     assert not problems, f"{len(problems)}, such as {problems[0]}"
 

@@ -10,6 +10,7 @@ from triton_interpreter import run_program
 
 from gflow.compiler.driver.compile import CompileOptions, compile_module, generate_planned
 from gflow.compiler.driver.pass_manager import PipelineError
+from gflow.compiler.ir.errors import CompileError
 from gflow.dialects.dialect import make_context
 from gflow.dialects.mlir import ir
 
@@ -65,11 +66,11 @@ def test_edited_choices_run(text: str) -> None:
         (REGION, 'kind = "pytorch"', "is not for a region"),
         (REGION, 'kind = "none"', "leaves out an op"),
         (PRODUCT, 'kind = "zero"', "whose kind is product"),
-        (PRODUCT, 'kind = "product", loads = "descriptors"', "loads by descriptors"),
+        (PRODUCT, 'kind = "product", loads = "descriptors"', "loads an operand by descriptors"),
     ],
 )
 def test_choices_that_code_cannot_follow(text: str, old: str, new: str, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(CompileError, match=what):
         generate_planned(edited(text, old, new), "cuda:90", 1)
 
 
@@ -138,19 +139,23 @@ def test_every_kernel_runs_as_its_op_says(others: str, op: str, stem: str) -> No
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        (r"then = \[\{[^}]*\}\], ", "", "says how 1 launches run, of more"),
+        (r"then = \[\{[^}]*\}\], ", "", "has entries for 1 launches, and its kernels make more"),
         (r"(aten[^\n]*block = array<i64:) \d+, \d+", r"\1 4, 256", "needs rows of 300 as a whole"),
         (r"(attention[^\n]*)stages = \d+ : i64, ", r"\1", "needs warps and stages"),
-        (r"(attention[^\n]*)kind = .kernel.", r'\1kind = "kernel", split_k = 4 : i64', "no use"),
+        (
+            r"(attention[^\n]*)kind = .kernel.",
+            r'\1kind = "kernel", split_k = 4 : i64',
+            "which its kernel does not use",
+        ),
         (
             r"(pad[^\n]*)then = \[",
             r"\1then = [{block = array<i64: 8>, warps = 1 : i64}, ",
-            "launches run, of",
+            "launches, and its kernels make",
         ),
     ],
 )
 def test_ways_that_kernels_cannot_follow(others: str, old: str, new: str, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(CompileError, match=what):
         generate_planned(edited(others, old, new), "cuda:90", 1)
 
 
@@ -207,7 +212,7 @@ def test_launches_that_ops_share_are_those_of_the_ir() -> None:
     ],
 )
 def test_launches_that_ops_cannot_share(ops: str, old: str, new: str, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises(CompileError, match=what):
         generate_planned(edited(six_of(ops), old, new), "cuda:90", 1)
 
 
@@ -216,7 +221,7 @@ def test_ops_of_different_kernels_share_no_launch() -> None:
     other = edited(
         text, r'gflow.kernel = \{[^}]*kind = "region"[^}]*\}', re.search(MERGED, text)[0]
     )  # type: ignore[index]
-    with pytest.raises(ValueError, match="differ in more than addresses and sizes"):
+    with pytest.raises(CompileError, match="differ in more than addresses and sizes"):
         generate_planned(other, "cuda:90", 1)
 
 
@@ -244,11 +249,11 @@ def test_precision_of_products_is_that_of_the_ir(text: str, others: str) -> None
         (others, r'(attention[^\n]*)kind = "kernel"', "no products of bf16"),
         (others, r'(max_pool[^\n]*)kind = "kernel"', "where no products are made"),
     ):
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(CompileError, match=what):
             generate_planned(
                 edited(module, old, r'\1kind = "kernel", precision = "tf32"'), "cuda:90", 1
             )
-    with pytest.raises(ValueError, match="products have no form of"):
+    with pytest.raises(CompileError, match="a precision that its products do not support"):
         generate_planned(product.replace('"tf32"', '"tf32x3"'), "cuda:90", 1)
 
 
@@ -257,7 +262,7 @@ def test_a_librarys_attention_can_be_chosen(others: str) -> None:
     text = edited(others, r"(attention.*?gflow\.)kernel = \{[^}]*\}", chosen)
     assert "flash" in generate_planned(text, "cuda:90", 1).steps[0].overload
     text = text.replace('"FlashAttention"', '"Triton"')
-    with pytest.raises(ValueError, match="has another library than"):
+    with pytest.raises(CompileError, match="has another library than"):
         generate_planned(text, "cuda:90", 1)
 
 
@@ -281,7 +286,7 @@ def test_stages_of_loops_and_ways_of_later_launches() -> None:
     x = torch.randn(65536, 64)
     torch.testing.assert_close(run_program(program, [x])[0], x.sum(0), rtol=1e-3, atol=1e-3)
     again = edited(planned("cuda:90"), r'kind = "region"', 'kind = "region", stages = 2 : i64')
-    with pytest.raises(ValueError, match="stages exactly where there is a loop"):
+    with pytest.raises(CompileError, match="stages exactly where there is a loop"):
         generate_planned(again, "cuda:90", 1)
 
 
@@ -290,7 +295,7 @@ def test_stages_of_loops_and_ways_of_later_launches() -> None:
 )
 def test_a_processor_has_no_use_of_a_gpus_fields(field: str) -> None:
     text = edited(planned("cpu"), r'kind = "(blas|kernel)"', rf'kind = "\1", {field}')
-    with pytest.raises(ValueError, match="of which what runs it has no use"):
+    with pytest.raises(CompileError, match="which its kernel does not use"):
         generate_planned(text, "cpu", 1)
 
 

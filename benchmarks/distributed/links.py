@@ -1,7 +1,7 @@
 """What Gloo takes for collectives on this machine, and the network that follows from it.
 
-A collective over one machine is a start and the bytes that a rank sends at a bandwidth. Gloo's kinds differ: a
-reduce-scatter of PyTorch 2.13 takes about as long as an all-reduce, which sends twice the bytes.
+A collective over one machine is a start and the bytes that a rank sends at a bandwidth, which differs by kind. Before
+each, other data goes through the caches, as within a step.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import torch.distributed as dist
 from benchmarks.distributed.clocks import CLOCKS, timed
 from gflow.compiler.distribution.network import sent
 from gflow.compiler.targets.links import NETWORKS, Network
-from gflow.runtime.distributed.steps import all_gather_single, reduce_scatter_single
+from gflow.runtime.distributed.steps import all_gather, all_reduce, reduce_scatter
 
 SIZES = (1 << 12, 1 << 18, 1 << 21, 1 << 23, 1 << 24)
+#: bytes that go through the caches in between
+_OTHERS = 1 << 26
 #: by kind and bytes of the whole tensor, seconds
 Found = Mapping[str, Mapping[int, float]]
 
@@ -26,11 +28,13 @@ def measured(sizes: Sequence[int]) -> dict[str, dict[str, dict[int, float]]]:
     """By clock, one collective of each kind and size, which all ranks begin together."""
     found: dict[str, dict[str, dict[int, float]]] = {clock: {} for clock in CLOCKS}
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    others = torch.zeros(_OTHERS // 4)
     for nbytes in sizes:
         whole = torch.zeros(nbytes // 4 // ranks * ranks)
         part = torch.zeros(whole.numel() // ranks)
         for kind, run in _kinds(whole, part, rank).items():
             run()  # once, so that its buffers are there
+            others += 1
             for clock, seconds in timed(run).items():
                 found[clock].setdefault(kind, {})[nbytes] = seconds
     return found
@@ -42,9 +46,9 @@ def _kinds(whole: torch.Tensor, part: torch.Tensor, rank: int) -> dict[str, Call
             dist.send(whole, 1) if rank == 0 else dist.recv(whole, 0)
 
     return {
-        "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: all_gather_single(whole, part),
-        "reduce_scatter": lambda: reduce_scatter_single(part, whole),
+        "all_reduce": lambda: all_reduce(whole, None).wait(),
+        "all_gather": lambda: all_gather(whole, part, None).wait(),
+        "reduce_scatter": lambda: reduce_scatter(part, whole, None).wait(),
         "send": message,
     }
 

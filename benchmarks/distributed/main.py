@@ -10,7 +10,8 @@ while the others wait, so that other work on the machine meets all alike. The fi
 the slowest rank's step, by time and by the processor time of its threads (which other work on the machine hardly
 changes), their ratios to those of DDP and FSDP2 in the same round, and memory of the largest rank: its own (anonymous)
 pages, at their peak within steps after the second, and at their peak from the start on, compilation included. Both are
-less what the process held with all libraries loaded, before the model was made.
+less what the process held with all libraries loaded, before the model was made. Ratios of time are for equal numbers of
+examples: the pipeline's step has four micro-batches. The tensor-parallel step, of another model, has none.
 
 The second table has the simulated step of each graph beside the measured one: collectives by the times of Gloo in the
 same rounds, computations by the rates of the same model's step on one rank.
@@ -34,7 +35,7 @@ from benchmarks.distributed import links
 from benchmarks.distributed.clocks import CLOCKS
 from benchmarks.distributed.ranks import serve
 from benchmarks.distributed.turns import Way
-from benchmarks.distributed.ways import ALONE, WAYS, Size
+from benchmarks.distributed.ways import ALONE, MICRO_BATCHES, WAYS, Size
 from benchmarks.harness import machine
 
 SIZES = {
@@ -99,10 +100,12 @@ def measure(args: argparse.Namespace, chosen: list[str], found: dict[str, Any]) 
     """Add all that is measured, and simulated of graphs, by way."""
     graphs = [name for name in chosen if WAYS[name][0] == "gflow"]
     names = [*chosen, "links", *dict.fromkeys(map(_alone, graphs))]
-    ways = {name: Way(name, args.ranks, ["--size", args.size]) for name in names}
+    ways: dict[str, Way] = {}
     try:
-        for way in ways.values():
-            way.wait()
+        for name in names:
+            # one after the other: kernels are raced while a step is compiled, and the others would disturb that
+            ways[name] = Way(name, args.ranks, ["--size", args.size])
+            ways[name].wait()
         _turns(args, ways, chosen, found)
     finally:
         for way in ways.values():
@@ -133,6 +136,8 @@ def _turns(
     found["links"] = {clock: links.medians(rounds) for clock, rounds in gloo.items()}
     for name in chosen:
         row = {"step": seconds[name], "peak": first[name], "peak_of_steps": steady[name]}
+        batches = MICRO_BATCHES if name == "gflow-pipeline" else args.ranks
+        row["examples"] = batches * SIZES[args.size].batch
         if WAYS[name][0] == "gflow":
             row |= ways[name].ask(do="program")[0]
         found["ways"][name] = row
@@ -198,8 +203,9 @@ def _beside(ways: dict[str, Any]) -> list[str]:
         for clock, turns in row["step"].items():
             text += f"{1e3 * median(turns):>14.1f} ms"
             for peer, width in (("ddp", 8), ("fsdp2", 10)):
-                ratio = median(a / b for a, b in zip(turns, ways[peer]["step"][clock]))
-                text += f"{ratio:>{width}.2f}"
+                examples = ways[peer]["examples"] / row["examples"]
+                ratio = median(a / b for a, b in zip(turns, ways[peer]["step"][clock])) * examples
+                text += f"{'':{width}}" if name == "gflow-tp" else f"{ratio:>{width}.2f}"
         for key, width in (("peak_of_steps", 11), ("peak", 8)):
             text += f"{row[key] / MIB:>{width}.0f} MiB{row[key] / ways['fsdp2'][key]:>10.2f}"
         lines.append(text + (f"{row['sent'] / MIB:>7.1f} MiB" if row.get("sent") else ""))

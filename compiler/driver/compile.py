@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gflow.dialects.dialect import make_context
-from gflow.dialects.extents import Symbol, size_of_program
+from gflow.dialects.extents import Symbol, guesses, size_of_program
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.opdef import VerifyError
 from gflow.dialects.program import Program, Race
 from gflow.dialects.program.form import seal
 
 from ..ir.diagnostics import Diagnostic, at_operation
-from ..ir.dynamic_sizes import join, symbol_of
+from ..ir.dynamic_sizes import SizeError, join, symbol_of
 from ..ir.errors import CompileError
 from ..ir.frozen import GIVEN, PROLOGUE
 from ..ir.modules import entry_function, functions, split_functions
@@ -152,9 +153,13 @@ def compile_programs(
             "programs of static sizes alone: leave dynamic_dim() out, and each size gets a program of its own, or "
             "switch the engine off"
         )
-    made = _compile(module, options)
+    with guesses() as first:
+        made = _compile(module, options)
     quiet = replace(options, reproducer_dir="", on_phase=None)
-    check = _compile(twin, quiet, verify=False)  # the same passes have just done well
+    with guesses() as again:
+        check = _compile(twin, quiet, verify=False)  # the same passes have just done well
+    if first & again:
+        raise SizeError(f"{min(first & again)} is a constant, and is taken for a size")
     if (made.given, made.reads) != (check.given, check.reads):
         raise CompileError("which values are computed once depends on the size")
     joined = join(made.main, check.main, (symbol, other))
@@ -251,8 +256,8 @@ def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Pr
     same with another stand-in.
 
     Raises:
-        ValueError: the text is beyond the limits, not valid, not planned soundly, or has no code; or code
-            cannot follow its size.
+        CompileError: the target isn't known; the text is beyond the limits, not valid, not planned soundly, or has no
+            code; or code cannot follow its size.
     """
     program, symbol = _generate_planned(text, target, threads)
     if symbol is None:
@@ -263,43 +268,32 @@ def generate_planned(text: str, target: str, threads: int, twin: str = "") -> Pr
         other.least,
         other.most,
     ):
-        raise ValueError(f"the IR has a size, {symbol}, and its twin another")
-    try:
-        program = join(program, check, (symbol, other))
-    except CompileError as error:
-        raise ValueError(str(error)) from None
+        raise CompileError(f"the IR has a size, {symbol}, and its twin another")
+    program = join(program, check, (symbol, other))
     program.seal = seal(program)
     return program
 
 
 def _generate_planned(text: str, target: str, threads: int) -> tuple[Program, Symbol | None]:
+    try:
+        parse_target(target)
+    except ValueError as error:
+        raise CompileError(str(error)) from None
     diagnostics: list[Diagnostic] = []
     context = make_context()
     root = parse(text, "the IR", context, diagnostics)
     if root is None:
-        raise ValueError(diagnostics[0].message if diagnostics else "the IR is not valid")
-    options = CompileOptions(target=target, threads=threads)
+        raise CompileError(diagnostics[0].message if diagnostics else "the IR is not valid")
     with context:
         symbol = symbol_of(root)
     with context, size_of_program(symbol):
-        function = next(
-            (
-                o.operation.opview
-                for region in root.regions
-                for block in region
-                for o in block.operations
-                if isinstance(o.operation.opview, func.FuncOp)
-            ),
-            None,
-        )
-        if function is None:
-            raise ValueError("the IR has no function")
+        function = entry_function(root.opview)
+        for problem, op in problems(function):
+            raise CompileError(f"its memory plan is not sound: {problem} ('{op.name}')")
         try:
-            for problem, op in problems(function):
-                raise ValueError(f"its memory plan is not sound: {problem} ('{op.name}')")
-            program = _generate(function, resolve(options))
-        except CompileError as error:
-            raise ValueError(str(error)) from None
+            program = _generate(function, resolve(CompileOptions(target=target, threads=threads)))
+        except VerifyError as error:  # of a `gflow.kernel` that no pass has written
+            raise CompileError(str(error)) from None
     program.ir = text
     program.seal = seal(program)
     return program, symbol

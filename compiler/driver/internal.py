@@ -64,5 +64,7 @@ def _operation(value: Any) -> ir.Operation | None:
         else:
             return None
         return None if op.name in ("builtin.module", "func.func") else op
-    except Exception:  # erased meanwhile
+    except Exception:
+        # any object may be in a variable: an op erased meanwhile, one whose `op` is a property that raises. What is
+        # told of is the error that led here, which this one must not replace.
         return None

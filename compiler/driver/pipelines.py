@@ -22,8 +22,9 @@ class PipelineOptions:
     fuse_cast_scale: casts and scaling by constants may become part of other kernels.
     fuse_model_update_ops: the ops of one parameter's update may become one kernel.
     multi_tensor_update: all parameter updates become few kernels.
-    zero: the stage of ZeRO, 0 without. zero_min_size: the fewest elements that are divided. zero_restore_level: 0
-        gathers a parameter at each use, 1 for the forward and for the backward, 2 once.
+    zero: the stage of ZeRO, 0 without; under mixed precision, stages 1 and 2 divide float32 parameters, too.
+    zero_min_size: the fewest elements that are divided. zero_restore_level: 0 gathers a parameter at each use, 1 for
+        the forward and for the backward, 2 once.
     bucket_bytes: the most that ranks send as one collective.
     recognize_attention: attention that a program writes out becomes one op, without its scores in memory. None: where
         a processor's own kernel computes it as the program does.
@@ -145,6 +146,9 @@ def _distribution(options: PipelineOptions) -> list[str]:
     if options.zero:
         passes.append(f"gflow-zero-1{{min-size={options.zero_min_size}}}")
         passes += ["gflow-zero-2"] if options.zero > 1 else []
+    if options.amp and 0 < options.zero < 3:
+        given = f"min-size={options.zero_min_size} narrowed=true restore-level=2"
+        passes.append(f"gflow-zero-3{{{given}}}")
     if options.zero > 2:
         choices = f"min-size={options.zero_min_size} restore-level={options.zero_restore_level}"
         passes.append(f"gflow-zero-3{{{choices}}}")

@@ -37,7 +37,7 @@ _SURE_OF_ONE = 1.6
 
 #: programs that do the same, by what they are called
 Ways = Callable[[], Mapping[str, Program]]
-#: seconds of each of some programs; the text says what is compared
+#: seconds of each of some programs, none where other work on the machine would decide; the text says what is compared
 Measure = Callable[[str, Ways], Mapping[str, float]]
 
 
@@ -58,7 +58,7 @@ class Racing:
 class _Contests:
     """The contests of one function.
 
-    times: of those that were measured, the seconds of each way. won: of all that are decided, whether our own is
+    times: of those that were to be measured, the seconds of each way. won: of all that are decided, whether our own is
     faster. errors: measured speedups over the model's.
     """
 
@@ -89,6 +89,8 @@ class _Contests:
                 own = self._sure(contest)
                 if own is None:
                     times = self.times[contest] = self.racing.measure(*race)
+                    if not times:  # what `gflow-select-kernels` chose stays
+                        continue
                     own = times["panels"] <= times["blas"]
                     modelled = self._modelled(contest)
                     if modelled is not None:
@@ -133,7 +135,11 @@ def race_products(function: func.FuncOp, racing: Racing, threads: int, isa: str)
     contests.decide(sorted(different, key=lambda c: c.size, reverse=True))
     found = []
     for index, (o, contest) in asked.items():
-        if contest not in contests.won or choice_of(o.op).tuned:
+        if choice_of(o.op).tuned:
+            continue
+        if contest not in contests.won:
+            if contest in contests.times:
+                found.append(Race(index, f"{o.name} {o.op.location}", racing.device, {}))
             continue
         choice = decided(lives, threads, isa, contests.won, o, racing.device)
         o.op.attributes[KERNEL] = choice.attribute()

@@ -16,8 +16,10 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gflow.dialects import marks
-from gflow.dialects.extents import Extent, Piece, Symbol, evaluate, size_of_program
+from gflow.dialects.attributes import from_mlir
+from gflow.dialects.extents import Extent, Piece, Symbol, evaluate, leaves, size_of_program
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.opdef import Attr
 from gflow.dialects.program import AtenStep, Program, Size
 
 from .errors import CompileError
@@ -38,7 +40,7 @@ def sized(root: ir.Operation) -> Iterator[None]:
 
 
 def symbol_of(root: ir.Operation) -> Symbol | None:
-    """The size of a module's (or function's) program, as its argument states it.
+    """The size of a module's (or function's) program, as its argument states it, with the second one, if there is one.
 
     Raises:
         SizeError: it doesn't say all of it; `gflow.dialects.marks` tells what is missing.
@@ -46,6 +48,7 @@ def symbol_of(root: ir.Operation) -> Symbol | None:
     for function in _functions(root):
         if "arg_attrs" not in function.attributes:
             continue
+        found: list[Symbol] = []
         for given in ir.ArrayAttr(function.attributes["arg_attrs"]):
             attrs = ir.DictAttr(given)
             if "gflow.stand_in" in attrs:
@@ -56,7 +59,14 @@ def symbol_of(root: ir.Operation) -> Symbol | None:
                     ir.IntegerAttr(attrs[f"gflow.{key}"]).value
                     for key in ("min", "max", "stand_in")
                 )
-                return Symbol(name, least, most, stand_in)
+                flat = (
+                    from_mlir(Attr("i64[]"), attrs["gflow.forms"]) if "gflow.forms" in attrs else []
+                )
+                forms = tuple(zip(flat[::2], flat[1::2]))
+                found.append(Symbol(name, least, most, stand_in, forms=forms))
+        if found:
+            outer, *inner = sorted(found, key=lambda s: -s.stand_in)
+            return replace(outer, second=inner[0]) if inner else outer
     return None
 
 
@@ -90,21 +100,23 @@ def join(first: Program, second: Program, symbols: tuple[Symbol, Symbol]) -> Pro
     for a, b in zip(first.steps, second.steps):
         steps.append(merge(a, b, getattr(a, "label", "")))
     made = {name: merge(a, getattr(second, name), name) for name, a in given.items()}
-    argument = [a.role for a in first.arguments].index(ROLE)
+    places = {a.name: i for i, a in enumerate(first.arguments) if a.role == ROLE}
     symbol = symbols[0]
     arena = made["arena_bytes"]
     if isinstance(arena, Extent):  # scratch that grows with the size; memory is for the greatest
-        if min(arena.coefficients[1:]) < 0:
+        if min(leaves(arena.coefficients)[1:]) < 0:
             raise SizeError(f"the scratch of '{first.name}' shrinks as its size grows: {arena}")
-        made["arena_bytes"] = arena.at(symbol.most)
-    size = Size(symbol.name, symbol.least, symbol.most, argument)
+        made["arena_bytes"] = arena.at(symbol.greatest)
+    size: Size | None = None
+    for own in reversed(symbol.each):
+        size = Size(own.name, own.least, own.most, places[own.name], size)
     return replace(first, **made, steps=steps, size=size, twin=second.ir)
 
 
 class _Merge:
     def __init__(self, first: Symbol, second: Symbol) -> None:
         self.first, self.second = first, second
-        self.apart = first.stand_in - second.stand_in
+        self.apart = 0 if first.second is not None else first.stand_in - second.stand_in
 
     def __call__(self, a: Any, b: Any, where: str) -> Any:
         if type(a) is not type(b):
@@ -139,11 +151,12 @@ class _Merge:
 
     def integer(self, a: int, b: int, where: str) -> Extent:
         """A polynomial from its values at two primes."""
-        slope, rest = divmod(a - b, self.apart)
-        if not rest and abs(slope) < self.second.stand_in // 4:
-            return Extent((a - slope * self.first.stand_in, slope))
+        if self.apart:
+            slope, rest = divmod(a - b, self.apart)
+            if not rest and abs(slope) < self.second.stand_in // 4:
+                return Extent((a - slope * self.first.stand_in, slope))
         coefficients = self.first.coefficients(a)
-        if evaluate(coefficients, self.second.stand_in) != b:
+        if evaluate(coefficients, self.second.place) != b:
             raise self.error(a, b, where)
         return Extent(coefficients)
 

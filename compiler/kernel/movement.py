@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from gflow.dialects.attributes import read
@@ -11,6 +11,7 @@ from gflow.dialects.program import Place
 from gflow.dialects.types import TensorType
 
 from ..ir.ssa import Body, Op, aliases
+from ..ir.views import Layout
 from .description import Access, Kernel, Node, simplify
 
 
@@ -26,6 +27,23 @@ class Placed(Protocol):
 
     def strides(self, value: int) -> tuple[int, ...]:
         """A value's strides in memory, in elements."""
+
+
+#: the address of what has none yet
+NOWHERE = Place("arena", 0, 0)
+
+
+class Unplaced(NamedTuple):
+    """Values whose strides are known, and not yet where they lie."""
+
+    body: Body
+    at: Sequence[Layout]
+
+    def place(self, value: int) -> Place:
+        return NOWHERE
+
+    def strides(self, value: int) -> tuple[int, ...]:
+        return self.at[value].strides
 
 
 class Copy(NamedTuple):
@@ -104,9 +122,26 @@ def written_over(body: Body, o: Op) -> bool:
     return alias is not None and body.arguments[alias] == o.operands[0]
 
 
-def kernels(b: Placed, o: Op) -> Iterator[Moved]:
+def padding(b: Placed, o: Op) -> Iterator[Copy]:
+    """The padding value around, dimension by dimension, and the operand inside."""
+    (x, value), (r,) = o.operands, o.results
+    attrs = read(OPS["pad"], o.op.attributes)
+    ty, strides, place = b.body.types[r], b.strides(r), b.place(r)
+    inner = list(ty.shape)
+    for d, (low, high) in enumerate(zip(attrs["low"], attrs["high"])):
+        for start, size in ((0, low), (ty.shape[d] - high, high)):
+            if size > 0:
+                part = TensorType((*inner[:d], size, *inner[d + 1 :]), ty.dtype)
+                at = shifted(place, start * strides[d], ty)
+                yield Copy(b.place(value), (0,) * ty.rank, at, strides, part)
+        place = shifted(place, low * strides[d], ty)
+        inner[d] -= low + high
+    yield Copy(b.place(x), b.strides(x), place, strides, b.body.types[x])
+
+
+def kernels(b: Placed, o: Op, around: bool = False) -> Iterator[Moved]:
     """The kernels of an iota, a concatenation, a reversal or padding, in order: of the last one, the padding value
-    everywhere, then the operand inside. Of an `index_copy` the copy that it writes into, if any."""
+    everywhere or `around`, then the operand inside. Of an `index_copy` the copy that it writes into, if any."""
     r = o.results[0]
     ty, strides = b.body.types[r], b.strides(r)
     match o.name:
@@ -115,6 +150,8 @@ def kernels(b: Placed, o: Op) -> Iterator[Moved]:
             store = Access(0, ty.dtype, strides, len(nodes) - 1)
             k = Kernel(ty.shape, frozenset(), nodes, [], [walk], [store])
             yield Moved(simplify(k), (), b.place(r))
+        case "pad" if around:
+            yield from map(copying, padding(b, o))
         case "pad":
             x, value = o.operands
             low, place = read(OPS["pad"], o.op.attributes)["low"], b.place(r)

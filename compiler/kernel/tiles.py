@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gflow.compiler.targets.processors import ANY
+from gflow.dialects.attributes import read
 from gflow.dialects.extents import divisor, varies
 from gflow.dialects.mlir import ir
-from gflow.dialects.types import is_row_major, type_of
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import TensorType, is_row_major, type_of
 
 from ..ir.ssa import Op
 from .description import Access, Kernel, annotate
@@ -42,8 +44,7 @@ def tiles_of(
         returned: where the op returns the contraction's own result, too: that one's number, and its strides.
     """
     ty = type_of(root.results[0])
-    name = root.name.removeprefix("gflow.")
-    if name != "matmul" or ty.dtype != "f32" or ty.numel != ty.shape[-2] * ty.shape[-1]:
+    if ty.dtype != "f32" or not _is_one_matrix(root, ty):
         return None
     number = len(o.operands)
     if returned is not None:
@@ -54,6 +55,18 @@ def tiles_of(
         own = replace(k.loads[slot], operand=returned[0], node=node)
         k = replace(k, stores=[*k.stores, own])
     return in_tiles(k, ty.shape[-1], number)
+
+
+def _is_one_matrix(root: ir.Operation, ty: TensorType) -> bool:
+    """Whether a contraction of this result computes one matrix by tiles, its last dimension across."""
+    name = root.name.removeprefix("gflow.")
+    if name == "matmul":
+        return ty.numel == ty.shape[-2] * ty.shape[-1]
+    attrs = read(OPS[name], root.attributes)
+    if name != "convolution" or attrs["layout"] != "N*C":
+        return False
+    depthwise = attrs["groups"] == ty.shape[-1] and type_of(root.operands[1]).shape[-1] == 1
+    return depthwise or attrs["groups"] == 1
 
 
 def in_tiles(k: Kernel, columns: int, root: int) -> Tiled | None:

@@ -6,8 +6,8 @@ Sources:
   (`src/graph/topo.h`): what a ring sustains, below the data sheet's 450 and 50 GB/s of an H100 with NDR.
 - `PROTOCOLS`: NCCL's "simple" and "low latency" protocols over a ring, `src/graph/tuning.cc`; the latter is limited to
   141 GB/s in a node and 35 GB/s between nodes on an H100, 87.7 and 19 on an A100.
-- `gloo`: processes of one machine over its loopback interface; an estimate, not measured. `Network.calibrated` takes
-  a machine's own figures.
+- `gloo`: two processes of one machine over its loopback interface, measured on two cores of an EPYC
+  (`python -m benchmarks distributed --links`). `Network.calibrated` takes a machine's own figures.
 """
 
 from __future__ import annotations
@@ -67,13 +67,14 @@ class Network:
 _SIMPLE = Protocol(8.4e-6, 3.4e-6, 14e-6)
 _H100 = (_SIMPLE, Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.5, 141e9, 35e9))
 _A100 = (_SIMPLE, Protocol(6.6e-6, 0.6e-6, 2.7e-6, 0.5, 87.7e9, 19e9))
+_GLOO = {"all_gather": 1.15, "reduce_scatter": 0.65, "send": 2.0, "recv": 2.0}
 
 NETWORKS = {
     n.name: n
     for n in (
         Network("h100", 8, 370e9, 50e9, _H100),
         Network("a100", 8, 240e9, 25e9, _A100),
-        Network("gloo", 1 << 20, 1.5e9, 1.5e9, (Protocol(120e-6, 30e-6, 30e-6),)),
+        Network("gloo", 1 << 20, 1.7e9, 1.7e9, (Protocol(400e-6, 0.0, 0.0),), _GLOO, beside=False),
     )
 }
 

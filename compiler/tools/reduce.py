@@ -167,6 +167,7 @@ def _without(text: str, reduction: Reduction, numbers: range) -> str | None:
                 return None
             return module.get_asm(enable_debug_info=located) + "\n"
     except (ir.MLIRError, ValueError, IndexError, KeyError, RuntimeError):
+        # what is left may lack anything that a reduction, a verifier or the bindings look at; another is tried then
         return None
 
 

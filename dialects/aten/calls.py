@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ..extents import evaluate
+from ..extents import N, evaluate, leaves
 
 #: what PyTorch calls the values of these types
 _NAMES = {
@@ -87,7 +87,7 @@ def decode_call(
     text: str,
     operands: Sequence[Any],
     scalar: Callable[[Any], int | float | bool],
-    size: int = 0,
+    size: N = 0,
     named: Callable[[str, str], Any] | None = None,
     part: Callable[[Any, int, list[int]], Any] | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
@@ -130,7 +130,11 @@ def decode_call(
         if tag == "part":
             index, offset, sizes = _part_of(content, len(operands))
             return (part or _view)(operands[index], offset, sizes)
-        if tag == "n" and isinstance(content, list) and all(type(c) is int for c in content):
+        if (
+            tag == "n"
+            and isinstance(content, list)
+            and all(type(c) is int for c in leaves(content))
+        ):
             return evaluate(content, size)
         if tag == "float" and content in ("inf", "-inf", "nan"):
             return float(content)

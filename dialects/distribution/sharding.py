@@ -45,6 +45,7 @@ class Factors:
     masked: by factor, the operand that holds positions along it. Ranks look up what they own of it.
     draws: the number of the operand that holds a generator's state: parts draw numbers of their own.
     follows: result i is operand i, however that is placed.
+    alike: results that all ranks have, whatever is split: tokens.
     """
 
     operands: tuple[Dims, ...]
@@ -57,6 +58,7 @@ class Factors:
     masked: dict[str, int] = field(default_factory=dict)
     draws: int | None = None
     follows: bool = False
+    alike: frozenset[int] = frozenset()
 
 
 #: operand types, result types, attributes as plain data → the rule; None: the op runs on whole values

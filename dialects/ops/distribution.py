@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ..distribution.sharding import ShardingRule
 from ..opdef import Attr, OpDef, VerifyError
 from ..types import TensorType, tensor_type
+from .factors import collective
 
 COLLECTIVE = "collective"
 #: what `gflow-split-collectives` makes of a collective
@@ -178,6 +180,7 @@ OPS: tuple[OpDef, ...] = (
         results=None,
         infer=_infer,
         mixed=True,
+        sharding=ShardingRule(collective),
     ),
     OpDef(
         START,

@@ -44,6 +44,15 @@ def conversion(operands: Types, results: Types, attrs: Attrs) -> Factors:
     return Factors((dims,), (dims,), linear=((0,),) if wider or x == y else ())
 
 
+def collective(operands: Types, results: Types, attrs: Attrs) -> Factors | None:
+    """Along other axes than its own, parts of what ranks add up or send are treated as wholes are."""
+    if attrs["kind"] not in ("all_reduce", "broadcast"):
+        return None
+    dims = _own("d", operands[0].rank)
+    token: Dims = ()
+    return Factors((dims, *[token] * (len(operands) - 1)), (dims, token), alike=frozenset({1}))
+
+
 def constant(operands: Types, results: Types, attrs: Attrs) -> Factors:
     """Ranks hold what they need of it."""
     return Factors((), (_own("d", results[0].rank),))

@@ -41,9 +41,9 @@ OPS: tuple[OpDef, ...] = (
             "side": Attr(
                 "str",
                 "enter: from here to a `leave`, the author's program computes on the local part of each "
-                "rank",
+                "rank; plain: it computes on the whole, on every rank",
                 optional=True,
-                choices=("enter", "leave"),
+                choices=("enter", "leave", "plain"),
             ),
         },
         infer=_reshard,

@@ -9,10 +9,11 @@ processor  which instructions code for this processor may use: what it has, or w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from ..extents import Extent, Piece
+from ..extents import Extent, N, Piece
 from ..types import TensorType
 
 #: upstream passes that take kernels from `scf`/`arith`/`vector`/`math` to the LLVM dialect
@@ -234,7 +235,8 @@ class Race:
     """What was measured for a step before it was chosen how to run it.
 
     step: its number in the program; label: the op's name and source. device: where.
-    seconds: by way, the fastest first, which is the one that runs: "BLOCK=64, 4 warps, 2 stages", "library".
+    seconds: by way, the fastest first, which is the one that runs: "BLOCK=64, 4 warps, 2 stages", "library". None
+    where other work on the machine disturbed the measurement, so that the model's choice runs.
     """
 
     step: int
@@ -286,12 +288,28 @@ class Result:
 @dataclass(frozen=True)
 class Size:
     """A number that each call brings along, in argument number `argument` (int64): numbers of the program
-    depend on it."""
+    depend on it. second: another one, which varies on its own."""
 
     name: str
     least: int
     most: int
     argument: int
+    second: Size | None = None
+
+    @property
+    def lowest(self) -> N:
+        """The least of both."""
+        return self.least if self.second is None else (self.least, self.second.least)
+
+    @property
+    def greatest(self) -> N:
+        """The greatest of both."""
+        return self.most if self.second is None else (self.most, self.second.most)
+
+    def of(self, args: Sequence[Any]) -> N:
+        """What a call's arguments bring along."""
+        n = int(args[self.argument])
+        return n if self.second is None else (n, int(args[self.second.argument]))
 
 
 @dataclass

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .. import program as program_types
-from ..extents import Extent
+from ..extents import Extent, leaves
 from ..types import DTYPES, TensorType
 from . import Program
 
@@ -209,10 +209,14 @@ def _checker(wanted: Any, sized: bool) -> Callable[[Any], bool]:
         return _is_extent
     if isinstance(wanted, type):
         hints = _hints(wanted)  # type: ignore[arg-type]
-        parts = [(name, _checker(hint, sized)) for name, hint in hints.items()]
         if wanted is TensorType:
-            return lambda v: type(v) is TensorType and v.dtype in DTYPES and parts[0][1](v.shape)
-        return lambda v: type(v) is wanted and all(f(getattr(v, name)) for name, f in parts)
+            shape = _checker(hints["shape"], sized)
+            return lambda v: type(v) is TensorType and v.dtype in DTYPES and shape(v.shape)
+        # looked up when asked: a size may hold another one
+        return lambda v: (
+            type(v) is wanted
+            and all(_checker(hint, sized)(getattr(v, name)) for name, hint in hints.items())
+        )
     raise TypeError(f"a program's field is declared as {wanted}")
 
 
@@ -222,7 +226,8 @@ def _is_extent(v: Any) -> bool:
         type(v) is Extent
         and type(v.coefficients) is tuple
         and len(v.coefficients) <= 16
-        and all(type(c) is int and -_MOST < c < _MOST for c in v.coefficients)
+        and all(type(c) is int or (type(c) is tuple and len(c) <= 16) for c in v.coefficients)
+        and all(type(c) is int and -_MOST < c < _MOST for c in leaves(v.coefficients))
         and type(v.first) is int
         and -_MOST < v.first < _MOST
         and (v.limit is None or (type(v.limit) is int and -_MOST < v.limit < _MOST))

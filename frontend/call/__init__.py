@@ -3,6 +3,8 @@
 first_step    what a graph's first call changes before its program has run: optimizers get their state, and
               where that is made from gradients alone, a first step is made op by op
 gradients     `graph.grad()`: gradients that can be read after a step, for those that asked for it before
+graph_state   what a graph knows: its optimizers, programs, modules, and the call that is under way
+programs      the program of a call: found, or made
 result_views  results that lie in the memory of an argument, a parameter or another result, as they do in eager
 sharing       programs and graphs that share memory
 signature     from a call as it is spelled to a `BoundCall`: what a compiled program is chosen by

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from gflow.errors import GraphInputError
 from gflow.tracing.context.location import here
+from gflow.tracing.context.wrappers import LAZY
 from gflow.tracing.data.bound_call import BoundCall, input_names
 from gflow.tracing.data.global_tensors import is_global
 from gflow.tracing.data.pytrees import learn
@@ -258,10 +259,7 @@ def check_tensors(call: BoundCall, table: ModuleTable) -> None:
     ]
     for name, tensor in tensors:
         if torch.nn.parameter.is_lazy(tensor):
-            raise GraphInputError(
-                f"{here()}: {name} of a lazy module has no shape yet; call the model once with a batch, "
-                "outside of the graph, before the graph's first call."
-            )
+            raise GraphInputError(f"{here()}: {name} {LAZY}")
         if tensor.is_quantized or tensor.dtype not in TO_MLIR:
             raise GraphInputError(
                 f"{here()}: {name} has dtype {tensor.dtype}, which a graph cannot take; "

@@ -1,6 +1,7 @@
 """`torch.compile(model, backend="gflow")`: the programs of TorchDynamo and AOTAutograd, compiled by gflow.
 
 backend     the backend that `torch.compile(model, backend="gflow")` finds
+margin_losses   margin losses as PyTorch's kernels compute them
 overlaps    writes to parts of expanded tensors in graphs of TorchDynamo's: as `tracing/overlaps.py` has them
             for `build()`
 pieces      a graph that no one program holds, as programs with PyTorch's ops between them

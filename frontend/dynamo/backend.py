@@ -17,6 +17,7 @@ from gflow.lowering.dtypes import LoweringError, Unsupported
 from gflow.runtime.arena import Arena
 from gflow.tracing.data.sizes import Fixed
 
+from .margin_losses import with_margin_losses
 from .overlaps import with_results_apart, written_in_memory
 from .pieces import in_pieces
 from .program import FxProgram, boxed
@@ -26,7 +27,7 @@ from .returned_views import with_views_outside
 from .row_major import with_row_major_matrices
 from .scalar_updates import scalar_updates_kept
 from .scalars import numbers_in
-from .shared_inputs import updated_in_shared_memory
+from .shared_inputs import SHARED, apart_in_each_call, updated_in_shared_memory
 from .size_products import with_binary_products
 from .sizes import SizedProgram, hints_of, is_symbolic
 from .trace_fx import FxTrace, Untraceable, trace_fx
@@ -61,11 +62,7 @@ def gflow(
     chosen = _options(options)
     shared = updated_in_shared_memory(module)
     if shared is not None:
-        _log.warning(
-            "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
-            "share memory; pass a copy (.clone()) of one of them",
-            *shared,
-        )
+        _log.warning(SHARED, *shared)
         return module.forward  # type: ignore[no-any-return]
     check_apart(module)
     arena = Arena()  # a graph's forward and backward never run at the same time
@@ -80,13 +77,16 @@ def gflow(
         keep_inference_input_mutations=True,
     )
     with scalar_updates_kept(module), RefusedCalls():
-        return with_views_outside(
+        compiled = with_views_outside(
             module,
             lambda graph: compiler(
-                written_in_memory(with_results_apart(with_row_major_matrices(graph))),
+                written_in_memory(
+                    with_results_apart(with_row_major_matrices(with_margin_losses(graph)))
+                ),
                 example_inputs,
             ),
         )
+    return apart_in_each_call(module, compiled)
 
 
 def _options(given: Any) -> CompileOptions:

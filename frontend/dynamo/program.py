@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.types import share_memory
 from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled
@@ -49,16 +50,16 @@ class FxProgram:
 
     def __init__(self, found: FxTrace, compiled: Compiled) -> None:
         self.found, self.compiled = found, compiled
-        self.calls: dict[int, _Call] = {}
+        self.calls: dict[N, _Call] = {}
         self.mutated = [o.alias for o in found.trace.outputs if o.alias is not None]
         self.seeds = Seeds() if compiled.takes_rng else None
 
-    def _call(self, k: int) -> _Call:
+    def _call(self, k: N) -> _Call:
         """What calls with the size `k` have in common."""
         trace = self.found.trace
         arguments: list[Any] = [i.tensor for i in trace.inputs]
-        if self.found.size is not None:
-            arguments[self.found.size] = torch.tensor(k)
+        for index, n in zip(self.found.sizes, k if isinstance(k, tuple) else (k,)):
+            arguments[index] = torch.tensor(n)
         places = [
             (at, index, at_size(value.shape, k), at_size(value.strides, k))
             for at, index in enumerate(self.found.arguments)
@@ -82,7 +83,7 @@ class FxProgram:
         self.calls[k] = made = _Call(arguments, places, strides, dtypes, outputs, plain)
         return made
 
-    def __call__(self, args: list[Any], k: int = 0) -> list[Any]:
+    def __call__(self, args: list[Any], k: N = 0) -> list[Any]:
         """k: the program's size, if it has one.
 
         Raises:

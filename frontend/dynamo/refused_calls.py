@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import traceback
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gflow.errors import GraphTraceError
 from gflow.tracing.dispatch.call_checks import call_problem
@@ -58,9 +59,11 @@ def check_apart(module: torch.fx.GraphModule) -> None:
             (node.args, node.kwargs), lambda n: n.meta.get("example_value")
         )
         call = getattr(torch.Tensor, name) if node.op == "call_method" else node.target
-        mode = detect_fake_mode((args, kwargs))
-        if mode is None:
+        # their own: the one that TorchDynamo names for backends is another
+        examples = [x for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)]
+        if not examples:
             continue
+        mode = examples[0].fake_mode
         with traceback.preserve_node_meta(), traceback.set_current_meta(node), mode, RefusedCalls():
             call(*args, **kwargs)
 

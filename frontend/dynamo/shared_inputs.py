@@ -1,22 +1,28 @@
-"""Graphs of TorchDynamo that update an argument which shares elements with another one.
+"""Graphs of TorchDynamo that update an argument which shares elements with another one, in the first call or later.
 
 AOTAutograd puts such arguments together into one (a synthetic base), makes each of them again from it, and gets results
 that are views of them wrong: in PyTorch 2.13 `aot_eager` raises for `x.add_(1); return y[0]`, or loses elements. Such a
-graph runs as in eager mode.
+graph runs as in eager mode. TorchDynamo's guards don't look at memory where no two arguments of the first call share
+any, so calls of such a graph are looked at one by one.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import torch
 
-from gflow.tracing.program.shared import overlap
+from gflow.tracing.program.shared import overlap, span
 
 from .sizes import hint_of
+
+_log = logging.getLogger("gflow")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,8 @@ class _Place:
 def updated_in_shared_memory(module: torch.fx.GraphModule) -> tuple[str, str] | None:
     """The names of an argument that a graph updates and of one that shares elements with it, if there are such."""
     by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for node in module.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            by_storage.setdefault(value.untyped_storage()._cdata, []).append((node.name, value))
+    for _, name, value in _strided(module):
+        by_storage.setdefault(value.untyped_storage()._cdata, []).append((name, value))
     for group in by_storage.values():
         # views count the updates of all that lies in their memory
         if len(group) < 2 or not any(value._version for _, value in group):
@@ -57,6 +61,69 @@ def updated_in_shared_memory(module: torch.fx.GraphModule) -> tuple[str, str] | 
             if None in places or overlap(*places):  # type: ignore[arg-type]
                 return a, b
     return None
+
+
+def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, a compiled graph whose arguments were apart when it was compiled; a call in which one that it updates
+    shares elements with another one runs as in eager mode."""
+    arguments = _strided(module)
+    updated = [at for at, _, value in arguments if value._version]
+    if not updated or len(arguments) < 2:
+        return run
+    places, names = [at for at, _, _ in arguments], {at: name for at, name, _ in arguments}
+    fixed = not any(
+        isinstance(n, torch.SymInt) for _, _, v in arguments for n in (*v.shape, *v.stride())
+    )
+    apart: list[int] = []  # where arguments of the latest call lay that were apart
+    said = False
+
+    def call(*args: Any) -> Any:
+        nonlocal apart, said
+        pointers = [args[at].data_ptr() if type(args[at]) in _PLAIN else 0 for at in places]
+        if not fixed or pointers != apart:
+            given = {at: args[at] for at, pointer in zip(places, pointers) if pointer}
+            pair = _overlapping(given, updated)
+            if pair is not None:
+                if not said:
+                    _log.warning(SHARED, names[pair[0]], names[pair[1]])
+                said = True
+                return module.forward(*args)
+            apart = pointers
+        return run(*args)
+
+    return call
+
+
+#: what is said of a graph that runs in eager mode
+SHARED = (
+    "torch.compile: a graph runs as in eager mode, since it updates one of the arguments %s and %s, which "
+    "share memory; pass a copy (.clone()) of one of them"
+)
+
+
+def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tuple[int, int] | None:
+    """An argument that is updated and one that shares elements with it."""
+    by_begin = sorted((*span(t), at) for at, t in given.items())
+    open_: list[tuple[int, int]] = []  # those before that may reach this far: end, number
+    written = set(updated)
+    for begin, end, at in by_begin:
+        open_ = [(last, other) for last, other in open_ if last > begin]
+        for _, other in open_:
+            same = given[at] is given[other]  # TorchDynamo knows of that
+            if not same and written & {at, other} and overlap(given[at], given[other]):
+                return at, other
+        open_.append((end, at))
+    return None
+
+
+def _strided(module: torch.fx.GraphModule) -> list[tuple[int, str, torch.Tensor]]:
+    """The tensors among a graph's arguments: their places, names and examples."""
+    nodes = module.graph.find_nodes(op="placeholder")
+    found = [(at, n.name, n.meta.get("example_value")) for at, n in enumerate(nodes)]
+    return [
+        (at, name, value) for at, name, value in found
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided
+    ]  # fmt: skip
 
 
 def _place(value: torch.Tensor) -> Any:

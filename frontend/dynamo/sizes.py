@@ -1,27 +1,28 @@
-"""Symbolic sizes of TorchDynamo's graphs: one program for a range of one of them.
+"""Symbolic sizes of TorchDynamo's graphs: one program for a range of one of them, or of two.
 
 A graph's symbols have other values at each call. A program follows one of them, n, over a domain
 (`gflow.tracing.data.sizes`), and is made for what the others are: numbers, or a n + b (the length of
 each layer's cache beside that of the mask). Which it is, two calls tell; before there are two, lengths that differ by
-one at most are taken to grow together. A call for which it is not so gets another program.
+one at most are taken to grow together. A call for which it is not so gets another program: where calls have shown two
+sizes that vary on their own, one that follows both, if there can be one.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gflow.compiler.ir.errors import CompileError
-from gflow.dialects.extents import evaluate, formula
+from gflow.dialects.extents import N, formula
 from gflow.lowering.dtypes import LoweringError, Unsupported
-from gflow.tracing.data.sizes import Domain, Fixed, Narrower, Size
+from gflow.tracing.data.sizes import Domain, Fixed, Narrower, at_size, with_forms
 from gflow.tracing.data.trace import Trace
-from gflow.tracing.dispatch.symbols.size_expressions import Formulas
+from gflow.tracing.dispatch.symbols.size_expressions import Formulas, Second
 
 from .scalars import Beyond
 from .trace_fx import FxTrace, Untraceable
@@ -37,6 +38,9 @@ _REACH = 1024
 #: bytes that the largest value of a program may have at the end of its range, where it needs less at the size that it
 #: is made for: memory is reserved for the greatest size, and used as far as a call needs it
 _ROOM = 1 << 28
+
+#: calls that tell which sizes vary together
+_CALLS = 16
 
 #: sizes of calls whose programs are remembered
 _SEEN = 1 << 12
@@ -116,8 +120,10 @@ class SizedProgram:
         self._symbols = list(self._places)
         self._ranges = {s: _range(module, s) for s in self._symbols}
         self._values: dict[Any, set[int]] = {s: set() for s in self._symbols}
-        self._seen: dict[tuple[int, ...], tuple[Callable[..., Any], int]] = {}
+        self._seen: dict[tuple[int, ...], tuple[Callable[..., Any], N]] = {}
         self._last: dict[Any, int] = {}
+        self._history: list[dict[Any, int]] = []
+        self._apart = False  # no program follows two sizes
         self.programs: list[_Sized] = []
         self._full = False
 
@@ -156,12 +162,14 @@ class SizedProgram:
         for symbol, n in hints.items():
             self._values[symbol].add(n)
         self._last = hints
+        self._history = [hints]
 
-    def _find(self, values: dict[Any, int]) -> tuple[Callable[..., Any], int]:
+    def _find(self, values: dict[Any, int]) -> tuple[Callable[..., Any], N]:
         """The program for these sizes, and what varies in it."""
         for symbol, n in values.items():
             self._values[symbol].add(n)
         last, self._last = self._last, values
+        self._history = [*self._history[1 - _CALLS :], values]
         for held in self.programs:
             k = held.k(values)
             if k is not None:
@@ -187,16 +195,26 @@ class SizedProgram:
         )
         return self._without_program
 
-    def _without_program(self, args: list[Any], k: int) -> Any:
+    def _without_program(self, args: list[Any], k: N) -> Any:
         return self._otherwise(args)
 
-    def _new(self, values: dict[Any, int], last: dict[Any, int]) -> tuple[Callable[..., Any], int]:
+    def _new(self, values: dict[Any, int], last: dict[Any, int]) -> tuple[Callable[..., Any], N]:
         """A program for these sizes. last: those of the call before.
 
         Raises:
             Fixed, Untraceable, LoweringError, Unsupported: there can be none.
         """
         problems: list[str] = []
+        groups = [] if self._apart else self._groups(values)
+        if len(groups) == 2:
+            try:
+                return self._follow_both(groups, values)
+            except (Fixed, LoweringError, Unsupported, CompileError) as error:
+                self._apart = True
+                names = " and ".join(str(variable) for variable, _ in groups)
+                _log.info(
+                    "torch.compile: the %s graph follows not both %s: %s", self.phase, names, error
+                )
         for variable in self._by_variety(values, last):
             try:
                 return self._follow(variable, values, last)
@@ -230,8 +248,7 @@ class SizedProgram:
         """
         n = values[variable]
         others = {s: _related(s, variable, values, last) for s in self._symbols if s != variable}
-        least, most = self._ranges[variable]
-        domain = Domain(str(variable), max(1, least), min(most, max(_REACH, _above(4 * n))))
+        domain = self._domain(variable, n)
         while True:
             try:
                 found = self._trace(Formulas(domain, variable, others))
@@ -245,6 +262,79 @@ class SizedProgram:
         found.trace.size = domain.symbol
         return self._keep(_Sized(variable, others, domain, self._compile(found))), k
 
+    def _groups(self, values: dict[Any, int]) -> list[tuple[Any, dict[Any, tuple[int, int]]]]:
+        """Sizes that have varied on their own, those with fewer values first, and what others are beside each."""
+        moving = [s for s in self._symbols if len({call[s] for call in self._history}) > 1]
+        groups: list[tuple[Any, dict[Any, tuple[int, int]]]] = []
+        for symbol in sorted(moving, key=lambda s: -len(self._values[s])):
+            for variable, others in groups:
+                found = self._along(symbol, variable)
+                if found is not None:
+                    others[symbol] = found
+                    break
+            else:
+                low, high = self._ranges[symbol]
+                if low >= high or values[symbol] <= 0:
+                    return []
+                groups.append((symbol, {}))
+        return groups[::-1]
+
+    def _along(self, symbol: Any, variable: Any) -> tuple[int, int] | None:
+        """What a symbol was beside another in all calls, (b, a) for b + a n."""
+        calls = {(call[variable], call[symbol]) for call in self._history}
+        (n, value), *rest = calls
+        change = next((m - n for m, _ in rest if m != n), 0)
+        if not change:
+            return None
+        slope, left = divmod(next(v - value for m, v in rest if m != n), change)
+        b = value - slope * n
+        regular = not left and (slope == 1 or (slope > 1 and not b))
+        return (b, slope) if regular and all(v == b + slope * m for m, v in calls) else None
+
+    def _follow_both(
+        self, groups: list[tuple[Any, dict[Any, tuple[int, int]]]], values: dict[Any, int]
+    ) -> tuple[Callable[..., Any], N]:
+        """A program in which two symbols vary.
+
+        Raises:
+            Fixed, LoweringError, Unsupported, CompileError: they cannot.
+        """
+        moving = {s for variable, others in groups for s in (variable, *others)}
+        constant = {s: (n, 0) for s, n in values.items() if s not in moving}
+        problem: Fixed | None = None
+        for (outer, along), (inner, beside) in (groups, groups[::-1]):
+            domains = [self._domain(s, values[s]) for s in (outer, inner)]
+            others = along | constant
+            try:
+                while True:
+                    second = Second(domains[1], inner, beside)
+                    try:
+                        found = self._trace(Formulas(domains[0], outer, others, second))
+                        break
+                    except Narrower as by:
+                        at = int(by.second)
+                        domains[at] = domains[at].narrowed(by, values[(outer, inner)[at]])
+                k = (domains[0].k(values[outer]), domains[1].k(values[inner]))
+                if None in k:
+                    raise Fixed(f"{outer} = {values[outer]}, {inner} = {values[inner]}")
+                domains = _affordable_pair(found.trace, domains, k)  # type: ignore[arg-type]
+                second = Second(domains[1], inner, beside)
+                found.trace.size = Formulas(domains[0], outer, others, second).symbol
+                found.trace.size = with_forms(found.trace)
+            except (
+                Fixed
+            ) as error:  # too high a degree, or too large: the other way round it may not be
+                problem = error
+                continue
+            made = _Sized(outer, others, domains[0], self._compile(found), second)
+            return self._keep(made), k  # type: ignore[return-value]
+        assert problem is not None
+        raise problem
+
+    def _domain(self, variable: Any, n: int) -> Domain:
+        least, most = self._ranges[variable]
+        return Domain(str(variable), max(1, least), min(most, max(_REACH, _above(4 * n))))
+
     def _keep(self, made: _Sized) -> Callable[..., Any]:
         self.programs.append(made)
         _log.info("torch.compile: the %s graph is compiled for %s", self.phase, made)
@@ -253,24 +343,37 @@ class SizedProgram:
 
 @dataclass(frozen=True)
 class _Sized:
-    """A program and the sizes that it is for. others: of symbols that it does not follow, by what they are, b + a n."""
+    """A program and the sizes that it is for. others: of symbols that it does not follow, by what they are, b + a n.
+    second: the other size that it follows."""
 
     variable: Any
     others: dict[Any, tuple[int, int]]
     domain: Domain | None
     run: Callable[..., Any]
+    second: Second | None = None
 
-    def k(self, values: dict[Any, int]) -> int | None:
+    def k(self, values: dict[Any, int]) -> N | None:
         """Of the program's size, None where it is not for these."""
         n = 0 if self.domain is None else values[self.variable]
         if any(values[s] != b + a * n for s, (b, a) in self.others.items()):
             return None
-        return 0 if self.domain is None else self.domain.k(n)
+        k = 0 if self.domain is None else self.domain.k(n)
+        if self.second is None or k is None:
+            return k
+        m = values[self.second.variable]
+        if any(values[s] != b + a * m for s, (b, a) in self.second.others.items()):
+            return None
+        other = self.second.domain.k(m)
+        return None if other is None else (k, other)
 
     def __str__(self) -> str:
         parts = [] if self.domain is None else [f"{self.domain.name} in {self.domain}"]
-        for symbol, found in self.others.items():
-            parts.append(f"{symbol} = {formula(found, str(self.variable))}")
+        beside: list[tuple[Any, Mapping[Any, tuple[int, int]]]] = [(self.variable, self.others)]
+        if self.second is not None:
+            parts.append(f"{self.second.domain.name} in {self.second.domain}")
+            beside.append((self.second.variable, self.second.others))
+        for variable, others in beside:
+            parts += [f"{symbol} = {formula(f, str(variable))}" for symbol, f in others.items()]
         return ", ".join(parts) or "numbers of any value"
 
 
@@ -322,22 +425,30 @@ def _above(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def _largest(trace: Trace) -> Callable[[N], int]:
+    """The bytes of a trace's largest value, by the size."""
+    shapes = {v.shape: v.dtype.itemsize for op in trace.ops for v in op.results if v is not None}
+    return lambda at: max(
+        (itemsize * math.prod(at_size(shape, at)) for shape, itemsize in shapes.items()), default=0
+    )
+
+
+def _affordable_pair(trace: Trace, domains: list[Domain], k: tuple[int, int]) -> list[Domain]:
+    """The same of two: the one that is further beyond its size becomes shorter."""
+    largest = _largest(trace)
+    most, allowed = [d.most for d in domains], max(_ROOM, 4 * largest(k))
+    least = [max(2 * n, d.least + 1) for n, d in zip(k, domains)]
+    while largest((most[0], most[1])) > allowed:
+        at = max((0, 1), key=lambda i: (most[i] > least[i], most[i] / max(k[i], 1)))
+        if most[at] <= least[at]:
+            break
+        most[at] = max(least[at], most[at] // 2)
+    return [replace(d, most=min(d.most, m)) for d, m in zip(domains, most)]
+
+
 def _affordable(trace: Trace, domain: Domain, k: int) -> Domain:
     """A domain as far up as memory for the greatest size is no waste."""
-    shapes = {v.shape: v.dtype.itemsize for op in trace.ops for v in op.results if v is not None}
-
-    def largest(at: int) -> int:
-        return max(
-            (
-                itemsize
-                * math.prod(
-                    evaluate(s.coefficients, at) if isinstance(s, Size) else s for s in shape
-                )
-                for shape, itemsize in shapes.items()
-            ),
-            default=0,
-        )
-
+    largest = _largest(trace)
     most, allowed = domain.most, max(_ROOM, 4 * largest(k))
     while most > max(2 * k, domain.least + 1) and largest(most) > allowed:
         most = max(2 * k, most // 2, domain.least + 1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from gflow.dialects.extents import Symbol
+from gflow.dialects.extents import STAND_INS, N, Symbol
 from gflow.tracing.data.sizes import Fixed
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import SourceLoc, TraceInput, TraceOp, TraceOutput, TraceValue
@@ -39,6 +39,8 @@ _ROOT = re.compile(r"^L\['(?P<name>\w+)'\]\.?")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: what no dimension of the IR can be, not even where a stand-in stands for a size
 _LARGE = 1 << 62
+#: what stands for a size that varies, or could
+_STANDS = STAND_INS[0] // 2
 #: ops that take sizes as numbers
 _RANGES = ("aten::arange", "prims::iota")
 _NUMBERS = ("NumberType", "FloatType")
@@ -55,14 +57,14 @@ class FxTrace:
     arguments: for each placeholder, its index among the trace's inputs; None for one that is no tensor.
     results: for each output of the graph, what it is (`Taken`, `Viewed`, `Given`, `Lying`, `Computed` or a plain value;
     integers may vary with the trace's size).
-    size: the index of the input that brings the trace's size along, if it has one.
+    sizes: the indices of the inputs that bring the trace's size along, or both.
     numbers: inputs that are computed from integers among the graph's arguments.
     """
 
     trace: Trace
     arguments: list[int | None]
     results: list[Any] = field(default_factory=list)
-    size: int | None = None
+    sizes: tuple[int, ...] = ()
     numbers: dict[int, Counted] = field(default_factory=dict)
 
 
@@ -106,7 +108,7 @@ class Viewed:
 class Computed:
     """An output that is a number computed from the size of a call."""
 
-    formula: Callable[[int], Any]
+    formula: Callable[[N], Any]
 
 
 def trace_fx(
@@ -143,7 +145,7 @@ class _Converter:
         self.numbers, self.counted = numbers, dict[Any, TraceValue]()
         self.module, self.phase, self.views = module, phase, views
         self.formulas, self.guards = formulas, list[Any]()
-        self.size: Any = None
+        self.size: list[Any] = []
         self.takes = False  # the call at hand takes a number of the graph's call
         self.now: torch.fx.Node | None = None
         self.bases: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -157,7 +159,7 @@ class _Converter:
 
     def run(self) -> FxTrace:
         if self.formulas.domain is not None:
-            self._add_size(self.formulas.domain.symbol)
+            self._add_sizes(self.formulas.symbol)
         for node in self.module.graph.nodes:
             self.now = node
             getattr(self, f"_{node.op}")(node)
@@ -166,13 +168,17 @@ class _Converter:
             self.trace.outputs.append(TraceOutput(value, index, entry.name))
         return self.found
 
-    def _add_size(self, symbol: Symbol) -> None:
-        self.trace.size, self.found.size = symbol, len(self.trace.inputs)
-        tensor = torch.tensor(symbol.most)
-        self.count += 1
-        value = TraceValue(self.count, (), torch.int64, (), tensor.device, is_number=True)
-        self.trace.inputs.append(TraceInput(value, "size", symbol.name, tensor))
-        self.size = wrap(Number(self, value, symbol.most, None))
+    def _add_sizes(self, symbol: Symbol) -> None:
+        self.trace.size = symbol
+        for own in (symbol, symbol.second):
+            if own is None:
+                continue
+            self.found.sizes += (len(self.trace.inputs),)
+            tensor = torch.tensor(own.most)
+            self.count += 1
+            value = TraceValue(self.count, (), torch.int64, (), tensor.device, is_number=True)
+            self.trace.inputs.append(TraceInput(value, "size", own.name, tensor))
+            self.size.append(wrap(Number(self, value, own.most, None)))
 
     def _number(self, expr: Any, floating: bool) -> TraceValue:
         """The input that brings a number of the call along."""
@@ -206,9 +212,12 @@ class _Converter:
 
     def _sizes(self, sizes: Sequence[Any]) -> tuple[int, ...]:
         found = tuple([s if type(s) is int else self.formulas.concrete(s) for s in sizes])
+        symbol = self.trace.size
         for size in found:
             if abs(size) >= _LARGE:
                 raise Fixed(str(size))
+            if symbol is not None and type(size) is int and size >= _STANDS:
+                raise Fixed(f"{size}, which a size could be taken for")
         return found
 
     def _value(self, like: torch.Tensor, strides: Sequence[int] | None = None) -> TraceValue:
@@ -225,6 +234,8 @@ class _Converter:
         shape = self._sizes(like.shape)
         self.count += 1
         strides = self._sizes(like.stride() if strides is None else strides)
+        if self.formulas.second is not None and math.prod(shape) >= _LARGE:
+            raise Fixed(f"{math.prod(shape)} elements")  # at the stand-ins
         return TraceValue(self.count, shape, like.dtype, strides, like.device)
 
     def _input(self, like: torch.Tensor, role: str, name: str, tensor: Any) -> int:

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from gflow.dialects.distribution.mesh import MESH
-from gflow.dialects.extents import STAND_INS
 from gflow.dialects.program import Program
 from gflow.errors import GraphInputError, GraphTraceError
 from gflow.runtime.composed.frozen import Frozen, constants_of
@@ -85,7 +84,7 @@ def compile_trace(trace: Trace, options: Any = None) -> Compiled:
         freeze(trace, options.passes, options.target)
     watcher.phase("lower")
     start = time.perf_counter()
-    module = _lowered(trace, options, STAND_INS[0])
+    module = _lowered(trace, options)
     shardings = [] if trace.mesh is None else result_shardings(module)
     if trace.mesh is not None:
         use_groups(trace.mesh)
@@ -178,15 +177,15 @@ def use_groups(mesh: Any) -> None:
 
 def program_of(trace: Trace, options: Any) -> Any:
     """The program of a trace, without machine code for a GPU."""
-    return _compile(_lowered(trace, options, STAND_INS[0]), options, trace).main
+    return _compile(_lowered(trace, options), options, trace).main
 
 
-def _lowered(trace: Trace, options: Any, stand_in: int) -> Any:
-    """The module of a trace. stand_in: of its size, if it has one."""
+def _lowered(trace: Trace, options: Any, which: int = 0) -> Any:
+    """The module of a trace. which: of the stand-ins of its size, if it has one."""
     # start-up: the compiler is loaded by the first compilation
     from gflow.lowering import lower
 
-    return lower(trace, stand_in, options.target, halves=bool(options.passes.amp))
+    return lower(trace, which, options.target, halves=bool(options.passes.amp))
 
 
 def programs_for(
@@ -217,7 +216,7 @@ def _compile(module: Any, options: Any, trace: Trace) -> Programs:
     allow_tf32(module, options)
 
     def compiled() -> Programs:
-        twin = None if trace.size is None else _lowered(trace, options, STAND_INS[1])
+        twin = None if trace.size is None else _lowered(trace, options, 1)
         if twin is not None:
             allow_tf32(twin, options)
         return compile_programs(module, options, twin)

@@ -1,11 +1,17 @@
-"""How products on this processor are compared: by short runs, each contest once, the answers kept on disk."""
+"""How products on this processor are compared: by short runs, each contest once, the answers kept on disk.
+
+Other work on the same cores would decide a race by chance. So only those runs count in which threads hardly were ready
+without having a core, as Linux tells of each thread. Where there are none, there is no answer.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -21,6 +27,8 @@ from gflow.runtime.stored import cache as disk
 _LEAST, _MOST, _SECONDS = 3, 12, 0.03
 #: rounds after which a program is given up that takes so many times as long as the fastest
 _CLEAR_ROUNDS, _CLEAR = 2, 1.3
+#: the share of a run in which its threads may have waited for cores, and how many times longer such runs are awaited
+_DISTURBED, _PATIENCE = 0.1, 4
 #: different random numbers that operands are filled with, again and again
 _NUMBERS = 1 << 16
 
@@ -56,11 +64,14 @@ def prepare(races: Sequence[tuple[str, Ways]]) -> None:
 
 
 def measure(what: str, ways: Ways) -> Mapping[str, float]:
-    """Seconds of each program: the least of some runs in turn. what: is compared, the name of the answer."""
+    """Seconds of each program: the least of some runs in turn; none where other work on the cores would decide.
+
+    what: is compared, the name of the answer.
+    """
     found = _answer(what)
     if found is None:
         found = _run(ways())
-        if (name := _name(what)) is not None:
+        if found and (name := _name(what)) is not None:
             disk.write("races", name, json.dumps(found).encode())
         _known[what, torch.get_num_threads()] = found
     return found
@@ -84,23 +95,51 @@ def _name(what: str) -> str | None:
 
 
 def _run(programs: Mapping[str, Program]) -> dict[str, float]:
+    """The least seconds of each program; nothing if one had no undisturbed run."""
     (first, *_) = programs.values()
     values = [_operand(argument) for argument in first.arguments]
     runs = {name: Executable(program) for name, program in programs.items()}
     for run in runs.values():
         run(values)
     best = dict.fromkeys(runs, float("inf"))
-    end = time.perf_counter() + _SECONDS
-    for n in range(1, _MOST + 1):
+    rounds, start = 0, time.perf_counter()
+    while True:
         for name, run in runs.items():
-            start = time.perf_counter()
+            waits, began = _waits(), time.perf_counter()
             run(values)
-            best[name] = min(best[name], time.perf_counter() - start)
-        if n >= _CLEAR_ROUNDS and max(best.values()) > _CLEAR * min(best.values()):
-            break
-        if n >= _LEAST and time.perf_counter() > end:
-            break
-    return best
+            took = time.perf_counter() - began
+            if waited_for_cores(waits, _waits()) <= _DISTURBED * took:
+                best[name] = min(best[name], took)
+        rounds += 1
+        undisturbed = max(best.values()) < float("inf")
+        if (
+            undisturbed
+            and rounds >= _CLEAR_ROUNDS
+            and max(best.values()) > _CLEAR * min(best.values())
+        ):
+            return best
+        passed = time.perf_counter() - start
+        if undisturbed and (rounds >= _MOST or (rounds >= _LEAST and passed > _SECONDS)):
+            return best
+        if passed > _PATIENCE * _SECONDS and rounds >= _LEAST:
+            return best if undisturbed else {}
+
+
+def _waits() -> dict[str, int]:
+    """By thread of this process, nanoseconds in which it was ready to run and another had its core
+    (`/proc/<pid>/task/<tid>/schedstat`); empty where the system does not tell."""
+    found = {}
+    try:
+        for entry in os.scandir("/proc/self/task"):
+            found[entry.name] = int(Path(entry.path, "schedstat").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # no such file, or a thread that ends meanwhile
+        return {}
+    return found
+
+
+def waited_for_cores(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """Seconds that threads waited between two times, all together; each time has waits by thread."""
+    return sum(after[t] - n for t, n in before.items() if t in after) / 1e9
 
 
 def _operand(argument: Argument) -> torch.Tensor:

@@ -8,6 +8,7 @@ imported        `gflow.from_stablehlo`: a program in StableHLO, such as JAX expo
 joint           a trace of a function with its gradients, divided in two: what a call runs, and what its
                 backward runs
 objects         arguments that hold state of their own: a model's cache of keys and values
+partly          a backward in which some results take no part
 second_order    gradients that have gradients themselves: of a call of a compiled function, with `create_graph=True`
 split           a function in pieces: TorchDynamo splits it where no program can go on, and each piece is compiled
 torch_ops       ops of the dialect by PyTorch's own: those that StableHLO is read into

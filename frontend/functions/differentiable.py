@@ -15,11 +15,13 @@ from gflow.call.first_step import FirstStep
 from gflow.call.plans.cache import use_arena
 from gflow.call.plans.expected import describe_call
 from gflow.call.plans.plan import Plan
+from gflow.call.programs import is_refusal
 from gflow.call.result_views import views_of, with_views
 from gflow.call.signature import check_tensors
 from gflow.call.watchers import building
+from gflow.errors import GraphTraceError
 from gflow.execution.executor import Compiled, compile_trace
-from gflow.graph import Graph, is_refusal
+from gflow.graph import Graph
 from gflow.guards.build import Reading
 from gflow.runtime.seeds import Seeds
 from gflow.tracing.data.bound_call import BoundCall
@@ -31,6 +33,7 @@ from gflow.tracing.tracer import trace_graph
 
 from .captured import Captured
 from .joint import Divided, Undivided, divide_gradients
+from .partly import without
 from .second_order import Again
 
 
@@ -44,16 +47,35 @@ class Pair(Plan):
         backward: Compiled,
         spec: Any,
         result_views: Sequence[ResultView],
+        compile_backward: Callable[[Divided], Compiled],
         dynamic: Dynamic | None = None,
     ) -> None:
+        """backward, structure, compile_backward: what runs a backward of all results, what the call found of results
+        and gradients, and how a backward is compiled."""
         super().__init__(divided.forward, forward, dynamic)
         self.result_views = result_views
-        self.divided, self.backward, self.structure = divided, backward, spec
+        self.divided, self.structure = divided, spec
+        self.compile_backward = compile_backward
+        #: by the results that take no part
+        self.backwards: dict[frozenset[int], tuple[Divided, Compiled]] = {
+            frozenset(): (divided, backward)
+        }
         forward.run.executables = [backward.run]  # type: ignore[attr-defined]
         outputs = divided.forward.outputs
         self.buffers = [
             t for o in outputs if o.alias is not None and (t := self.arguments[o.alias]) is not None
         ]
+
+    def backward(self, missing: frozenset[int]) -> tuple[Divided, Compiled]:
+        """The backward of a call whose results `missing` take no part in it."""
+        if missing not in self.backwards:
+            part = without(self.divided, missing)
+            made = self.backwards[frozenset()][1]
+            if part is not self.divided:
+                made = self.compile_backward(part)
+                self.compiled.run.executables.append(made.run)  # type: ignore[attr-defined]
+            self.backwards[missing] = part, made
+        return self.backwards[missing]
 
 
 class Differentiable(Graph):
@@ -78,11 +100,13 @@ class Differentiable(Graph):
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The results, the gradients of all that requires them, and tensors in place of the gradients
         that come in."""
+        takers = self._takers(
+            tree_leaves((args, kwargs))
+        )  # as a call has them, before it assigns any
         result = self._target(*args, **kwargs)
         leaves, spec = flatten_result(result)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         through = [x for x in tensors if x.requires_grad]
-        takers = self._takers(tree_leaves((args, kwargs)))
         with torch.no_grad():
             coming = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in through]
         found: Sequence[Any] = [None] * len(takers)
@@ -127,12 +151,14 @@ class Differentiable(Graph):
         with state.turn:
             call, plan, _ = self._program(args, kwargs)
             assert isinstance(plan, Pair)
-            spec, plain, tensors, needs, *_ = plan.structure
+            spec, plain, tensors, needs, found, _ = plan.structure
             takers = self._takers(call.leaves)
             assert state.table is not None
             modules, buffers = state.table.modules, plan.buffers
             again = partial(Again, self._target, call.args, call.kwargs, takers, modules, buffers)
-            results = _Call.apply(plan, call.leaves, state, needs, again, *takers)
+            # autograd would go on through the history of what has no gradient: of an attribute that each call assigns
+            through = [t if n or t.is_leaf else t.detach() for t, n in zip(takers, found)]
+            results = _Call.apply(plan, call.leaves, state, needs, again, *through)
         if plan.result_views:
             inputs = plan.trace.inputs
             held: dict[TraceValue, Any] = {i.value: i.tensor for i in inputs}
@@ -176,7 +202,8 @@ class Differentiable(Graph):
                 _check(joint, takers)
                 divided = divide_gradients(joint, sum(seen[2]), seen[4])
                 forward = compile_trace(divided.forward, options)
-                backward = compile_trace(divided.backward, options)
+                compile_backward = partial(_compile_backward, options, state)
+                backward = compile_backward(divided)
         except Exception as error:
             reading.undo(always=isinstance(error, SizeDecides))
             if attempt and (joint is None or is_refusal(error) or isinstance(error, Undivided)):
@@ -184,20 +211,30 @@ class Differentiable(Graph):
             raise
         finally:
             state.building = False
-        use_arena(backward.run, state.plans.arena)
         views = [view for view in joint.result_views if view.output < sum(seen[2])]
-        pair = Pair(divided, forward, backward, seen, views, call.dynamic)
+        pair = Pair(divided, forward, backward, seen, views, compile_backward, call.dynamic)
         pair.guard, pair.given = guard, given
         return pair
+
+
+def _compile_backward(options: Any, state: Any, divided: Divided) -> Compiled:
+    made = compile_trace(divided.backward, options)
+    use_arena(made.run, state.plans.arena)
+    return made
 
 
 def _check(joint: Any, takers: Sequence[torch.Tensor]) -> None:
     """
     Raises:
-        Undivided: an argument is updated, or a tensor with values that have a gradient, or one needs a gradient
+        GraphTraceError: an argument is updated with values that have a gradient. TorchDynamo's graph gives it back as a
+            result, and its gradient, where nothing asks for one, is of zeros: 0 · inf is NaN.
+        Undivided: another argument is updated, or a tensor with values that have a gradient, or one needs a gradient
             that was not asked for.
     """
     for entry in joint.histories:
+        if entry.tensor is None:
+            what = f"it updates the argument {entry.name!r} with values that have a gradient"
+            raise GraphTraceError(f"{what}: eager mode keeps their history").to_eager(what)
         raise Undivided(f"{entry.name!r}, which it updates with values that have a gradient")
     ids = {id(t) for t in takers}
     for entry in joint.inputs:
@@ -283,39 +320,28 @@ class _Call(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         plan: Pair = ctx.plan
+        through = [g for g, need in zip(gradients, ctx.needs) if need]
+        _raise_failures(plan, through)
         if torch.is_grad_enabled():  # create_graph=True
-            if plan.compiled.takes_rng or plan.backward.takes_rng:
+            if plan.compiled.takes_rng or plan.backward(frozenset())[1].takes_rng:
                 raise RuntimeError(
                     "gradients with create_graph=True repeat a compiled call, and this call draws random numbers, "
                     "which would differ. Turn dropout off, or call the function without gflow.compile."
                 )
-            through = [g for g, need in zip(gradients, ctx.needs) if need]
-            _raise_failures(plan, through)
-            with_history = [
-                torch.zeros(shape, dtype=dtype, device=device) if g is None else g
-                for g, (shape, dtype, device) in zip(through, ctx.likes)
-            ]
-            return (*[None] * 5, *ctx.again.gradients(with_history))
+            return (*[None] * 5, *ctx.again.gradients(through))
+        divided, backward = plan.backward(frozenset(n for n, g in enumerate(through) if g is None))
         kept = ctx.saved_tensors
         saved = len(kept) - len(ctx.places)
-        coming = []
-        through = [g for g, need in zip(gradients, ctx.needs) if need]
-        _raise_failures(plan, through)
-        for g, (shape, dtype, device) in zip(through, ctx.likes):
-            zeros = g is None
-            coming.append(
-                torch.zeros(shape, dtype=dtype, device=device) if zeros else g.contiguous()
-            )
         arguments = []
-        for kind, n in plan.divided.inputs:
+        for kind, n in divided.inputs:
             if kind == "gradient":
-                arguments.append(coming[n])
+                given, (shape, dtype, device) = through[n], ctx.likes[n]
+                # none where ranks meet
+                zeros = torch.zeros(shape, dtype=dtype, device=device) if given is None else given
+                arguments.append(zeros.contiguous())
             else:
                 arguments.append(kept[n] if kind == "saved" else kept[saved + ctx.places[n]])
-        if plan.backward.takes_rng:
+        if backward.takes_rng:
             arguments.append(Seeds().draw())
-        found = plan.backward.run(arguments)
-        return (
-            *[None] * 5,
-            *(None if n is None else found[n] for n in plan.divided.gradients),
-        )
+        found = backward.run(arguments)
+        return (*[None] * 5, *(None if n is None else found[n] for n in divided.gradients))

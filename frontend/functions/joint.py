@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from gflow.dialects.extents import Symbol
-from gflow.tracing.data.sizes import sized
+from gflow.tracing.data.sizes import Fixed, row_major
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import (
     OutputRef,
@@ -209,8 +209,8 @@ def _part(joint: Trace, name: str, ops: set[TraceOp]) -> Trace:
 
 def _dense(value: TraceValue, symbol: Symbol | None) -> TraceValue:
     """The same as a row-major argument, which results of programs are. symbol: the size that varies."""
-    strides, step = [], 1
-    for size in reversed(value.shape):
-        strides.append(sized(step, symbol))
-        step *= max(size, 1)
-    return TraceValue(value.id, value.shape, value.dtype, tuple(strides[::-1]), value.device)
+    try:
+        strides = row_major(value.shape, symbol)
+    except Fixed as error:
+        raise Undivided(f"{error}, with two sizes that vary") from None
+    return TraceValue(value.id, value.shape, value.dtype, strides, value.device)

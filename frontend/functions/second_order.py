@@ -83,8 +83,9 @@ class Again:
             for (slots, name), buffer in zip(self._slots, before):
                 slots[name] = buffer
 
-    def gradients(self, coming: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The gradients of the takers, with their history. coming: those of the results that require them.
+    def gradients(self, coming: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """The gradients of the takers, with their history. coming: those of the results that require them, None for
+        one that takes no part.
 
         Raises:
             RuntimeError: a tensor that the call has read was updated since.
@@ -104,6 +105,8 @@ class Again:
         through = [
             x for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.requires_grad
         ]
+        taking = [n for n, g in enumerate(coming) if g is not None]
+        through, coming = [through[n] for n in taking], [coming[n] for n in taking]
         return list(
             torch.autograd.grad(through, self._takers, coming, create_graph=True, allow_unused=True)
         )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from gflow.compiler import CompileOptions
 
 _log = logging.getLogger("gflow")
+#: where TorchDynamo tells of code that it leaves to Python
+_DYNAMO = logging.getLogger("torch._dynamo.convert_frame")
+#: split: the one that runs in this thread
+_running = threading.local()
 _LIMIT = 1024
 #: what TorchDynamo raises about a function that it cannot hold
 UNTRACED = (
@@ -29,10 +36,11 @@ UNTRACED = (
 
 
 class Split:
-    """Runs a target through TorchDynamo and the gflow backend; as eager where TorchDynamo fails as well.
+    """Runs a target through TorchDynamo and the gflow backend.
 
     Between two pieces Python runs as it stands: choices by the values of tensors, `.item()`, boolean
-    masks as indices, `nonzero`, packed sequences.
+    masks as indices, `nonzero`, packed sequences. So does a piece that TorchDynamo or the backend refuses: what has run
+    before it is not run again.
 
     Args:
         target: a module or a function.
@@ -55,27 +63,32 @@ class Split:
         self._compiled: Callable[..., Any] | None = torch.compile(
             target, backend=backend, fullgraph=whole, dynamic=dynamic
         )
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._compiled is None:
             return self._target(*args, **kwargs)
         # All modules of PyTorch's own are one function to TorchDynamo, which limits its programs.
-        with torch._dynamo.config.patch(recompile_limit=_LIMIT, accumulated_recompile_limit=_LIMIT):
+        with torch._dynamo.config.patch(
+            recompile_limit=_LIMIT,
+            accumulated_recompile_limit=_LIMIT,
+            suppress_errors=not self._whole,
+        ):
             if self._whole:
                 return self._compiled(*args, **kwargs)
             try:
-                return self._compiled(*args, **kwargs)
-            except (*UNTRACED, AssertionError) as error:
-                if isinstance(error, AssertionError) and not _of_dynamo(error):
+                with _refusals_told_by(self):
+                    return self._compiled(*args, **kwargs)
+            except UNTRACED as error:  # TorchDynamo suppresses most, not all
+                if _has_run(error):
                     raise
-                _log.warning(
-                    "compile(): %s runs in eager mode, since TorchDynamo cannot split it: %s",
-                    name_of(self._target),
-                    sentence(error),
-                )
+                self.refused(error)
         self._compiled = None
         return self._target(*args, **kwargs)
+
+    def refused(self, error: BaseException) -> None:
+        """Say once why the target, or a piece of it, runs in eager mode."""
+        self._say("runs in eager mode, or a piece of it, since TorchDynamo cannot split it", error)
 
     def leave_to_eager(self, reason: str) -> None:
         """Run the target as it stands from now on: it depends on what TorchDynamo does not see."""
@@ -87,22 +100,46 @@ class Split:
 
     def because_of(self, problem: BaseException) -> None:
         """Say once why the target is not one program."""
-        text = sentence(problem)
-        if text not in self._said:
-            self._said.add(text)
-            _log.warning(
-                "compile(): %s is split into several programs, since it cannot be compiled as one: %s",
-                name_of(self._target),
-                text,
-            )
+        self._say("is split into several programs, since it cannot be compiled as one", problem)
+
+    def _say(self, what: str, error: BaseException) -> None:
+        text = sentence(error)
+        if (what, text) not in self._said:
+            self._said.add((what, text))
+            _log.warning("compile(): %s %s: %s", name_of(self._target), what, text)
 
 
-def _of_dynamo(error: BaseException) -> bool:
-    """Whether TorchDynamo itself raised an error, as it does where a function assigns to a global tensor."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+@contextmanager
+def _refusals_told_by(split: Split) -> Iterator[None]:
+    """Within, what TorchDynamo logs in this thread of code that it leaves to Python is said in gflow's words."""
+    outer = getattr(_running, "split", None)
+    _running.split = split
+    _DYNAMO.addFilter(_in_our_words)  # once, however often
+    try:
+        yield
+    finally:
+        _running.split = outer
+
+
+def _in_our_words(record: logging.LogRecord) -> bool:
+    split: Split | None = getattr(_running, "split", None)
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None or split is None:
+        return True
+    if record.levelno >= logging.WARNING:
+        split.refused(error)
+    return False
+
+
+def _has_run(error: BaseException) -> bool:
+    """Whether some of a target may have run before TorchDynamo raised an error: a frame that is neither of PyTorch nor
+    of gflow led to it."""
+    trace, own = error.__traceback__, (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((*own, "<")):
+            return True
         trace = trace.tb_next
-    return trace is not None and "/torch/_dynamo/" in trace.tb_frame.f_code.co_filename
+    return False
 
 
 def name_of(target: Any) -> str:

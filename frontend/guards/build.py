@@ -20,8 +20,8 @@ from gflow.tracing.reads.changes import (
     warn_of_changes,
     warn_of_constants,
 )
-from gflow.tracing.reads.reads import Read, Reads, roots_of
-from gflow.tracing.reads.state import StateGuard
+from gflow.tracing.reads.reads import TENSOR_HOOKS, Read, Reads, roots_of
+from gflow.tracing.reads.state import StateGuard, now
 from gflow.tracing.tracer import OUTSIDE
 
 from .arguments import ArgumentGuard, attributes_of
@@ -92,6 +92,8 @@ class Reading:
         if code is not None and is_user_code(code):
             home = (code.co_filename, code.co_firstlineno)
         before, codes = self.before.found, self.frames.codes
+        if own := {id(t) for t in self.reached.owned}:
+            before = [r for r in before if r.kind != "item" or id(now(r)) not in own]
         lose_arguments(self.graph, self.name, trace.rearranged, home, self.live)
         if self.live:
             refuse_changes(self.name, before, codes, home)
@@ -102,8 +104,6 @@ class Reading:
         reads = [
             r for r in after.found if r.kind not in ("slot", "size") or id(r.holder) not in own
         ]
-        if any(op.loc.phase == "backward" for op in trace.ops):
-            reads += [read for s in self.table.slots for read in _hooks(s.tensor, s.name)]
         reads += [
             Read("attribute", t, "grad", None, "the .grad of a tensor") for t in trace.ungraded
         ]
@@ -122,6 +122,10 @@ class Reading:
         mine = {id(s.tensor) for s in self.table.slots}
         held: list[torch.Tensor | None] = [p for m in others for p in m._parameters.values()]
         held += [i.tensor for i in trace.inputs if i.role == "constant"]
+        if any(op.loc.phase == "backward" for op in trace.ops):
+            hooked = {id(t): (t, "a tensor") for t in held if t is not None}
+            hooked |= {id(s.tensor): (s.tensor, s.name) for s in self.table.slots}
+            reads += [read for t, name in hooked.values() for read in _hooks(t, name)]
 
         def marks() -> Any:
             return [is_checkpointed(m) for m in others]
@@ -137,7 +141,7 @@ class Reading:
 def _hooks(tensor: torch.Tensor, path: str) -> Iterator[Read]:
     """The hooks of a parameter's gradient, which run in the backward of a graph."""
     if tensor.requires_grad:
-        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        for kind in TENSOR_HOOKS:
             hooks = getattr(tensor, kind)
             yield Read("attribute", tensor, kind, hooks, f"{path}.{kind}")
             if hooks is not None:

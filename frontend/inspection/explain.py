@@ -21,6 +21,7 @@ from gflow.compiler.passes.distribution.propagate import WHY
 from gflow.compiler.reports.costs import Report, measure, report
 from gflow.compiler.reports.visual.page import byte_text
 from gflow.compiler.targets import parse_target
+from gflow.dialects.extents import size_of_program
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import AtenStep, Race
 from gflow.lowering import lower
@@ -182,19 +183,33 @@ class Explanation:
 
     def _races(self) -> str:
         rows = [("time", "chosen", "next", "by", "for")]
-        for race in self.races[:_SHOWN]:
+        measured = [race for race in self.races if race.seconds]
+        for race in measured[:_SHOWN]:
             (first, best), *others = race.seconds.items()
             second, behind = others[0] if others else ("", best)
             gain = f"{100 * (behind / best - 1):.1f} %" if best else ""
             rows.append((f"{best * 1e6:.1f} us", first, second, gain, race.label.partition(" ")[0]))
-        more = len(self.races) - _SHOWN
+        more = len(measured) - _SHOWN
         rest = f"\n  and {more} more" if more > 0 else ""
-        devices = ", ".join(dict.fromkeys(r.device for r in self.races))
+        if disturbed := len(self.races) - len(measured):
+            rest += (
+                f"\n{disturbed} more by the model: other work had the cores while it was measured. A compilation on an "
+                "idle machine may choose better"
+            )
+        if not measured:
+            return rest.lstrip()
+        devices = ", ".join(dict.fromkeys(r.device for r in measured))
         return f"Chosen by measuring on {devices}:\n\n{table(rows, '><<><')}{rest}"
 
 
 def explain(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     """What became of a plan."""
+    size = plan.trace.main.size
+    with size_of_program(None if size is None else size.standing(0)):
+        return _explained(plan, switches)
+
+
+def _explained(plan: Plan, switches: Mapping[str, Any]) -> Explanation:
     program = plan.compiled.program
     pipeline = resolve(plan.compiled.options).pipeline
     before = lower(plan.trace.main)

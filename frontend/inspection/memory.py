@@ -101,7 +101,7 @@ def memory(plan: Plan) -> MemorySummary:
     module, function = planned(plan)
     with module.context:
         reading = read_plan(function)
-    most = program.size.most if program.size is not None else 0
+    most = program.size.greatest if program.size is not None else 0
     arguments: dict[str, int] = {}
     for a in program.arguments:
         arguments[a.role] = arguments.get(a.role, 0) + fixed_type(a.type, most).nbytes

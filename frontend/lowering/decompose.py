@@ -6,6 +6,7 @@ op in it can be lowered: a call that runs through PyTorch anyway stays one call.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from gflow.tracing.data.values import TraceValue
 from .dtypes import TO_TORCH
 from .emitter import Emitter, Value
 
+_log = logging.getLogger("gflow")
 _MAX_OPS = 160
 #: PyTorch's kernels beat these decompositions, or they depend on memory layout, or give other values (those of
 #: margin losses count places behind a -1, and refuse no target).
@@ -55,20 +57,36 @@ class _Recording:
 
 
 class _Abort(Exception):
-    pass
+    """A call that has no recording."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Calls(TorchDispatchMode):
+    """The calls that a decomposition makes: function, arguments, results, which are kept alive."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[_Step] = []
+        self.made: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.namespace != "prim":  # a question about metadata
+            if len(self.made) >= _MAX_OPS:
+                raise _Abort(f"more than {_MAX_OPS} ops")
+            self.made.append((func, list(args), kwargs, out))
+        return out
+
+
+class _Recorder:
+    """Numbers for tensors, by their ids: they all live until the recording is made."""
+
+    def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
-        self.alive: list[torch.Tensor] = []  # ids stay unique while tensors live
+        self.count = 0
 
     def add(self, tensor: torch.Tensor) -> _Ref:
-        number = len(self.alive)
-        self.numbers[id(tensor)] = number
-        self.alive.append(tensor)
+        number = self.numbers[id(tensor)] = self.count
+        self.count += 1
         return _Ref(number)
 
     def ref(self, item: Any) -> Any:
@@ -81,16 +99,10 @@ class _Recorder(TorchDispatchMode):
             return [self.ref(i) for i in item]
         return item
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question about metadata
-            return func(*args, **kwargs)
-        if func._schema.is_mutable or len(self.steps) >= _MAX_OPS:
+    def step(self, func: Any, args: Any, kwargs: Any, out: Any) -> _Step:
+        if func._schema.is_mutable or func.namespace not in ("aten", "prims"):
             raise _Abort(str(func))
-        if func.namespace not in ("aten", "prims"):
-            raise _Abort(str(func))
-        out = func(*args, **kwargs)
-        step_args = self.ref(list(args))
+        step_args = self.ref(args)
         step_kwargs = {k: self.ref(v) for k, v in kwargs.items()}
         results: list[TraceValue | None] = []
         for leaf in out if isinstance(out, list | tuple) else [out]:
@@ -103,8 +115,7 @@ class _Recorder(TorchDispatchMode):
                 results.append(None)
             else:
                 raise _Abort(f"{func} gives a {type(leaf).__name__}")
-        self.steps.append(_Step(func, step_args, step_kwargs, results))
-        return out
+        return _Step(func, step_args, step_kwargs, results)
 
 
 _recordings: dict[Any, _Recording | None] = {}
@@ -119,15 +130,20 @@ def _key(item: Any) -> Any:
 
 
 def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | None:
-    recorder = _Recorder()
+    """The steps of a call's decomposition; None where it has none of ops that have results alone."""
+    recorder, calls = _Recorder(), _Calls()
+    given: list[torch.Tensor] = []
 
     def fake(item: Any) -> Any:
         if isinstance(item, Value):
             if item.number:
                 raise _Abort("a traced number")
-            tensor = torch.empty(item.shape, dtype=TO_TORCH[item.dtype])
-            recorder.add(tensor)
-            return tensor
+            try:
+                given.append(torch.empty(item.shape, dtype=TO_TORCH[item.dtype]))
+            except RuntimeError as error:  # stand-ins of dynamic dimensions: 64 bits hold no n²
+                raise _Abort(str(error)) from error
+            recorder.add(given[-1])
+            return given[-1]
         if isinstance(item, list):
             return [fake(i) for i in item]
         return item
@@ -140,15 +156,21 @@ def _record(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Recording | 
         ):
             fake_args = fake(list(args))
             fake_kwargs = {k: fake(v) for k, v in kwargs.items()}
-            with recorder:
-                out = _table()[func](*fake_args, **fake_kwargs)
-            leaves = list(out) if isinstance(out, list | tuple) else [out]
-            results = [None if leaf is None else recorder.ref(leaf) for leaf in leaves]
-    except Exception:
-        return None  # a decomposition that does not fit these arguments is simply not used
+            with calls:
+                try:
+                    out = _table()[func](*fake_args, **fake_kwargs)
+                except Exception as error:
+                    # of any kind: PyTorch's function does not fit these arguments
+                    raise _Abort(str(error)) from error
+        steps = [recorder.step(*call) for call in calls.made]
+        leaves = list(out) if isinstance(out, list | tuple) else [out]
+        results = [None if leaf is None else recorder.ref(leaf) for leaf in leaves]
+    except _Abort as error:
+        _log.debug("the decomposition of %s is not used: %s", func, error)
+        return None
     if any(r is not None and not isinstance(r, _Ref) for r in results):
         return None
-    return _Recording(recorder.steps, results)
+    return _Recording(steps, results)
 
 
 @cache

@@ -9,11 +9,11 @@ from typing import Any
 
 from gflow.dialects.dialect import make_context
 from gflow.dialects.distribution.mesh import COPIES, MESH, PARTS, Mesh
-from gflow.dialects.extents import STAND_INS, size_of_program
+from gflow.dialects.extents import Symbol, size_of_program
 from gflow.dialects.mlir import func as func_dialect
 from gflow.dialects.mlir import ir
 from gflow.dialects.types import row_major_strides
-from gflow.tracing.data.sizes import with_size
+from gflow.tracing.data.sizes import standing
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import TraceInput, TraceOp, TraceValue
 from gflow.tracing.dispatch.failures.refusals import name_if_refusing
@@ -23,7 +23,7 @@ from .calls import lower_call
 from .collectives import copies
 from .dtypes import TO_MLIR, LoweringError, Unsupported
 from .emitter import Emitter, Value
-from .global_view import mark, ranked
+from .global_view import draw_alike, mark, ranked
 
 # Importing a family registers its rules.
 _FAMILIES = (
@@ -39,19 +39,20 @@ _NUMBER_TYPES = ("NumberType", "FloatType", "IntType", "BoolType")
 
 def lower(
     trace: Trace,
-    stand_in: int = STAND_INS[0],
+    which: int = 0,
     target: str = "cpu",
     whole: bool = False,
     halves: bool = False,
 ) -> ir.Module:
     """The trace as a module with one function, in a context of its own.
 
-    stand_in: of the trace's size, if it has one. target: what PyTorch computes in another type than it stores
-    depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a trace of global
-    tensors, the program of whole values; else that of each rank. halves: products will be of halves by mixed precision.
+    which: of the stand-ins of the trace's size, the first or the other. target: what PyTorch computes in another type
+    than it stores depends on the kind of device: variances, in float64 on the CPU, in float32 on a GPU. whole: of a
+    trace of global tensors, the program of whole values; else that of each rank. halves: products will be of halves by
+    mixed precision.
     """
     if trace.size is not None:
-        trace = with_size(trace, stand_in)
+        trace = standing(trace, which)
     with make_context(), ir.Location.unknown(), size_of_program(trace.size):
         module = ir.Module.create()
         types = [_input_type(i) for i in trace.inputs]
@@ -66,8 +67,8 @@ def lower(
             value = em.wrap(argument, tuple(given.value.shape), TO_MLIR[given.value.dtype])
             value.number = given.value.is_number
             values[given.value.id] = value
-            if given.role == "size":
-                em.size = value
+            if given.role == "size" and trace.size is not None:
+                em.sizes[_size_of(trace, given).name] = value
         ops, em.needed = _live(trace)
         scoped = any(op.scope for op in ops)
         for op in ops:
@@ -85,6 +86,8 @@ def lower(
         if trace.mesh is not None:
             mark(module, function, trace)
             if not whole:
+                if em.rng is not None:
+                    draw_alike(function, trace)
                 ranked(module)
     return module
 
@@ -177,6 +180,13 @@ def _lower_op(em: Emitter, op: TraceOp, values: dict[int, Value]) -> None:
             values[want.id] = got
 
 
+def _size_of(trace: Trace, given: TraceInput) -> Symbol:
+    """The size that an input brings along."""
+    assert trace.size is not None
+    one, *other = trace.size.each
+    return other[0] if other and given.name == other[0].name else one
+
+
 def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
     """Types and attributes of arguments and results."""
     arguments = []
@@ -186,13 +196,16 @@ def _finish(function: Any, block: ir.Block, trace: Trace, em: Emitter) -> None:
             "gflow.name": ir.StringAttr.get(given.name),
         }
         if given.role == "size" and trace.size is not None:
-            size, i64 = trace.size, ir.IntegerType.get_signless(64)
+            size, i64 = _size_of(trace, given), ir.IntegerType.get_signless(64)
             for key, number in (
                 ("min", size.least),
                 ("max", size.most),
                 ("stand_in", size.stand_in),
             ):
                 attrs[f"gflow.{key}"] = ir.IntegerAttr.get(i64, number)
+            if size.forms:
+                flat = [x for form in size.forms for x in form]
+                attrs["gflow.forms"] = ir.DenseI64ArrayAttr.get(flat)
         shape, strides = tuple(given.value.shape), tuple(given.value.strides)
         if not _same_layout(shape, strides):
             attrs["gflow.strides"] = ir.DenseI64ArrayAttr.get(list(strides))

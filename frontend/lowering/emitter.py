@@ -17,7 +17,7 @@ from gflow.dialects import extents
 from gflow.dialects.attributes import to_mlir
 from gflow.dialects.builder import segment_sizes
 from gflow.dialects.constants import dense_attribute
-from gflow.dialects.extents import varies
+from gflow.dialects.extents import horner, varies
 from gflow.dialects.mlir import ir
 from gflow.dialects.opdef import MIXED_GROUPS
 from gflow.dialects.ops import OPS
@@ -168,7 +168,7 @@ class Emitter:
         self.order: Value | None = None  # the token of the latest collective
         self.collectives = 0
         self.mesh: dict[str, int] = {}  # ranks along each axis that collectives name
-        self.size: Value | None = None
+        self.sizes: dict[str, Value] = {}  # by name
         self.streams = 0
         self.uniques = 0
         self.checked: dict[ir.Value, set[Any]] = {}  # what is known of values (`checks.py`)
@@ -331,16 +331,11 @@ class Emitter:
 
     def number_of(self, value: int) -> Value:
         """An integer that varies, as a scalar computed from the size."""
-        symbol, size = extents.current(), self.size
+        symbol = extents.current()
         assert symbol is not None
-        assert size is not None
         found = self._constants.get(("size", value))
         if found is None:
-            *rest, last = symbol.coefficients(value)
-            found = size if last == 1 else size * last
-            for k, c in enumerate(reversed(rest)):
-                found = found * size if k else found
-                found = found + c if c else found
+            found = horner(symbol.coefficients(value), [self.sizes[s.name] for s in symbol.each])
             found = self._constants["size", value] = Value(self, found.ir, (), "i64")
         return found
 

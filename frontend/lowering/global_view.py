@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gflow.compiler.driver.pass_manager import PipelineError, run_pipeline
-from gflow.compiler.ir.collectives import GRADIENT
+from gflow.compiler.ir.collectives import GRADIENT, build_collective, thread
 from gflow.dialects.attributes import from_mlir, to_mlir
 from gflow.dialects.distribution.mesh import COPIES, MESH, SHARDING, Mesh
 from gflow.dialects.mlir import ir
@@ -40,6 +40,24 @@ def mark(module: ir.Module, function: Any, trace: Trace) -> None:
             copied = to_mlir(Attr("str[]"), trace.data_axes)
             attrs[n] = ir.DictAttr.get({**_entries(attrs[n]), COPIES: copied})
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(attrs)
+
+
+def draw_alike(function: Any, trace: Trace) -> None:
+    """Draw random numbers from the state of the first rank's generator, whatever others are seeded with: ranks with
+    copies of a value draw the same. `gflow-partition` lets parts of a value differ."""
+    block = function.regions[0].blocks[0]
+    argument = found = block.arguments[len(trace.inputs)]
+    sizes, made = dict(zip(axes_of(trace.mesh), trace.mesh.shape)), []
+    with ir.InsertionPoint.at_block_begin(block), ir.Location.name("rng"):
+        for axis in trace.shared_axes:
+            if sizes[axis] > 1:
+                found = build_collective(
+                    found, "broadcast", root=0, axes=(axis,), ranks=sizes[axis]
+                )
+                made.append(found.owner.operation)
+    if made:
+        argument.replace_all_uses_except(found, made[0])
+        thread(function)
 
 
 def _entries(attrs: Any) -> dict[str, ir.Attribute]:

@@ -42,11 +42,6 @@ def export_for_engines(graph: Any, path: Path, form: str) -> None:
         )
     state = graph._checked()
     plans = plans_of(state)
-    if not plans:
-        raise GraphError(
-            f"{state.name} is not compiled for the present modes of its modules; call it once with "
-            "its inputs before it is saved"
-        )
     plan = at_its_size(plans[0])
     trace = plan.trace
     if trace.parts is not None:

@@ -58,13 +58,8 @@ def export(
     wanted = None if target is None else str(parse_target(target))
     state = graph._checked()
     plans = plans_of(state)
-    if not plans:
-        raise GraphError(
-            f"{state.name} is not compiled for the present modes of its modules; call it once with "
-            "its inputs before it is saved"
-        )
     frozen = graph.config.is_frozen if frozen is None else frozen
-    plans = [with_freezing(plan, frozen) for plan in plans]
+    plans = [with_freezing(_of_one_size(state.name, plan), frozen) for plan in plans]
     saved = _Saved(state, graph._roots(), frozen)
     described: list[dict[str, Any]] = []
     programs: list[Program] = []
@@ -154,10 +149,12 @@ def _schedulers(state: Any) -> list[dict[str, Any] | None]:
 
 
 def plans_of(state: Any) -> list[Plan]:
-    """The plans for the modes that the modules are in now, the latest first."""
-    if state.table is None:
-        return []
-    modes = state.table.modes()
+    """The plans for the modes that the modules are in now, the latest first.
+
+    Raises:
+        GraphError: there is none.
+    """
+    modes = None if state.table is None else state.table.modes()
     found = [
         p
         for variants in reversed(state.plans.values())
@@ -165,6 +162,11 @@ def plans_of(state: Any) -> list[Plan]:
         if p.record is not None and p.record.modes == modes
     ]
     ready = [p for p in found if p.refresh()]
+    if not ready:
+        raise GraphError(
+            f"{state.name} is not compiled for the present modes of its modules; call it once with "
+            "its inputs before it is saved"
+        )
     if state.latest in ready:
         ready.remove(state.latest)
         ready.insert(0, state.latest)
@@ -176,11 +178,30 @@ def at_its_size(plan: Plan) -> Plan:
     alone; any other plan as it is. It is not to be run: its program is still the one for a range."""
     if plan.dynamic is None or plan.record is None:
         return plan
-    sizes = plan.dynamic.sizes
-    k = plan.size or (plan.record.size - sizes.rest) // sizes.step
+    sizes, size = plan.dynamic.sizes, plan.size or plan.record.size
     made = copy.copy(plan)
+    made.dynamic = None
+    if plan.dynamic.second is not None:  # of two sizes, those that it was made for
+        made.trace, made.arguments = at_one_size(plan.trace, plan.record.size, plan.arguments)
+        return made
+    assert isinstance(size, int)
+    k = size if plan.size else (size - sizes.rest) // sizes.step
     made.trace, made.arguments = at_one_size(plan.trace, k, plan.arguments)
-    made.record, made.dynamic = plan.record.at(sizes.at(k)), None
+    made.record = plan.record.at(sizes.at(k))
+    return made
+
+
+def _of_one_size(name: str, plan: Plan) -> Plan:
+    """A plan as what a file can hold: a range of one size at most. It is compiled again where two vary."""
+    if plan.dynamic is None or plan.dynamic.second is None or plan.record is None:
+        return plan
+    _log.warning(
+        "%s: a program in which two sizes vary is saved for those that it was made for alone; a file holds ranges of "
+        "one size.",
+        name,
+    )
+    made = at_its_size(plan)
+    made.compiled = compile_trace(made.trace, replace(plan.compiled.options, timing={}))
     return made
 
 
@@ -189,11 +210,13 @@ def _say_fixed(name: str, target: str, plans: list[Plan]) -> None:
     for plan in plans:
         if plan.dynamic is None or plan.record is None:
             continue
+        size = plan.size or plan.record.size
+        assert isinstance(size, int)
         _log.warning(
             "%s is saved for %s, whose programs have fixed sizes: one takes a size of %d alone, and not a range.",
             name,
             target,
-            plan.dynamic.sizes.at(plan.size) if plan.size else plan.record.size,
+            plan.dynamic.sizes.at(size) if plan.size else size,
         )
 
 

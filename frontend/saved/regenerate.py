@@ -16,11 +16,12 @@ def regenerate(program: Program) -> Program:
     # start-up: an artifact runs without the compiler unless its code is made again
     from gflow.compiler import CompileOptions
     from gflow.compiler.driver.compile import generate_planned
+    from gflow.compiler.ir.errors import CompileError
     from gflow.execution.device import add_code
 
     try:
         made = generate_planned(program.ir, program.target, program.max_threads, program.twin)
-    except ValueError as error:
+    except CompileError as error:
         reason = (str(error).splitlines() or [""])[0]
         raise ArtifactError(f"the IR of {program.name} cannot be compiled: {reason}") from None
     for what in ("arguments", "results", "size"):

@@ -77,12 +77,13 @@ def run(graph: LoadedGraph, options: Any) -> None:
     inputs = {name: _read(Path(path)).to(graph.device) for name, path in paths.items()}
     try:
         results = graph.run_named(inputs)
-        for name, path in targets.items():
-            _write(Path(path), results[name])
-        if options.repeat > 0:
-            print(_measure(graph, inputs, options.repeat))
-    except (ValueError, KeyError, IndexError, RuntimeError) as error:  # inputs, and values in them
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+        # inputs that do not fit, and what PyTorch's ops raise of values in them, each as it does
         raise UsageError(error.args[0]) from None
+    for name, path in targets.items():
+        _write(Path(path), results[name])
+    if options.repeat > 0:
+        print(_measure(graph, inputs, options.repeat))
 
 
 def describe(graph: LoadedGraph) -> str:

@@ -167,15 +167,22 @@ def _from_bytes(data: bytes, what: str, map_location: Any) -> Any:
         return _moved(checkpoint.load(data, what), map_location)
     if data[8:9] != b"{" and data[:1] in (b"P", b"\x80"):  # a zip file, or a bare pickle
         return _from_torch(data, what, map_location)
-    try:
-        # start-up: few checkpoints are of this format
-        from safetensors.torch import load as load_tensors
+    # start-up: few checkpoints are of this format
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_tensors
 
-        return _moved(load_tensors(data), map_location)
-    except Exception:
+    try:
+        tensors = load_tensors(data)
+    except (
+        SafetensorError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+    ):  # KeyError: a dtype that is new to it
         raise CheckpointError(
             f"{what} is not a checkpoint of gflow, PyTorch or safetensors, or it is damaged"
         ) from None
+    return _moved(tensors, map_location)
 
 
 def _from_torch(data: bytes, what: str, map_location: Any) -> Any:
@@ -187,7 +194,8 @@ def _from_torch(data: bytes, what: str, map_location: Any) -> Any:
             "trust it, use torch.load(path, weights_only=False)"
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{what} is damaged: {str(error).splitlines()[0]}") from None
+        # damaged, or PyTorch cannot place its tensors on `map_location`: it has one kind of error for both
+        raise CheckpointError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _moved(value: Any, map_location: Any) -> Any:

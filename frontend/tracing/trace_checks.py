@@ -9,6 +9,7 @@ import torch
 
 from gflow.errors import GraphTraceError
 
+from .data.global_tensors import axes_of
 from .data.trace import Trace
 from .data.values import TraceInput, TraceOutput, values_in
 from .dispatch.functions.stand_ins import StandIn
@@ -24,21 +25,34 @@ def check_global(tracing: TracedInputs, trace: Trace) -> None:
     """
     if trace.mesh is None:
         return
-    what = None
-    if tracing.micro_batches > 1:
-        what = "set_gradient_accumulation_steps() would split inputs of which ranks hold parts"
-    elif trace.size is not None or tracing.recorder.sizes is not None:
+    what, own = None, {*tracing.parallel.axes.values()}
+    if trace.size is not None or tracing.recorder.sizes is not None:
         what = "a dimension marked with dynamic_dim() cannot be shared evenly for every size"
     elif any(map(tracing.request.is_sparse, range(len(tracing.optimizers)))):
         what = "a sparse optimizer works on rows that ranks hold parts of"
-    elif trace.groups or trace.reduced:
+    elif not own.issubset(axes_of(trace.mesh)):
         what = "a data-parallel module works on each rank's own batch"
+    elif (split := _split_along(tracing, own)) is not None:
+        what = (
+            f"input {split!r} is split over the ranks that each have a batch of their own (fully_shard): pass this "
+            "rank's part, x.to_local(), or a DTensor over the other dimension of the mesh (mesh['tp'])"
+        )
     elif tracing.storages:
         what = "parameters or buffers share memory in part, which ranks hold parts of"
     if what is not None:
         raise GraphTraceError(
             f"{tracing.name}: the graph has global tensors (DTensor), and {what}. Leave one of the two out."
         )
+
+
+def _split_along(tracing: TracedInputs, axes: Collection[str]) -> str | None:
+    """The name of an input that is not the same on all ranks along some axes, as far as it says how it lies."""
+    for i in tracing.recorder.inputs:
+        if i.role == "input" and i.layout is not None:
+            along = dict(zip(i.layout.axes, i.layout.placements))
+            if any(along.get(axis, "B") != "B" for axis in axes):
+                return i.name
+    return None
 
 
 def check_begins(tracing: TracedInputs) -> None:
@@ -64,9 +78,6 @@ def check_parted(tracing: TracedInputs) -> None:
     inputs, shared = tracing.recorder.inputs, {*tracing.views, *tracing.views.values()}
     for index in shared.intersection(tracing.rebound):
         entry = inputs[index]
-        # an attribute that was never read (as `weight` of spectral_norm) tells no program anything
-        if entry.role == "constant" and id(entry.tensor) not in tracing.rewrites.met:
-            continue
         pairs = [p for p in tracing.views.items() if index in p]
         (other,) = {*pairs[0]} - {index}
         raise GraphTraceError(

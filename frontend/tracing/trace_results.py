@@ -65,6 +65,7 @@ def outputs_of(tracing: TracedInputs, trace: Trace) -> list[TraceOutput]:
                 "with traced tensors inside. Return tensors, numbers, None, and lists, tuples, "
                 "named tuples, dataclasses, plain objects and dicts of them."
             )
+    tracing.results = wrappers
     if tracing.micro_batches == 1 and not tracing.recorder.meshes:
         trace.result_views = _result_views(tracing, wrappers)
     return outputs

@@ -59,12 +59,12 @@ class TracedInputs:
         self.views: dict[int, int] = {}  # inputs that are views, and those that they are views of
         self.rebound: dict[int, torch.Tensor] = {}
         self.leaves: list[StandIn] = []
-        self._buffers: dict[int, tuple[torch.Tensor, int]] = {}
-        self._kept: dict[int, torch.Tensor] = {}  # what these are of
+        self._buffers: dict[Any, tuple[torch.Tensor, int, torch.Tensor]] = {}
         self.input_leaves: dict[TraceValue, int] = {}
         self.parameter_names = {id(s.tensor): s.name for s in self.table.slots}
         self.trace = Trace(self.name)
         self.outputs: list[TraceOutput] = []
+        self.results: list[torch.Tensor] = []  # what they are of, as `build()` returned it
         self.parallel = DataParallel()
         self.sharded = sharded_modules(self.table.modules)
         self.waited = False  # for a first step, which has been made
@@ -76,7 +76,7 @@ class TracedInputs:
             from .dispatch.symbols.size_env import SizeEnv
 
             where = partial(describe_here, self.locator)
-            self.recorder.add_size(SizeEnv(dynamic.sizes, where))
+            self.recorder.add_size(SizeEnv([d.sizes for d in dynamic.each], where))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -117,7 +117,7 @@ class TracedInputs:
             known = seen.get(id(leaf))
             if known is None:
                 index = len(self.recorder.inputs)
-                dims = call.dynamic.dims.get(position, ()) if call.dynamic else ()
+                dims = call.dynamic.which(position) if call.dynamic else {}
                 fake = self.recorder.add_input(leaf, "input", name, False, dims)
                 wrapper = functional(fake, leaf)
                 known = seen[id(leaf)] = self.rewrites.stand_in(leaf, wrapper, index)
@@ -185,10 +185,12 @@ class TracedInputs:
                         self.parameter_names[id(tensor)] = name
                         self.stand_in(slot)
 
-    def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> None:
-        """A buffer or tensor attribute `old` was rebound to the traced `new`."""
+    def _rebound(self, name: str, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
+        """A buffer or tensor attribute `old` was rebound to the traced `new`. An attribute that `build()` has not read,
+        and that lies in the memory of another input, gets memory of its own, as in eager."""
+        own = None
         if not torch._is_functional_tensor(new):
-            return
+            return None
         if new.shape != old.shape or new.dtype != old.dtype:
             text = (
                 f"gives {name} a tensor of another shape or dtype, {kind(new)} after {kind(old)}, and a program "
@@ -196,12 +198,22 @@ class TracedInputs:
                 "part of it; or pass it as an argument and return the new one"
             )
             self.request.reached.refused.append((name, text))
-            return
+            return None
+        if id(old) not in self.rewrites.met and self._lies_elsewhere(old):
+            old = own = old.detach().clone()
         with self.active():
             if id(old) not in self.rewrites.met:
                 self.rewrites.wrapper_of(old)
                 self.rewrites.met.discard(id(old))
         self.rebound[self.rewrites.stand_ins[id(old)].index] = new
+        return own
+
+    def _lies_elsewhere(self, old: torch.Tensor) -> bool:
+        """Whether the memory of a tensor that is no parameter or buffer is that of an input."""
+        if any(s.tensor is old for s in self.table.slots):
+            return False
+        places = {storage_of(i.tensor) for i in self.recorder.inputs if i.tensor is not None}
+        return storage_of(old) in places
 
     def called(self, parameter: torch.Tensor) -> str:
         """A parameter of an optimizer, as a message names it."""

@@ -10,8 +10,9 @@ import torch
 
 from gflow.errors import GraphTraceError
 
-from .data.global_tensors import Layout, axes_of, common_mesh, layout_of
+from .data.global_tensors import Layout, axes_of, common_mesh
 from .data.places import OptimizerTrace
+from .data.sizes import Fixed, with_forms
 from .data.trace import Trace
 from .data.values import TraceOutput
 from .dispatch.failures.pruning import prune
@@ -21,6 +22,8 @@ from .optimizers.gradients import divide_micro_batches, gradient_buffer
 from .optimizers.optimizer import NewState, trace_step
 from .optimizers.scaler import LossScale, prepare
 from .optimizers.sparse import SparseStep, run_step
+from .program.batch_rows import rows_and_axes
+from .program.resharding import rows_along
 from .trace_checks import (
     check_assigned,
     check_global,
@@ -48,7 +51,7 @@ class TracedSteps(TracedInputs):
         tensors."""
         every = [p for o in self.optimizers for p in parameters_of(o)]
         unique = {id(p): p for p in every}
-        layouts = {} if self.parallel.waiting else self._layouts(unique.values())
+        layouts = self._layouts(unique.values())
         if self.parallel.waiting or layouts:
             self.parallel.reduce(self, [*unique.values()], layouts, in_build=in_build)
 
@@ -60,7 +63,7 @@ class TracedSteps(TracedInputs):
         axes, known = axes_of(mesh), self._known_layouts
         for p in parameters:
             if id(p) not in known:
-                own = layout_of(p, self.parameter_names.get(id(p), "a parameter"))
+                own = self.recorder.layout_of(p, self.parameter_names.get(id(p), "a parameter"))
                 along = ("B",) * len(axes) if own is None else own.along(axes)
                 known[id(p)] = Layout(mesh, along)
         return known
@@ -73,9 +76,10 @@ class TracedSteps(TracedInputs):
             return common_mesh(self.recorder.meshes, self.name)
 
     def _data_axes(self) -> tuple[str, ...]:
-        """The dimensions of the mesh of a trace of global tensors along which no parameter is split."""
+        """The dimensions of the mesh of a trace of global tensors along which no parameter is split; none where modules
+        of `fully_shard` say along which one ranks have batches of their own."""
         mesh = self._mesh()
-        axes = () if mesh is None else axes_of(mesh)
+        axes = () if mesh is None or self.sharded else axes_of(mesh)
         inputs = [i for i in self.recorder.inputs if i.role == "parameter"]
         layouts = [i.layout.along(axes) for i in inputs if i.layout is not None]
         return tuple(a for n, a in enumerate(axes) if all(p[n] == "B" for p in layouts))
@@ -142,6 +146,11 @@ class TracedSteps(TracedInputs):
         check_global(self, trace)
         if self.recorder.sizes is not None:
             trace.size = self.recorder.sizes.size
+            if trace.size.second is not None:
+                try:
+                    trace.size = with_forms(trace)
+                except Fixed as error:
+                    raise GraphTraceError(f"{self.name}: there is {error}.") from None
 
     def _trace_steps(self) -> None:
         """The steps that are not traced yet.
@@ -208,11 +217,13 @@ class TracedSteps(TracedInputs):
     def _one_micro_batch(self) -> Trace:
         """What each micro-batch runs: it adds its gradients to the buffers, which the optimizers
         find as gradients."""
+        axes = self._place_rows()
+        added = tuple(a for a in axes if a in self._data_axes())
         outputs = self.outputs + updates_of(self)
         found = []
         self.locator.optimizer = True
         for parameter in self.trained():
-            fake, index = self._buffer(parameter)
+            fake, index, _ = self._buffer(parameter, added)
             total, wrapper = functional(fake, fake), self.rewrites.wrapper_of(parameter)
             grad: Any = wrapper.grad
             with self.active(), torch.no_grad():
@@ -227,16 +238,39 @@ class TracedSteps(TracedInputs):
             wrapper.grad = gradient
         return first
 
-    def _buffer(self, parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """The argument for a parameter's gradient buffer, and its number."""
-        known = self._buffers.get(id(parameter))
+    def _place_rows(self) -> tuple[str, ...]:
+        """Place the results of a micro-batch of global tensors as they are joined; returns the axes of the mesh over
+        which the rows of its inputs are split."""
+        mesh = self._mesh()
+        if mesh is None:
+            return ()
+        rows, axes = rows_and_axes(self.recorder.inputs, mesh, self.name)
+        for n, wrapper in enumerate(self.results):
+            if wrapper.ndim:
+                split = wrapper.shape[0] == rows
+                with self.active(), torch.no_grad():
+                    wrapper = rows_along(wrapper, axes if split else axes_of(mesh), split)
+                value = self.recorder.value_of(self.current(wrapper))
+                self.outputs[n] = replace(self.outputs[n], value=value)
+        return axes
+
+    def _buffer(
+        self, parameter: torch.Tensor, added: tuple[str, ...] = ()
+    ) -> tuple[torch.Tensor, int, torch.Tensor]:
+        """The argument for a parameter's gradient buffer, its number, and the buffer. added: the axes of the mesh along
+        which each rank has a term of the gradient."""
+        known = self._buffers.get((id(parameter), added))
         if known is None:
             name = f"grad.{self.parameter_names[id(parameter)]}"
             index = len(self.recorder.inputs)
-            buffer = gradient_buffer(parameter, whole=bool(self.sharded))
+            layout = None
+            if added or (self.sharded and self._mesh() is not None):
+                layout = self._layouts([parameter])[id(parameter)]
+                of = ("P(sum)" if a in added else p for a, p in zip(layout.axes, layout.placements))
+                layout = Layout(layout.mesh, tuple(of))
+            buffer = gradient_buffer(parameter, bool(self.sharded), layout)
             fake = self.recorder.add_input(buffer, "gradient", name)
-            known = self._buffers[id(parameter)] = (fake, index)
-            self._kept[id(parameter)] = buffer
+            known = self._buffers[id(parameter), added] = (fake, index, buffer)
         return known
 
     def _keep_gradients(self, trace: Trace) -> list[TraceOutput]:
@@ -245,9 +279,9 @@ class TracedSteps(TracedInputs):
         for parameter in filter(self.request.kept, self.trained()):
             grad: Any = self.rewrites.wrapper_of(parameter).grad
             value = self.recorder.value_of(self.current(grad))
-            _, index = self._buffer(parameter)
+            _, index, buffer = self._buffer(parameter)
             entry = self.recorder.inputs[index]
-            trace.kept.append((parameter, self._kept[id(parameter)]))
+            trace.kept.append((parameter, buffer))
             if value is not entry.value:
                 outputs.append(TraceOutput(value, index, entry.name))
         return outputs

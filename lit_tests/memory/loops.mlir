@@ -23,3 +23,31 @@ func.func @doubles(%x: tensor<24x48xf64>) -> tensor<24x48xf64> {
   %0 = "gflow.exp"(%x) : (tensor<24x48xf64>) -> tensor<24x48xf64>
   return %0 : tensor<24x48xf64>
 }
+
+// Each operand of a concatenation is a copy with loops of its own.
+// CHECK-LABEL: func.func @copies(
+// CHECK:       gflow.kernel = {kind = "kernel", then = [{lanes = 16 : i64, order = array<i64: 0>}, {lanes = 16 : i64, order = array<i64: 0>}]}
+func.func @copies(%x: tensor<24x48xf32>, %y: tensor<8x48xf32>) -> tensor<32x48xf32> {
+  %0 = "gflow.concatenate"(%x, %y) {dim = 0 : i64, operandSegmentSizes = array<i32: 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<24x48xf32>, tensor<8x48xf32>) -> tensor<32x48xf32>
+  return %0 : tensor<32x48xf32>
+}
+
+// A result that does not fit a cache is made some rows at a time, and what follows runs on these.
+// CHECK-LABEL: func.func @pieces(
+// CHECK:       gflow.kernel = {kind = "blas", rows = 512 : i64, then = [{lanes = 8 : i64, order = array<i64: 0, 1>, threads = "all"}]}
+func.func @pieces(%x: tensor<4096x64xf64>, %w: tensor<64x512xf64>, %b: tensor<512xf64>) -> tensor<4096x512xf64> {
+  %0 = "gflow.matmul"(%x, %w) : (tensor<4096x64xf64>, tensor<64x512xf64>) -> tensor<4096x512xf64>
+  %1 = "gflow.broadcast"(%b) {shape = array<i64: 4096, 512>, dims = array<i64: 1>} : (tensor<512xf64>) -> tensor<4096x512xf64>
+  %2 = "gflow.add"(%0, %1) : (tensor<4096x512xf64>, tensor<4096x512xf64>) -> tensor<4096x512xf64>
+  return %2 : tensor<4096x512xf64>
+}
+
+// PyTorch's order of a weight is not the one of patches: it is copied, in loops of its own, and patches of some positions
+// are made at a time.
+// CHECK-LABEL: func.func @weight(
+// CHECK:       gflow.kernel = {{.*}}copies = ["weight"]{{.*}}rows = {{[0-9]+}} : i64, {{.*}}then = [{lanes = 16 : i64, order = array<i64: {{[0-9, ]+}}>}]
+func.func @weight(%x: tensor<32x58x58x16xf32>, %w: tensor<32x16x3x3xf32>) -> tensor<32x56x56x32xf32> {
+  %t = "gflow.transpose"(%w) {permutation = array<i64: 0, 2, 3, 1>} : (tensor<32x16x3x3xf32>) -> tensor<32x3x3x16xf32>
+  %0 = "gflow.convolution"(%x, %t) {stride = array<i64: 1, 1>, padding = array<i64: 0, 0>, dilation = array<i64: 1, 1>, groups = 1 : i64, layout = "N*C"} : (tensor<32x58x58x16xf32>, tensor<32x3x3x16xf32>) -> tensor<32x56x56x32xf32>
+  return %0 : tensor<32x56x56x32xf32>
+}

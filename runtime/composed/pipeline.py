@@ -95,6 +95,7 @@ class Pipeline:
     ) -> None:
         self.plan, self.programs, self.update, self.group = plan, programs, update, group
         self.executables = [p.run for p in (*programs.values(), update)]
+        self._divided = update.divided.union(*(p.divided for p in programs.values()))
         self.rank = dist.get_rank(group)
         self.done = self._agreed = False
         # by number of a value here: the last part of this rank that reads it
@@ -124,7 +125,7 @@ class Pipeline:
         takes = any(p.takes_rng for p in (*self.programs.values(), self.update))
         rng = arguments.pop() if takes else None
         for n, owner in plan.owners.items():
-            divided = n in self.update.divided
+            divided = n in self._divided
             keep_on(arguments[n], self.group, owner, divided)
             if owner == self.rank and not divided:
                 # an alias, which is in no list of what others ask for

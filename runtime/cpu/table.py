@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from gflow.dialects.extents import Extent
+from gflow.dialects.extents import Extent, N
 from gflow.dialects.program import KernelAddress, KernelGroup, KernelStep, Place, Program, Step
 
 from ..device import FixedAddress, Part
@@ -254,14 +254,14 @@ class KernelTable:
         self._used += len(words)
         return functions[_GROUP], start
 
-    def at(self, n: int) -> Table:
+    def at(self, n: N) -> Table:
         """The words for a size of `n`; the functions are shared."""
         words, rows = self._words.copy(), self._rows.copy()
         first = words.ctypes.data
         for at, target in self._inner:
             words[at] = first + 8 * target
         rows[:, 1] = first + 8 * rows[:, 1]
-        rows[:-1, 2] &= n >= self._first_size
+        rows[:-1, 2] &= (n[0] * n[1] if isinstance(n, tuple) else n) >= self._first_size
         words[self._at] = self._numbers.at(n)
         spots = self._spots
         if self._moving:

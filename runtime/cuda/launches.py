@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import LaunchStep, Place, Program, Step
 
 from ..device import DeviceError, FixedAddress
@@ -148,7 +149,7 @@ class LaunchTable:
         if found is not None:
             self._words[found[0]] = address + found[1]
 
-    def at(self, n: int) -> LaunchTable:
+    def at(self, n: N) -> LaunchTable:
         """Itself: programs for launches have no size."""
         return self
 

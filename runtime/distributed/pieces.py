@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..failures import explain
 from .release import used
-from .steps import all_gather_single, put_piece
+from .steps import all_gather, put_piece
 
 Tensor = torch.Tensor
 
@@ -156,7 +156,7 @@ def _joined(whole: Tensor, held: _Held) -> Tensor:
     flat = held.piece.new_empty(held.piece.numel() * ranks)
     try:
         with used(flat, held.piece):
-            all_gather_single(flat, held.piece, held.group)
+            all_gather(flat, held.piece, held.group).wait()
     except RuntimeError as error:
         told = (
             f"rank {dist.get_rank()} gathers a tensor of shape {list(whole.shape)} that lies in pieces on "

@@ -12,21 +12,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import CollectiveStep, ShardStep, TensorRef, WaitStep
 
 from ..failures import explain, where
 from ..interrupts import held
 from ..steps.host_step import HostStep, Locate
+from . import exchange
 from .groups import Groups, describe_ranks
 from .release import references, release
 
 Tensor = torch.Tensor
 
 #: PyTorch 2.13 has other names for these, and warns of the old ones
-all_gather_single: Callable[..., Any] = getattr(
+_all_gather_single: Callable[..., Any] = getattr(
     dist, "all_gather_single", getattr(dist, "all_gather_into_tensor", None)
 )  # type: ignore[assignment]
-reduce_scatter_single: Callable[..., Any] = getattr(
+_reduce_scatter_single: Callable[..., Any] = getattr(
     dist, "reduce_scatter_single", getattr(dist, "reduce_scatter_tensor", None)
 )  # type: ignore[assignment]
 
@@ -71,7 +73,7 @@ class _Step(HostStep):
     def bound(self) -> list[Tensor]:
         return [t for t in self.tensors if t is not None]
 
-    def bind(self, locate: Locate, size: int = 0) -> None:
+    def bind(self, locate: Locate, size: N = 0) -> None:
         refs = (getattr(self.step, "input", None), getattr(self.step, "output", None))
         self.tensors = [None if ref is None else locate(ref) for ref in refs]
 
@@ -187,21 +189,42 @@ def _into(source: Tensor, target: Tensor) -> None:
         target.copy_(source)
 
 
-def _reduction(step: CollectiveStep) -> Any:
-    return getattr(dist.ReduceOp, step.reduction.upper())
+def _reduction(name: str) -> Any:
+    return getattr(dist.ReduceOp, name.upper())
+
+
+def all_reduce(y: Tensor, group: Any, reduction: str = "sum") -> Any:
+    """Begin an all-reduce in place, in the way that suits the group; returns what waits for it."""
+    if dist.get_world_size(group) > 2 and exchange.carries(y, group, reduction):
+        return exchange.Sum(y, None, group)
+    return dist.all_reduce(y, _reduction(reduction), group, async_op=True)
+
+
+def all_gather(y: Tensor, x: Tensor, group: Any) -> Any:
+    """Begin an all-gather of the ranks' pieces x; returns what waits for it."""
+    if exchange.carries(y, group):
+        return exchange.Gather(_bytes(y), _bytes(x), group)
+    return _all_gather_single(_bytes(y), _bytes(x), group, async_op=True)
+
+
+def reduce_scatter(y: Tensor, x: Tensor, group: Any, reduction: str = "sum") -> Any:
+    """Begin a reduce-scatter of x to the ranks' pieces y; returns what waits for it."""
+    if exchange.carries(x, group, reduction):
+        return exchange.Sum(x, y, group)
+    return _reduce_scatter_single(y, x, _reduction(reduction), group, async_op=True)
 
 
 def _all_reduce(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
     _into(x, y)
-    return dist.all_reduce(y, _reduction(step), group, async_op=True)
+    return all_reduce(y, group, step.reduction)
 
 
 def _all_gather(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
-    return all_gather_single(_bytes(y), _bytes(x), group, async_op=True)
+    return all_gather(y, x, group)
 
 
 def _reduce_scatter(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:
-    return reduce_scatter_single(y, x, _reduction(step), group, async_op=True)
+    return reduce_scatter(y, x, group, step.reduction)
 
 
 def _all_to_all(step: CollectiveStep, x: Tensor, y: Tensor, group: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import EngineStep, TensorRef
 from gflow.dialects.program.form import unpacked
 
@@ -36,7 +37,7 @@ class EngineCall(HostStep):
     def bound(self) -> list[torch.Tensor]:
         return [*self._inputs, *(t for t in self._outputs if t is not None)]
 
-    def bind(self, locate: Locate, size: int = 0) -> None:
+    def bind(self, locate: Locate, size: N = 0) -> None:
         self._inputs = [locate(r) for r in self.step.inputs]
         self._outputs = [locate(r) for r in self.step.outputs]
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.aten.calls import decode_call
+from gflow.dialects.extents import N
 from gflow.dialects.program import AtenStep, TensorRef
 
 from ..failures import explain, where
@@ -54,7 +55,7 @@ class AtenCall(HostStep):
         self.outputs: list[torch.Tensor | None] = []
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
-        self.size = 0
+        self.size: N = 0
 
     def refs(self) -> list[TensorRef]:
         return [*self.step.inputs, *(r for r in self.step.outputs if r is not None)]
@@ -62,7 +63,7 @@ class AtenCall(HostStep):
     def bound(self) -> list[torch.Tensor]:
         return [*self.inputs, *(t for t in self.outputs if t is not None)]
 
-    def bind(self, locate: Locate, size: int = 0) -> None:
+    def bind(self, locate: Locate, size: N = 0) -> None:
         """Put tensors in. size: the program's, if it has one."""
         self.size = size
         self.inputs = [locate(r) for r in self.step.inputs]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.program import Step, TensorRef
 
 Locate = Callable[[TensorRef], torch.Tensor]
@@ -36,7 +37,7 @@ class HostStep(ABC):
         """The tensors that were put in, as `refs`."""
 
     @abstractmethod
-    def bind(self, locate: Locate, size: int = 0) -> None:
+    def bind(self, locate: Locate, size: N = 0) -> None:
         """Put tensors in. size: the program's, if it has one."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gflow.dialects.aten.calls import AtenError, decode_call, find_overload
+from gflow.dialects.extents import N
 from gflow.dialects.program import AtenStep
 
 from ..steps.aten_step import register
@@ -41,7 +42,7 @@ class _Operand:
 _OPERAND = _Operand()
 
 
-def check_call(step: AtenStep, device: str, size: int) -> None:
+def check_call(step: AtenStep, device: str, size: N) -> None:
     """A step's call fits its overload's schema.
 
     Args:

@@ -99,6 +99,7 @@ def read_bundle(path: Path, key: bytes | None = None) -> Bundle:
     except ArtifactError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        # no JSON, or JSON of any kind and depth
         raise ArtifactError(f"{path / MANIFEST} is no manifest of a saved graph") from None
     if kind != FORMAT:
         raise ArtifactError(f"{path / MANIFEST} is no manifest of a saved graph")

@@ -105,6 +105,7 @@ def load(data: bytes, what: str) -> Any:
         version, checksum = manifest["version"], manifest.pop("sha256")
         intact = checksum == _checksum(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        # no JSON, or JSON of any kind and depth
         raise CheckpointError(f"{what} is not a gflow checkpoint, or it is damaged") from None
     if isinstance(version, int) and version > VERSION:
         raise CheckpointError(
@@ -121,6 +122,7 @@ def load(data: bytes, what: str) -> Any:
     except (
         SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError,
     ) as error:  # fmt: skip
+        # the checksum is of the manifest: its tensors may be cut off, of other types, or not there
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{what} is damaged: {reason}") from None
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gflow.dialects.extents import Extent
+from gflow.dialects.extents import Extent, leaves
 from gflow.dialects.program import Argument, Program
 from gflow.dialects.types import row_major_strides
 
@@ -257,8 +257,8 @@ def check_fit(
         whole = split is None or n not in split.inputs
         if whole and 0 not in shape and max(shape, default=1) > 1:
             wanted(strides == list(argument.strides), f"input {where} has strides {strides}")
-    linear = all(len(f.coefficients) == 2 and f.limit is None for f in forms)
-    steps = [f.coefficients[1] for f in forms if len(f.coefficients) == 2]
+    linear = all(len(leaves(f.coefficients)) == 2 and f.limit is None for f in forms)
+    steps = [leaves(f.coefficients)[1] for f in forms if len(f.coefficients) == 2]
     wanted(len(forms) < 2 and linear and min(steps, default=1) > 0, "sizes of inputs")
     results = len(programs[0].results)
     wanted(all(n < results for n in tensors_in(described["outputs"])), "a result that there is not")

@@ -12,10 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from math import prod
 from typing import Any
 
 from gflow.dialects import limits
+from gflow.dialects.extents import N
 from gflow.dialects.opdef import VerifyError
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.distribution import KINDS, REDUCTIONS, shard_size
@@ -31,6 +33,7 @@ from gflow.dialects.program import (
     Program,
     Ranks,
     ShardStep,
+    Size,
     Step,
     TensorRef,
     WaitStep,
@@ -89,11 +92,20 @@ def check_contents(program: Program) -> None:
         memory.check_results(program)
 
 
-def _samples(program: Program) -> list[int]:
+def _samples(program: Program) -> list[N]:
     """Sizes to check at; -1 where the program has none."""
     size = program.size
     if size is None:
         return [-1]
+    found = _samples_of(program, size)
+    if size.second is None:
+        return [*found]
+    if size.second.second is not None:
+        raise ProgramError("it has more than two sizes")
+    return [*product(found[::4], _samples_of(program, size.second)[::4])]
+
+
+def _samples_of(program: Program, size: Size) -> list[int]:
     if not 0 <= size.least <= size.most < 1 << 31:
         raise ProgramError(f"its size goes from {size.least} to {size.most}")
     if not 0 <= size.argument < len(program.arguments):
@@ -176,7 +188,7 @@ def _check_head(program: Program) -> None:
 class _Memory:
     """How many bytes there are of each space, for a size of `n`."""
 
-    def __init__(self, program: Program, n: int) -> None:
+    def __init__(self, program: Program, n: N) -> None:
         self.n = n
         arguments = [
             _bytes(fixed_type(a.type, n), fixed(a.strides, n), f"argument {a.name!r}")
@@ -327,7 +339,7 @@ def _check_aten(program: Program, memory: _Memory, step: AtenStep) -> None:
                     f"elements of a result share memory, by strides {list(found.strides)}"
                 )
     device = "cpu" if program.target == "cpu" else "cuda"
-    check_call(step, device, 0 if memory.n < 0 else memory.n)
+    check_call(step, device, 0 if program.size is None else memory.n)
 
 
 def _check_collective(program: Program, memory: _Memory, step: CollectiveStep) -> None:

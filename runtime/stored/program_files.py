@@ -70,6 +70,7 @@ def read_program(bundle: Bundle, n: int, constants: Sequence[torch.Tensor]) -> P
         text = bundle.files[_ir_name(n)].decode()
         raw = [c.numpy().tobytes() for c in constants]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        # a file that is no JSON, or JSON of any kind and depth
         raise ProgramError(f"program {n}: {type(error).__name__}: {error}") from None
     return from_values(found, **device, ir=text, kernels=kernels, constants=raw)
 

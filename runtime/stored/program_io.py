@@ -77,5 +77,6 @@ def from_values(found: dict[str, Any], **others: Any) -> Program:
     except ProgramError as error:
         raise ProgramError(f"not a program: {error}") from None
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # fields of any kind and depth: what reads them meets these first
         raise ProgramError(f"not a program: {type(error).__name__}: {error}") from None
     return program

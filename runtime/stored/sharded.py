@@ -4,6 +4,9 @@ number of ranks reads it.
     PATH/latest       the name of the checkpoint that counts
     PATH/3/           a checkpoint: PyTorch's files, among them a tensor of bytes that holds the tree as JSON
 
+Of a global tensor (`DTensor`) each part along the dimensions of its mesh that split it is a tensor of its own, NAME#0,
+NAME#1, …, in one dimension; the manifest says how they are put together.
+
 A checkpoint is written beside the one before it, and counts once `latest` names it, which is one rename. Killed at any
 moment, the old one or the new one is whole. What `checkpoint.py` says of trees holds here: nothing is pickled.
 """
@@ -12,7 +15,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import warnings
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +29,7 @@ from ..distributed.pieces import parts_held
 from .atomic import new_file
 from .checkpoint import CheckpointError, decode, encode
 
-FORMAT, VERSION = "gflow-sharded-checkpoint", 1
+FORMAT, VERSION = "gflow-sharded-checkpoint", 2
 _LATEST, _MANIFEST = "latest", "gflow.manifest"
 
 
@@ -31,7 +37,8 @@ def save_sharded(tree: Any, path: Path) -> None:
     """Write a checkpoint; all ranks call it together, with their own parts of the same tree.
 
     Raises:
-        TypeError: something in the tree is neither a tensor nor plain data.
+        TypeError: something in the tree is neither a tensor nor plain data, or a DTensor that ranks hold terms of, or
+            parts of different sizes.
         OSError: it cannot be written.
     """
     # start-up: only who saves so loads it
@@ -39,22 +46,26 @@ def save_sharded(tree: Any, path: Path) -> None:
 
     state: dict[str, Any] = {}
     shapes: dict[str, list[int]] = {}
+    split: dict[str, list[tuple[int, int]]] = {}
     known: dict[Any, str] = {}
     held = parts_held()
 
     def add(tensor: torch.Tensor, where: str) -> str:
-        key = (tensor.data_ptr(), tensor.shape, tensor.dtype)
+        share = _share(tensor, where)
+        key = (share.local.data_ptr(), tensor.shape, tensor.dtype)
         if tensor.numel() and key in known:
             return known[key]
         name = known[key] = where or "tensor"
         shapes[name] = list(tensor.shape)
-        part = _part(tensor, held)
+        if share.axes:
+            split[name] = share.axes
+        part = _part(share, held)
         if part is not None:
-            state[name] = part
+            state[f"{name}#{share.number}" if share.axes else name] = part
         return name
 
     manifest = {"format": FORMAT, "version": VERSION, "tree": encode(tree, "", add)}
-    manifest["shapes"] = shapes
+    manifest["shapes"], manifest["split"] = shapes, split
     if _rank() == 0:
         text = json.dumps(manifest).encode()
         state[_MANIFEST] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -104,30 +115,87 @@ def load_sharded(path: Path) -> Any:
             f"{path} has version {manifest.get('version')} of {manifest.get('format')}; this gflow reads up to "
             f"{VERSION} of {FORMAT}"
         )
-    tensors = {n: x.reshape(manifest["shapes"][n]) for n, x in state.items()}
+    split = manifest.get("split", {})
+    tensors = {
+        n: _whole(n, shape, split[n], state) if n in split else state[n].reshape(shape)
+        for n, shape in manifest["shapes"].items()
+    }
     return decode(manifest["tree"], tensors)
 
 
-def _part(tensor: torch.Tensor, held: dict[int, tuple[torch.Tensor | None, Any]]) -> Any:
-    """What this rank writes of a tensor: all of it (of equal ones one is written), its piece, or None."""
-    piece, group = held.get(tensor.data_ptr(), (tensor, None))
+def _whole(
+    name: str, shape: list[int], split: list[list[int]], state: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """A tensor from its parts. split: the dimension and the number of parts, from the outermost split on."""
+    local = [*shape]
+    for dim, ranks in split:
+        local[dim] //= ranks
+    parts = [state.pop(f"{name}#{k}").reshape(local) for k in range(prod(n for _, n in split))]
+    for dim, ranks in reversed(split):
+        parts = [torch.cat(parts[k : k + ranks], dim) for k in range(0, len(parts), ranks)]
+    return parts[0]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What this rank has of a tensor: part `number` of those that `axes` (dimension, ranks) split it into; of that,
+    with a group, the piece of one of its ranks, as `fully_shard` cuts what tensor parallelism has cut."""
+
+    local: torch.Tensor
+    axes: list[tuple[int, int]] = field(default_factory=list)
+    number: int = 0
+    group: Any = None
+
+
+def _share(tensor: torch.Tensor, where: str) -> _Share:
+    loaded = sys.modules.get("torch.distributed.tensor")
+    if loaded is None or not isinstance(tensor, loaded.DTensor):
+        return _Share(tensor)
+    mesh, place = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    axes: list[tuple[int, int]] = []
+    number, group, parts = 0, None, 1
+    for n, placement in enumerate(tensor.placements):
+        kind, ranks = type(placement).__name__, mesh.size(n)
+        if kind == "_StridedShard" and placement.dim == 0 and n == 0:
+            group, parts = mesh.get_group(n), parts * ranks
+        elif kind == "Shard":
+            axes.append((placement.dim % tensor.dim(), ranks))
+            number, parts = number * ranks + place[n], parts * ranks
+        elif kind != "Replicate":
+            raise TypeError(
+                f"{where!r} is a DTensor placed as {placement}; call .redistribute() first"
+            )
+    local = tensor._local_tensor
+    if local.numel() * parts != tensor.numel():
+        raise TypeError(
+            f"{where!r} is a DTensor whose parts differ in size; pad it to a multiple of the ranks"
+        )
+    return _Share(local, axes, number, group)
+
+
+def _part(share: _Share, held: dict[int, tuple[torch.Tensor | None, Any]]) -> Any:
+    """What this rank writes of its share: all of it (of equal ones one is written), its piece, or None."""
+    piece, group = held.get(share.local.data_ptr(), (share.local, share.group))
     if piece is None:
         return None
+    piece, count = piece.detach().reshape(-1).contiguous(), share.local.numel()
     if group is None:
-        return piece.detach().reshape(-1).contiguous()
+        return piece
+    if share.group is not None:
+        count *= dist.get_world_size(group)
     # start-up: only who has pieces needs them
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
     mesh = DeviceMesh.from_group(group, piece.device.type)
-    low = min(dist.get_rank(group) * piece.numel(), tensor.numel())
-    mine = piece[: min(piece.numel(), tensor.numel() - low)]
+    low = min(dist.get_rank(group) * piece.numel(), count)
+    mine = piece[: min(piece.numel(), count - low)]
     return DTensor.from_local(
         mine,
         mesh,
         [Shard(0)],
         run_check=False,
-        shape=torch.Size([tensor.numel()]),
+        shape=torch.Size([count]),
         stride=(1,),
     )
 

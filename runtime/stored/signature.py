@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gflow.dialects.extents import Extent, formula
+from gflow.dialects.extents import Extent, formula, leaves
 from gflow.dialects.program import Argument, Program
 from gflow.dialects.types import row_major_strides, share_memory
 
@@ -88,7 +88,7 @@ class Variant:
             for d, size in enumerate(argument.type.shape):
                 if isinstance(size, Extent):
                     count = 1 if d or position not in split else self.split.count  # type: ignore[union-attr]
-                    rest, step = size.coefficients
+                    rest, step = leaves(size.coefficients)
                     return rest * count, step * count
         return 0, 1
 

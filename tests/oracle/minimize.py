@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .program import Call, Program, Storage, TensorSpec, base_name, reads
 from .settings import Settings
 from .tensors import contiguous, memory, span, view
 
 Fails = Callable[[Program], bool]
+T = TypeVar("T")
 
 
 def minimize(program: Program, fails: Fails, seconds: float = 60) -> Program:
@@ -22,30 +23,40 @@ def minimize(program: Program, fails: Fails, seconds: float = 60) -> Program:
     while program != before and time.process_time() < deadline:
         before = program
         for shrink in (_outputs, _calls, _settings, _tensors, _arguments):
-            program = _greedy(program, shrink, fails, deadline)
+            program = greedy(program, shrink, fails, deadline, _tidy)
     return program
 
 
-def _greedy(
-    program: Program, shrink: Callable[[Program], Iterator[Program]], fails: Fails, deadline: float
-) -> Program:
-    """Take the first smaller program that fails, again and again."""
+def greedy(
+    subject: T,
+    shrink: Callable[[T], Iterator[T]],
+    fails: Callable[[T], bool],
+    deadline: float,
+    tidy: Callable[[T], T | None] = lambda subject: subject,
+) -> T:
+    """Take the first smaller subject that fails, again and again. tidy: what is made of a candidate; None of one that
+    is none."""
     again = True
     while again and time.process_time() < deadline:
         again = False
-        for candidate in shrink(program):
+        for made in shrink(subject):
             if time.process_time() > deadline:
                 break
-            candidate = _without_unused(candidate)
-            if candidate != program and candidate.outputs and _holds(candidate, fails):
-                program, again = candidate, True
+            candidate = tidy(made)
+            if candidate is not None and candidate != subject and _holds(candidate, fails):
+                subject, again = candidate, True
                 break
-    return program
+    return subject
 
 
-def _holds(program: Program, fails: Fails) -> bool:
+def _tidy(program: Program) -> Program | None:
+    program = _without_unused(program)
+    return program if program.outputs else None
+
+
+def _holds(candidate: T, fails: Callable[[T], bool]) -> bool:
     try:
-        return fails(program)
+        return fails(candidate)
     except Exception:  # a candidate that is no program: the judge itself can't run it
         return False
 
@@ -224,4 +235,4 @@ def _arguments(program: Program) -> Iterator[Program]:
             yield replace(program, storages=storages)
 
 
-__all__ = ["minimize"]
+__all__ = ["greedy", "minimize"]

@@ -22,7 +22,8 @@ class Settings:
     """mode: a key of MODES. calls: how many calls, each with other values. switches: methods of
     `graph.config` with their arguments. optimizer, schedule: names in `torch.optim` with keyword arguments.
     autocast: a dtype, or "". checkpoint: activation checkpointing of the module. threads: of kernels.
-    pipeline: a name in PIPELINES. sizes: by call, the size of inputs that is the first of these in the first call."""
+    pipeline: a name in PIPELINES. sizes: by call, the size of inputs that is the first of these in the first call.
+    others: the same of another size, that varies on its own."""
 
     mode: str = "graph"
     calls: int = 2
@@ -35,6 +36,7 @@ class Settings:
     threads: int = 2
     pipeline: str = ""
     sizes: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Settings:
@@ -45,6 +47,7 @@ class Settings:
                 "optimizer": tuple(data["optimizer"]),
                 "schedule": schedule and tuple(schedule),
                 "sizes": tuple(data.get("sizes", ())),
+                "others": tuple(data.get("others", ())),
             }
         )
 

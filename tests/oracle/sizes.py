@@ -12,21 +12,23 @@ from .program import Call, Json, Program, TensorSpec
 
 #: seeds from here on are programs whose sizes vary, where eager takes others
 VARYING = 20_000_000
+#: from here on two sizes vary on their own, where eager takes others
+BOTH = 30_000_000
 
 
 def at_call(program: Program, call: int) -> Program:
     """The program with the tensors of one call."""
-    sizes = program.settings.sizes
-    return resized(program, sizes[0], sizes[call]) if sizes and call else program
+    varying = [s for s in (program.settings.sizes, program.settings.others) if s]
+    return resized(program, {s[0]: s[call] for s in varying}) if varying and call else program
 
 
-def resized(program: Program, size: int, other: int) -> Program:
-    """The program with another size in the inputs, wherever one is `size`."""
+def resized(program: Program, others: dict[int, int]) -> Program:
+    """The program with other sizes in the inputs, by what they are."""
     storages = list(program.storages)
     tensors = []
     for spec in program.tensors:
-        if spec.role == "input" and size in spec.shape:
-            shape = tuple(other if s == size else s for s in spec.shape)
+        if spec.role == "input" and not others.keys().isdisjoint(spec.shape):
+            shape = tuple(others.get(s, s) for s in spec.shape)
             strides = tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
             storages[spec.storage] = replace(storages[spec.storage], size=prod(shape))
             spec = replace(spec, shape=shape, strides=strides)
@@ -42,6 +44,20 @@ def varying(program: Program, runs: Callable[[Program], bool]) -> Program:
         sizes = (size, *others[:2], size, others[2])
         settings = replace(program.settings, sizes=sizes, calls=len(sizes))
         for text in (_by_shape(program, size), program.calls):
+            candidate = replace(program, calls=text, settings=settings)
+            if runs(candidate):
+                return _with_another(candidate, rng, runs) if program.seed >= BOTH else candidate
+    return program
+
+
+def _with_another(program: Program, rng: random.Random, runs: Callable[[Program], bool]) -> Program:
+    """The program with a second size that varies, if eager takes it."""
+    (size, *_) = program.settings.sizes
+    found = [s for s in _candidates(program) if s != size]
+    for other in rng.sample(found, len(found)):
+        a, b, c = rng.sample([n for n in (2, 3, 4, 5, 6, 7, 9, 12, 17, 40) if n != other], 3)
+        settings = replace(program.settings, others=(other, a, b, b, c))
+        for text in (_by_shape(program, other), program.calls):
             candidate = replace(program, calls=text, settings=settings)
             if runs(candidate):
                 return candidate

@@ -14,6 +14,8 @@ from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.choice import CPU_FIELDS, check_target, choice_of
 from gflow.compiler.kernel.selection.cpu.chooser import OTHERS
+from gflow.compiler.kernel.selection.cpu.loops import runs
+from gflow.compiler.kernel.selection.cpu.other_ops import MOVEMENT
 from gflow.compiler.targets import Target
 from gflow.dialects.marks import KERNEL, launch_of
 from gflow.dialects.mlir import func, ir
@@ -91,7 +93,7 @@ def add_op(b: Builder, o: Op) -> None:
         kind = OTHERS.get(o.name)
         b.choice.check(
             kind in (None, b.choice.kind) or b.choice.kind in ("none", *_OWN.get(o.name, ())),
-            f"is not for what is a {kind}",
+            f"is not for an op that runs as '{kind}'",
         )
     steps.add_op(b, o, _STEPS, "CPU")
 
@@ -103,8 +105,9 @@ def _fused(b: Builder, o: Op) -> None:
         _CONTRACTIONS[op.name](b, op, epilogue)
         return
     k = describe(o.op, [b.strides(v) for v in o.operands], [b.strides(v) for v in o.results])
+    b.choice.check(b.choice.kind == "loops" or not runs(k), "is not for a fused region")
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
-    b.launch(k, loads, stores, b.label(o), chosen=True)
+    b.launch(k, loads, stores, b.label(o), way=b.choice)
 
 
 def _convolution(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
@@ -154,10 +157,7 @@ _CONTRACTIONS: Mapping[str, _Contraction] = {
 _STEPS: Mapping[str, Callable[[Builder, Op], None]] = {
     "fused": _fused,
     **{name: _without_epilogue(add) for name, add in _CONTRACTIONS.items()},
-    "iota": movement.iota,
-    "pad": movement.pad,
-    "concatenate": movement.concatenate,
-    "reverse": movement.reverse,
+    **dict.fromkeys(MOVEMENT, movement.move),
     CHECK: checks.check,
     START: collectives.start,
     SHARD: collectives.shard,

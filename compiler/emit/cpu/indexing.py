@@ -10,15 +10,13 @@ which a `gflow.check` has refused before, writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from math import prod
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.blocks import LANES
 from gflow.compiler.kernel.dimensions import merged
-from gflow.compiler.kernel.selection.cpu.sharing import shared_from
-from gflow.compiler.targets.processors import ANY
+from gflow.compiler.kernel.movement import kernels
+from gflow.compiler.kernel.selection.cpu.loops import runs
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.program import KernelStep, Place
@@ -32,8 +30,13 @@ def index_copy(b: Builder, o: Op) -> None:
     x, index, source = o.operands
     (r,) = o.results
     ty, count = b.body.types[x], b.body.types[index].numel
-    if (b.place(x), b.strides(x)) != (b.place(r), b.strides(r)):
-        b.copy(b.place(x), b.strides(x), b.place(r), b.strides(r), ty, b.label(o))
+    copies = [m for m in kernels(b, o) if runs(m.k)]
+    for m, way in zip(copies, b.ways(len(copies))):
+        if (b.place(x), b.strides(x)) != (
+            b.place(r),
+            b.strides(r),
+        ):  # the planner lets it take over
+            b.launch(m.k, m.sources, [m.target], b.label(o), way=way)
     if b.body.types[source].numel == 0:
         return
     dim = read(OPS[o.name], o.op.attributes)["dim"]
@@ -50,16 +53,12 @@ def index_copy(b: Builder, o: Op) -> None:
     if name not in b.kernels:
         b.kernels[name] = _function(name, 8 * ty.itemsize, 8 * width, len(sizes) - 1)
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-
-    def nanoseconds(at: Callable[[int], int]) -> float:
-        return prod(map(at, sizes)) * at(count) * ty.itemsize / ANY.copied
-
-    parallel, from_size = shared_from(nanoseconds)
     places = [b.place(v) for v in (r, index, source)]
     walks = [n for rest in zip(sizes[:-1], to_walk, of_walk) for n in rest]
     words: tuple[int | Place, ...] = (
         *places, count, ty.shape[dim], b.strides(index)[0], to[dim], of[dim], sizes[-1], *walks,
     )  # fmt: skip
+    parallel, from_size = b.choice.threads == "all", b.choice.from_size
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))
 
 

@@ -10,8 +10,8 @@ from gflow.compiler.ir.errors import CannotLower
 from gflow.compiler.kernel.canonical import canonical
 from gflow.compiler.kernel.description import Access, Kernel, Node, simplify
 from gflow.compiler.kernel.movement import shifted
-from gflow.compiler.kernel.selection.choice import Choice
-from gflow.compiler.kernel.selection.cpu.loops import choice_of_loops, loops_from, runs
+from gflow.compiler.kernel.selection.choice import Choice, Way
+from gflow.compiler.kernel.selection.cpu.loops import loops_from, runs, way_of_loops
 from gflow.dialects.extents import Piece
 from gflow.dialects.mlir import func
 from gflow.dialects.program import KernelStep, Place
@@ -54,12 +54,12 @@ class Builder(Placement):
         label: str,
         first: int = 0,
         part: Piece | None = None,
-        chosen: bool = False,
+        way: Way | None = None,
     ) -> None:
         """Add a step that runs kernel `k`; places by operand and result number.
 
-        first: where the kernel starts along its first dimension. part: how far it goes along that. chosen: whether the
-        op's choice says how it runs, or else the model.
+        first: where the kernel starts along its first dimension. part: how far it goes along that. way: how it runs; as
+        the model has it if None (conversions of halves, zeros).
 
         Raises:
             CannotLower: the kernel reads or writes complex numbers, or it cannot run as was chosen.
@@ -69,8 +69,8 @@ class Builder(Placement):
         if any(access.dtype in COMPLEX for access in (*k.loads, *k.stores)):
             raise CannotLower(f"there are no kernels on complex numbers: {label}")
         k = canonical(k)
-        choice = self.choice if chosen else choice_of_loops(k, self.threads)
-        p = plan_of(k, loops_from(choice, k))
+        way = way or way_of_loops(k)
+        p = plan_of(k, loops_from(way, k))
         name = self.kernel(k, p)
         scratch = Place("arena", 0, self.arena)
         if p.scratch_rows:
@@ -90,10 +90,20 @@ class Builder(Placement):
                 words.append(w.bits())
         if part is not None:
             words[p.index["size", 0]] = part
-        parallel, shared = choice.threads == "all", p.mode != "scalar"
+        parallel, shared = way.threads == "all", p.mode != "scalar"
         self.steps.append(
-            KernelStep(name, tuple(words), parallel, label, shared, from_size=choice.from_size)
+            KernelStep(name, tuple(words), parallel, label, shared, from_size=way.from_size)
         )
+
+    def ways(self, count: int) -> tuple[Way, ...]:
+        """How the kernels of an op run that has so many, besides copies of its operands.
+
+        Raises:
+            CannotLower: the op's choice has more, or fewer.
+        """
+        then = self.choice.then[len(self.choice.copies) :]
+        self.choice.check(len(then) == count, f"needs {count} entries in `then`")
+        return then
 
     def kernel(self, k: Kernel, p: Plan) -> str:
         """The name of the kernel's function; kernels of one structure share it."""
@@ -111,42 +121,6 @@ class Builder(Placement):
         """The name of the matrix product's function."""
         return gemm.add_function(self, dtype)
 
-    # -- filling and copying
-
-    def flat(
-        self,
-        target: Place,
-        ty: TensorType,
-        strides: Sequence[int],
-        nodes: list[Node],
-        label: str,
-        source: tuple[Place, Sequence[int]] | None = None,
-        indices: Sequence[tuple[int, ...]] = (),
-    ) -> None:
-        """A kernel that writes the last node over the whole of `target`.
-
-        Args:
-            source: the place and strides of the one load, if any.
-            indices: the walks of index nodes.
-        """
-        loads = [] if source is None else [Access(0, ty.dtype, tuple(source[1]))]
-        store = Access(0, ty.dtype, tuple(strides), len(nodes) - 1)
-        k = Kernel(ty.shape, frozenset(), nodes, loads, list(indices), [store])
-        self.launch(simplify(k), [] if source is None else [source[0]], [target], label)
-
-    def copy(
-        self,
-        source: Place,
-        source_strides: Sequence[int],
-        target: Place,
-        target_strides: Sequence[int],
-        ty: TensorType,
-        label: str,
-    ) -> None:
-        """Copy a tensor of type `ty` between two places. A stride of 0 repeats an element."""
-        nodes = [Node("load", ty.dtype, slot=0)]
-        self.flat(target, ty, target_strides, nodes, label, (source, source_strides))
-
     def fill(
         self,
         value: float | int | bool,
@@ -157,7 +131,8 @@ class Builder(Placement):
     ) -> None:
         """Write `value` to a whole tensor."""
         nodes = [Node("const", ty.dtype, attrs={"value": value})]
-        self.flat(target, ty, strides, nodes, label)
+        k = Kernel(ty.shape, frozenset(), nodes, [], [], [Access(0, ty.dtype, tuple(strides), 0)])
+        self.launch(simplify(k), [], [target], label)
 
 
 def _stem(k: Kernel, p: Plan) -> str:

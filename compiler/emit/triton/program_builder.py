@@ -80,13 +80,19 @@ class Builder(Placement):
         yield
         self.choice.check_fields(GPU_FIELDS)
         count = len(self.choice.ways)
-        self.choice.check(self.taken == count, f"says how {count} launches run, of {self.taken}")
+        self.choice.check(
+            self.taken == count,
+            f"has entries for {count} launches, and its kernels make {self.taken}",
+        )
         self.choice, self.taken = Choice("none"), 0
 
     def way(self, precise: bool = False) -> Way:
         """How the next launch of the op runs. precise: whether it makes products, whose precision is chosen."""
         ways = self.choice.ways
-        self.choice.check(self.taken < len(ways), f"says how {len(ways)} launches run, of more")
+        self.choice.check(
+            self.taken < len(ways),
+            f"has entries for {len(ways)} launches, and its kernels make more",
+        )
         self.taken += 1
         way = ways[self.taken - 1]
         way.check(precise or not way.precision, "has a precision where no products are made")

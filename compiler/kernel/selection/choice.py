@@ -14,7 +14,7 @@ from typing import Any
 
 from gflow.compiler.targets import Target
 from gflow.dialects.attributes import from_mlir, to_mlir
-from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, TARGET
+from gflow.dialects.marks import KERNEL, KERNEL_FIELDS, LOOP_FIELDS, TARGET
 from gflow.dialects.mlir import func, ir
 from gflow.dialects.program import TritonConfig
 
@@ -36,8 +36,22 @@ def blocked(kind: str, b: Blocks, threads: int) -> Choice:
     return Choice(kind, b.scratch(threads), tile=b.tile, block=block, batch=batch)
 
 
-class _Chosen:
-    """What a choice and a way have in common."""
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How one launch of a kernel runs; `KERNEL_FIELDS` says what each field means."""
+
+    block: tuple[int, ...] = ()
+    warps: int = 0
+    stages: int = 0
+    pieces: int = 1
+    precision: str = ""
+    order: tuple[int, ...] = ()
+    lanes: int = 0
+    unroll: int = 1
+    share: str = "outer"
+    kept: int = 0
+    threads: str = "one"
+    from_size: int = 0
 
     def check(self, right: bool, what: str) -> None:
         """Refuse a choice that code cannot follow.
@@ -49,52 +63,32 @@ class _Chosen:
             raise CannotLower(f"the choice {self.text()} {what}; run gflow-select-kernels again")
 
     def text(self) -> str:
-        given = vars(self).items()
+        given = sorted(vars(self).items(), key=lambda item: item[0] != "kind")  # the kind first
         return ", ".join(f"{name} = {value}" for name, value in given if value != _DEFAULTS[name])
-
-
-@dataclass(frozen=True)
-class Way(_Chosen):
-    """How one launch of a kernel runs; `KERNEL_FIELDS` says what each field means."""
-
-    block: tuple[int, ...] = ()
-    warps: int = 0
-    stages: int = 0
-    pieces: int = 1
-    precision: str = ""
 
 
 def way_of(config: TritonConfig, pieces: int = 1, precision: str = "") -> Way:
     """A configuration of a kernel as a way to run it."""
-    block = tuple(config.constants.values())
-    return Way(block, config.num_warps, config.num_stages, pieces, precision)
+    return Way(
+        block=tuple(config.constants.values()), warps=config.num_warps, stages=config.num_stages,
+        pieces=pieces, precision=precision,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Choice(_Chosen):
-    """A kernel, or the launches, of one op; `KERNEL_FIELDS` says what each field means."""
+class Choice(Way):
+    """A kernel, or the launches, of one op: how its own launch runs, and what else `KERNEL_FIELDS` says."""
 
     kind: str
     scratch: int = 0
     tile: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
     batch: str = "together"
-    order: tuple[int, ...] = ()
-    lanes: int = 0
-    unroll: int = 1
-    share: str = "outer"
-    kept: int = 0
-    threads: str = "one"
-    from_size: int = 0
-    warps: int = 0
-    stages: int = 0
+    rows: int = 0
     parts: int = 1
     loads: str = "pointers"
     persistent: int = 0
     split_k: int = 1
-    pieces: int = 1
     copies: tuple[str, ...] = ()
-    precision: str = ""
     then: tuple[Way, ...] = ()
     library: str = ""
     tuned: str = ""
@@ -102,7 +96,10 @@ class Choice(_Chosen):
     @property
     def ways(self) -> tuple[Way, ...]:
         """Those of all launches, in order: copies of operands come before the kernel."""
-        own = Way(self.block or self.tile, self.warps, self.stages, self.pieces, self.precision)
+        own = Way(
+            block=self.block or self.tile, warps=self.warps, stages=self.stages, pieces=self.pieces,
+            precision=self.precision,
+        )  # fmt: skip
         before = len(self.copies)
         return (*self.then[:before], own, *self.then[before:]) if self.warps else self.then
 
@@ -124,7 +121,7 @@ class Choice(_Chosen):
         Raises:
             CannotLower: it cannot be cut so.
         """
-        what = "cuts a product in a way that no code follows"
+        what = "has a blocking that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 3, what)
         (height, width, kc), (rows, columns, across) = self.tile, self.block
         vectors = width // LANES
@@ -140,7 +137,7 @@ class Choice(_Chosen):
         Raises:
             CannotLower: it cannot be cut so.
         """
-        what = "cuts attention in a way that no code follows"
+        what = "has a blocking of attention that code generation does not support"
         self.check(len(self.tile) == 3 and len(self.block) == 1, what)
         (height, width, keys), (rows,) = self.tile, self.block
         packed, vectors = self.kind == "attention", width // LANES
@@ -159,7 +156,7 @@ class Choice(_Chosen):
         given = (f.name for f in fields(self) if f.name not in known)
         for name in given:
             same = getattr(self, name) == _DEFAULTS[name]
-            self.check(same, f"has {name}, of which what runs it has no use")
+            self.check(same, f"has {name}, which its kernel does not use")
 
     def attribute(self) -> ir.DictAttr:
         """The choice as `gflow.kernel` has it, in the current context."""
@@ -184,16 +181,20 @@ def _values(given: ir.DictAttr) -> dict[str, Any]:
     return {entry.name: from_mlir(KERNEL_FIELDS[entry.name], entry.attr) for entry in given}
 
 
-_BLOCKED = ("tile", "block", "batch", "tuned")
+_ROWS = ("rows", "then", "tuned")
+_BLOCKED = ("tile", "block", "batch", *_ROWS)
 
 #: by kind, the fields that a processor's kernels have a use of
 CPU_FIELDS: Mapping[str, Sequence[str]] = {
-    "loops": ("order", "lanes", "unroll", "share", "kept", "threads", "from_size"),
-    "blas": ("tuned",),
-    "pytorch": ("tuned",),
+    "loops": LOOP_FIELDS,
+    "kernel": ("tile", "threads", "from_size", "then"),
+    "blas": _ROWS,
+    "pytorch": _ROWS,
+    "zero": _ROWS,
+    "depthwise": ("copies", "then"),
     "panels": _BLOCKED,
     "rows": _BLOCKED,
-    "patches": _BLOCKED,
+    "patches": (*_BLOCKED, "copies"),
     "attention": ("tile", "block", "tuned"),
     "attention_rows": ("tile", "block", "tuned"),
 }

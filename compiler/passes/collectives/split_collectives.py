@@ -13,13 +13,15 @@ After:
 
 The wait has the operand of the collective as an operand, too, so the operand stays live and unchanged until the wait.
 The result of the wait has the buffer of the start's result. A wait is placed as late as possible: just before the first
-op that reads its result, or that writes to the buffer of the operand. A start keeps the place of the collective, which
-the schedule has moved to where the operand is ready. The pass runs after `gflow-materialize`, which copies operands.
+op that reads its result, or that writes to the buffer of the operand. Reductions of gradients (`gflow.gradient`) are
+also waited for before the second one after them starts: by then one link has sent them, and their operands, whole
+gradients, need no memory until the update. A start keeps the place of the collective, which the schedule has moved to
+where the operand is ready. The pass runs after `gflow-materialize`, which copies operands.
 """
 
 from __future__ import annotations
 
-from gflow.compiler.ir.collectives import attributes_read, data_operands
+from gflow.compiler.ir.collectives import GRADIENT, attributes_read, data_operands, kind_of
 from gflow.compiler.ir.ssa import aliases, attributes_of, read_body
 from gflow.compiler.ir.views import VIEW_OPS, layouts
 from gflow.dialects import builder
@@ -27,6 +29,9 @@ from gflow.dialects.mlir import func, ir
 from gflow.dialects.ops.distribution import COLLECTIVE, START, WAIT
 
 from ..base import Kept, NoOptions, Pass
+
+#: reductions of gradients that are sent at the same time
+IN_FLIGHT = 2
 
 
 def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
@@ -43,6 +48,8 @@ def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
         for v, alias in zip(body.returned, aliases(function, body))
         if alias is not None and body.producer[v] >= 0
     }
+    sums = [o.index for o in body.ops if o.name == COLLECTIVE and _reduces_gradient(o.op)]
+    soon = dict(zip(sums, sums[IN_FLIGHT:]))
     found: list[tuple[int, int]] = []  # each collective, and the op that its wait stands before
     for o in body.ops:
         if o.name != COLLECTIVE:
@@ -50,11 +57,16 @@ def run(function: func.FuncOp, options: NoOptions) -> Kept | None:
         users = body.users[o.results[0]]
         bases = {at[v].base for v in o.operands[: len(data_operands(o.op))]}
         limits = [written[b] for b in bases if written.get(b, -1) > o.index]
+        limits += [soon[o.index]] if o.index in soon else []
         found.append((o.index, min([*users, *limits], default=len(body.ops))))
     ops = [*(o.op for o in body.ops), body.terminator]
     for index, before in reversed(found):
         ops[index] = _split(ops[index], ops[before])
     return None
+
+
+def _reduces_gradient(op: ir.Operation) -> bool:
+    return GRADIENT in op.attributes and kind_of(op) in ("reduce_scatter", "all_reduce")
 
 
 def _sink_views(function: func.FuncOp) -> None:

@@ -65,7 +65,10 @@ def _by_factor(rule: Factors, factor: str) -> Choice:
     )
     added = f"P({rule.reduces.get(factor, 'sum')})"
     is_operand = any(_split(dims, factor) for dims in rule.operands)
-    gives = tuple(_split(dims, factor) or (added if is_operand else WHOLE) for dims in rule.results)
+    gives = tuple(
+        _split(dims, factor) or (added if is_operand and n not in rule.alike else WHOLE)
+        for n, dims in enumerate(rule.results)
+    )
     return Choice(needs, gives, factor)
 
 

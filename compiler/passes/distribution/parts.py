@@ -21,20 +21,29 @@ from .choices import Choice
 
 
 def check_parts(
-    body: Body, placed: Sequence[Sequence[str]], chosen: Sequence[Sequence[Choice]], mesh: Mesh
+    body: Body,
+    placed: Sequence[Sequence[str]],
+    chosen: Sequence[Sequence[Choice]],
+    mesh: Mesh,
+    stated: Sequence[int],
 ) -> None:
     """
     Args:
-        placed: by value its placements. chosen: by axis and op.
+        placed: by value its placements. chosen: by axis and op. stated: arguments that say how they lie.
 
     Raises:
         PassError: an op on parts does not give parts, or a part is taken for the whole.
     """
     parted: dict[int, set[int]] = {}
+    known = {
+        *stated
+    }  # what is a DTensor in the author's program: no part, though it may be in parts
     for o in body.ops:
         if o.name == RESHARD:
-            _at_edge(o, placed, parted, mesh)
+            _at_edge(o, placed, parted, known, mesh)
             continue
+        if not known.isdisjoint(o.operands):
+            known.update(o.results)
         axes = {axis for v in o.operands for axis in parted.get(v, ())}
         if not axes or _is_backward(o):
             continue
@@ -62,7 +71,11 @@ def check_parts(
 
 
 def _at_edge(
-    o: Op, placed: Sequence[Sequence[str]], parted: dict[int, set[int]], mesh: Mesh
+    o: Op,
+    placed: Sequence[Sequence[str]],
+    parted: dict[int, set[int]],
+    known: set[int],
+    mesh: Mesh,
 ) -> None:
     attrs = read(OPS[RESHARD], o.op.attributes)
     axes = {n for n, p in enumerate(attrs["sharding"]) if split_dim(p) is not None}
@@ -70,9 +83,13 @@ def _at_edge(
     if attrs["side"] is not None and terms:
         raise PassError(f"terms of sums ({terms[0]}) are no parts that a program works on", o.op)
     (x,) = o.operands
+    if attrs["side"] not in ("enter", "plain"):
+        known.add(o.results[0])
     if attrs["side"] == "enter":
         parted[o.results[0]] = axes
     elif attrs["side"] == "leave":
+        if x in known and x not in parted:
+            return
         for axis in axes:
             if axis not in parted.get(x, ()) or placed[x][axis] != attrs["sharding"][axis]:
                 raise PassError(

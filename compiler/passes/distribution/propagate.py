@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gflow.compiler.ir.collectives import GRADIENT
+from gflow.compiler.ir.collectives import GRADIENT, attributes_read
 from gflow.compiler.ir.cost import cost_of
 from gflow.compiler.ir.errors import PassError
 from gflow.compiler.ir.ssa import Body, Op, aliases, read_live_body
@@ -99,7 +99,8 @@ class _Propagation:
     def run(self) -> None:
         for axis in range(len(self.mesh.axes)):
             self._record(axis, place(self._problem(axis)))
-        check_parts(self.body, self.placed, self.chosen, self.mesh)
+        stated = [v for v, given in zip(self.body.arguments, self.arguments) if given is not None]
+        check_parts(self.body, self.placed, self.chosen, self.mesh, stated)
         self._write()
 
     def _given(self, listed: str, n: int, value: int) -> tuple[str, ...] | None:
@@ -131,7 +132,13 @@ class _Propagation:
     def _problem(self, axis: int) -> Problem:
         body, ranks = self.body, self.mesh.sizes[axis]
         options = [
-            choices(rule, len(o.operands), len(o.results), ranks, split)
+            choices(
+                None if self._works_along(o, axis) else rule,
+                len(o.operands),
+                len(o.results),
+                ranks,
+                split,
+            )
             for o, rule, split in zip(body.ops, self.rules, self.split)
         ]
         return Problem(
@@ -167,15 +174,23 @@ class _Propagation:
             shared *= size if split_dim(placement) is not None else 1
         return self.body.types[v].nbytes / shared
 
+    def _works_along(self, o: Op, axis: int) -> bool:
+        """Whether an op is a collective along an axis, on which ranks have values of their own."""
+        return o.name in ORDERED and self.mesh.axes[axis] in attributes_read(o.op).get("axes", ())
+
     def _is_added(self, o: Op, axis: int) -> bool:
         """Whether an op places a gradient, to which ranks along an axis each have a term."""
         copies = o.op.attributes[COPIES] if o.name == RESHARD and COPIES in o.op.attributes else ()
         return self.mesh.axes[axis] in [ir.StringAttr(a).value for a in copies]
 
     def _terms(self, axis: int) -> frozenset[int]:
-        """Values of which a gradient is made linearly, and nothing else is: they may stay terms."""
+        """Values of which a gradient, or a result that ranks have terms of, is made linearly, and nothing else is: they
+        may stay terms."""
         body = self.body
         found = {v for o in body.ops if self._is_added(o, axis) for v in o.operands}
+        for v, need in zip(body.returned, self.returned):
+            if need is not None and reduction(need[axis]) is not None:
+                found.add(v)
         for o in reversed(body.ops):
             rule = self.rules[o.index]
             if rule is not None and not found.isdisjoint(o.results):
@@ -271,14 +286,14 @@ def _rule(o: Op, body: Body) -> Factors | None:
     Raises:
         PassError: it is of a program that is cut into ranks already.
     """
-    if o.name in ORDERED or o.name == SHARD:
-        raise PassError("a program of whole values has no collectives yet", o.op)
-    definition = OPS[o.name]
-    if definition.sharding is None:
-        return None
-    types = ([body.types[v] for v in o.operands], [body.types[v] for v in o.results])
+    definition, found = OPS[o.name], None
     attrs: dict[str, Any] = read(definition, o.op.attributes)
-    return definition.sharding.of(*types, attrs)
+    if definition.sharding is not None:
+        types = ([body.types[v] for v in o.operands], [body.types[v] for v in o.results])
+        found = definition.sharding.of(*types, attrs)
+    if o.name == SHARD or (o.name in ORDERED and (found is None or not attrs["axes"])):
+        raise PassError("a program of whole values has no collectives yet", o.op)
+    return found
 
 
 def _drawn(o: Op) -> object | None:

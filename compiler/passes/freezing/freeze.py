@@ -41,7 +41,11 @@ from dataclasses import dataclass, field
 from gflow.compiler.ir.frozen import FROZEN, GIVEN, ONCE, PROLOGUE, follow, frozen_arguments
 from gflow.compiler.ir.ssa import Body, Op, attributes_of, read_live_body
 from gflow.compiler.ir.views import layouts
+from gflow.dialects import builder
+from gflow.dialects.attributes import read
 from gflow.dialects.mlir import func, ir
+from gflow.dialects.ops import OPS
+from gflow.dialects.types import type_of
 
 from ..base import Pass
 
@@ -67,6 +71,8 @@ def run(function: func.FuncOp, options: FreezeOptions) -> None:
     body = read_live_body(function)
     if not frozen_arguments(function, body):
         return
+    if _store_by_taps(function, body):
+        body = read_live_body(function)
     stays, taken = _divide(function, body, options.growth)
     if taken:
         _split(function, body, stays, taken)
@@ -115,11 +121,52 @@ def _movable(function: func.FuncOp, body: Body, kinds: list[int], growth: int) -
 _VIEWS = ("reshape", "transpose", "broadcast", "slice")
 
 
+def _store_by_taps(function: func.FuncOp, body: Body) -> bool:
+    """Have weights [c, taps…, 1] of depthwise convolutions lie with their channels side by side, as kernels read them:
+    behind a transpose, whose operand is stored. Whether there are any."""
+    kinds, found = follow(function, body), False
+    for o in body.ops:
+        if _is_depthwise(o) and kinds[o.operands[1]] == ONCE:
+            rank, found = len(type_of(o.op.operands[1]).shape), True
+            with ir.InsertionPoint(o.op), o.op.location:
+                stored = _transposed(o.op.operands[1], (*range(1, rank), 0))
+                o.op.operands[1] = _transposed(stored, (rank - 1, *range(rank - 1)))
+    return found
+
+
+def _transposed(value: ir.Value, permutation: tuple[int, ...]) -> ir.Value:
+    return builder.build("transpose", [value], {"permutation": permutation})
+
+
+def _is_depthwise(o: Op) -> bool:
+    """Whether each group of a channels-last convolution has one channel."""
+    if o.name != "convolution":
+        return False
+    attrs, shape = read(OPS[o.name], o.op.attributes), type_of(o.op.operands[1]).shape
+    return attrs["layout"] == "N*C" and attrs["groups"] == shape[0] > 1 and shape[-1] == 1
+
+
 def _is_kernel(body: Body, o: Op) -> bool:
-    """Whether a transposed weight is read by a convolution, which would copy it at each call."""
-    return o.name == "transpose" and any(
-        body.ops[i].name == "convolution" and body.ops[i].operands[1] == o.results[0]
-        for i in body.users[o.results[0]]
+    """Whether a transposed weight is what a convolution reads, which would copy another order at each call."""
+    if o.name != "transpose":
+        return False
+    users = [body.ops[i] for i in body.users[o.results[0]]]
+    convolutions = [u for u in users if u.name == "convolution" and u.operands[1] == o.results[0]]
+    if not convolutions:
+        return any(u.name == "transpose" and _is_kernel_by_taps(body, u) for u in users)
+    return not _is_kernel_by_taps(body, o)
+
+
+def _is_kernel_by_taps(body: Body, o: Op) -> bool:
+    """Whether a transpose is what `_store_by_taps` writes before a convolution."""
+    (v,) = o.operands
+    p = body.producer[v]
+    rank = len(body.types[v].shape)
+    return (
+        p >= 0
+        and body.ops[p].name == "transpose"
+        and tuple(read(OPS[o.name], o.op.attributes)["permutation"]) == (rank - 1, *range(rank - 1))
+        and all(_is_depthwise(body.ops[i]) for i in body.users[o.results[0]])
     )
 
 

@@ -13,8 +13,9 @@ After `gflow-select-kernels{target=cuda:90}`:
 `gflow-plan-memory` plans the scratch, code generation emits the kernels that are written here, and an artifact keeps
 them. Choices can be edited. A choice that code generation does not support, or a field that does not apply to the
 kernel, is an error at the op. Regions on a CPU (`loops`) have the order of their loops, the width of vectors and what
-threads share; gflow's own CPU products (`panels`, `patches`) have their blocking. `gflow-merge-launches` chooses for
-ops that share a launch. The fields:
+threads share; gflow's own CPU products (`panels`, `patches`) have their blocking; a contraction on a CPU whose
+result does not fit a cache is made some `rows` at a time, each followed by the epilogue. `gflow-merge-launches` chooses
+for ops that share a launch. The fields:
 
 %FIELDS%
 

@@ -47,10 +47,10 @@ _WHOLE = ("parameter", "buffer", "gradient", "input", "constant")
 
 def run(function: func.FuncOp, options: ZeroOptions) -> None:
     """Divide updates of parameters and their optimizer state in the function over the ranks, in place."""
-    found = gradients(function, options.min_size)
-    if not found:
+    if not gradients(function, options.min_size):
         return
-    unthread(function)
+    unthread(function)  # makes the collectives anew
+    found = gradients(function, options.min_size)
     for group in {str(group_read(op)): group_read(op) for op in found}.values():
         pieces = Pieces(function, group)
         for op in gradients(function, options.min_size):

@@ -13,7 +13,8 @@ After:
     %dx = "gflow.matmul"(%dy, %w) : …
 
 The reduce_scatter of a gradient moves up to where the last term of the gradient is added, together with the ops that
-only reshape its operand. All ranks run the same program, so the order of collectives stays the same on all ranks.
+only reshape, scale or convert its operand. All ranks run the same program, so the order of collectives stays the same
+on all ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
     """Divide the gradients of the function over the ranks, in place."""
     unthread(function)
     body = read_body(function)
+    begin = function.regions[0].blocks[0].operations[0].operation
     for o in body.ops:
         if (
             o.name != COLLECTIVE
@@ -47,11 +49,15 @@ def run(function: func.FuncOp, options: NoOptions) -> None:
                 break
             chain.append(p.index)
             value = p.operands[0]
-        needs = [body.producer[v] for i in chain for v in body.ops[i].operands]
-        last = max((n for n in needs if n not in chain), default=-1)
+        needs = {body.producer[v] for i in chain for v in body.ops[i].operands}.difference(chain)
+        constants = [n for n in needs if n >= 0 and body.ops[n].name == "constant"]
+        last = max(needs.difference(constants), default=-1)
         if last < 0 or last + 1 in chain or len(data_operands(o.op)) != 1:
             continue
         after = body.ops[last].op  # what stood after it may have moved up
+        for op in (body.ops[n].op for n in constants):  # several chains may read one
+            if op != begin:
+                op.move_before(begin)
         for index in reversed(chain):
             body.ops[index].op.move_after(after)
             after = body.ops[index].op

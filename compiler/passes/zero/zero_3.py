@@ -23,8 +23,10 @@ tell the phases apart. The memory planner frees it after its last use in each ph
 `restore-level=2` it is gathered once and kept from the forward to the backward, with 0 before each op that reads it.
 
 If the forward and backward read the parameter in a narrower type (mixed precision), the shard is converted first and
-gathered in that type. A parameter without an update (in a program without updates, or a frozen one) is sharded if
-`gflow.copies` states that each rank has a copy. The pass runs after `gflow-zero-1`.
+gathered in that type. With `narrowed=true`, as stages 1 and 2 run the pass under mixed precision, only such parameters
+are sharded: their wide values are read by the update alone, as optimizer state is. A parameter without an update (in a
+program without updates, or a frozen one) is sharded if `gflow.copies` states that each rank has a copy. The pass runs
+after `gflow-zero-1`.
 """
 
 from __future__ import annotations
@@ -63,6 +65,14 @@ class Zero3Options:
 
     min_size: int = field(default=1024, metadata={"doc": "the fewest elements of a parameter"})
 
+    narrowed: bool = field(
+        default=False,
+        metadata={
+            "doc": "only parameters that the forward and backward read in a narrower type: ranks keep the wide one in "
+            "shards, as stages 1 and 2 do with optimizer state"
+        },
+    )
+
     restore_level: int = field(
         default=1,
         metadata={
@@ -82,7 +92,12 @@ def run(function: func.FuncOp, options: Zero3Options) -> None:
         raise PassError(f"restore-level must be 0, 1 or 2, found {options.restore_level}")
     unthread(function)
     body = read_body(function)
-    found = [*_updated(function, body), *_read(function, body, options.min_size)]
+    found = [*_updated(function, body)]
+    if options.narrowed:
+        block = function.regions[0].blocks[0]
+        found = [p for p in found if _narrowed(block.arguments[p.argument], p.group)]
+    else:
+        found += _read(function, body, options.min_size)
     for key in dict.fromkeys(str(p.group) for p in found):
         _divide(function, [p for p in found if str(p.group) == key], options.restore_level)
     drop_unread(function)
@@ -161,6 +176,13 @@ def _divide(function: func.FuncOp, parameters: list[_Parameter], level: int) -> 
             op.erase()
         _gather_for_uses(argument, readers, partial(pieces.gather, argument, ty, p.name), level)
     pieces.write()
+
+
+def _narrowed(argument: ir.Value, group: dict[str, Any]) -> bool:
+    """Whether what reads a parameter, but for its update in shards, reads it in a narrower type."""
+    readers = [use.owner.operation for use in argument.uses]
+    others = [op for op in readers if op.name != f"gflow.{SHARD}" or group_read(op) != group]
+    return bool(others) and all(map(_narrows, others))
 
 
 def _narrows(op: ir.Operation) -> bool:

@@ -1,8 +1,9 @@
 """Dimensions that become dynamic by themselves, once a second size of them has come.
 
-A call is compared with earlier ones that equal it but for sizes. Where all sizes that differ were one number and are
-another, they vary together: the program for this call is made for a range of them, as `gflow.dynamic_dim` would. What
-such a program cannot be (a choice depends on the size) is compiled for the one size, from then on.
+A call is compared with earlier ones that equal it but for sizes. Sizes that were one number and are another vary
+together: the program for this call is made for a range of them, as `gflow.dynamic_dim` would. Where several vary, each
+on its own, the two that have had most values do, and the program is for one value of each other. What such a program
+cannot be (a choice depends on the size) is made along one dimension, or for the one size, from then on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ _log = logging.getLogger("gflow")
 
 #: earlier calls, alike but for sizes, that a call is compared with
 _REMEMBERED = 8
+#: calls with programs that tell which sizes have varied most
+_COUNTED = 64
+#: values of a size beside the one that varies, from which on a warning says that each has a program
+_MANY = 3
 #: keys of calls whose range is known without a comparison
 _ROUTES = 1024
 #: a range goes to this size, or to four times the greater of the two sizes that asked for it, if memory allows it
@@ -40,6 +45,19 @@ _MOST = (1 << 24) - 1
 _ANY = Domain("n", 0, 0)
 
 Shapes = tuple[torch.Size, ...]
+#: dimensions by leaf
+Dims = dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A range for a call. rank: the greater, the sooner it is tried; before: the size that an earlier call had, whose
+    program plans so many bytes."""
+
+    rank: tuple[int, bool, int]
+    range: Dynamic
+    before: int
+    planned: int
 
 
 class NoRange(Exception):
@@ -52,13 +70,19 @@ class NoRange(Exception):
 
 @dataclass
 class AutomaticSizes:
-    """What of a graph's calls has varied so far. seen: the shapes of calls with programs of their own, and the bytes
-    that these plan; refused: signatures without sizes whose programs are for one size each, and why; routes: by a
-    call's key the ranges that take it."""
+    """What of a graph's calls has varied so far, by signature without sizes.
+
+    seen: the shapes of calls with programs of their own, and the bytes that these plan; known: ranges that have
+    programs; counted: the shapes of calls that programs were made for; refused: dimensions that no program varies in,
+    and why; said: signatures of which a warning has said that several sizes vary; routes: by a call's key the ranges
+    that take it.
+    """
 
     seen: dict[Any, list[tuple[Shapes, int]]] = field(default_factory=dict)
     known: dict[Any, list[Dynamic]] = field(default_factory=dict)
-    refused: dict[Any, str] = field(default_factory=dict)
+    counted: dict[Any, list[Shapes]] = field(default_factory=dict)
+    refused: dict[Any, dict[Any, str]] = field(default_factory=dict)
+    said: set[Any] = field(default_factory=set)
     routes: dict[Any, list[tuple[Dynamic, Any]]] = field(default_factory=dict)
 
     def served(self, call: BoundCall, key: Any) -> Iterator[tuple[BoundCall, Any]]:
@@ -80,31 +104,57 @@ class AutomaticSizes:
                 yield _varying(call, key, dynamic)
 
     def proposed(self, call: BoundCall, key: Any, count: int = 1) -> tuple[BoundCall, Any] | None:
-        """The call and its key with what varies in it, if it differs from an earlier one in one size. count: of
-        micro-batches."""
+        """The call and its key with what varies in it, if it differs from an earlier one in sizes: in the two that have
+        had most values, where several vary. count: of micro-batches."""
         skeleton = _skeleton(call, key)
-        if skeleton is None or skeleton in self.refused:
+        if skeleton is None:
             return None
-        for found in self.served(call, key):
-            return found
-        shapes = _shapes(call.leaves)
+        shapes, refused = _shapes(call.leaves), self.refused.get(skeleton, {})
+        calls = [*self.counted.get(skeleton, ()), shapes]
+
+        def variety(dims: Dims) -> int:
+            return len({_size(s, dims, call.leaves) for s in calls})
+
+        def varieties(dynamic: Dynamic | None) -> int:
+            return 0 if dynamic is None else sum(variety(one.dims) for one in dynamic.each)
+
+        served = max(self.served(call, key), key=lambda f: varieties(f[0].dynamic), default=None)
+        ways: list[_Way] = []
         for earlier, planned in reversed(self.seen.get(skeleton, [])):
-            differing = _differing(earlier, shapes, call.leaves)
-            if differing is None:
-                continue
-            dims, before = differing
-            most = _reach(before, planned, dims, call.leaves)
-            dynamic = in_micro_batches(
-                Dynamic(Domain("n", 2, most), dims, True), count, call.leaves
-            )
+            groups = _differing(earlier, shapes, call.leaves)
+            for (before, now), dims in groups.items():
+                if min(before, now) >= 2:
+                    most = _reach(before, planned, dims, call.leaves)
+                    rank = (variety(dims), len(groups) == 1, now)
+                    found = Dynamic(Domain("n", 2, most), dims, True)
+                    ways.append(_Way(rank, found, before, planned))
+        ways.sort(key=lambda way: way.rank, reverse=True)
+        pair = _pair(ways, call.leaves) if count == 1 else []
+        known = 0 if served is None else varieties(served[0].dynamic)
+        dynamic = next((way for way in pair if _as_key(way) not in refused), None)
+        if dynamic is not None and varieties(dynamic) <= known:
+            return served and self._named(*served, skeleton)
+        if dynamic is None:
+            way = next((w for w in ways if _as_key(w.range) not in refused), None)
+            if way is None or way.rank[0] <= known:
+                return served and self._named(*served, skeleton)
+            dynamic = in_micro_batches(way.range, count, call.leaves)
             if dynamic is None:
                 return None
-            return _varying(call, key, self._in_steps(dynamic, skeleton, call.leaves))
-        return None
+            dynamic = self._in_steps(dynamic, skeleton, call.leaves)
+        return self._named(*_varying(call, key, dynamic), skeleton)
+
+    def _named(self, call: BoundCall, key: Any, skeleton: Any) -> tuple[BoundCall, Any]:
+        """A call whose range says what varies beside it."""
+        assert call.dynamic is not None
+        beside = tuple(self._beside(skeleton, call, call.dynamic))
+        return replace(call, dynamic=replace(call.dynamic, beside=beside)), key
 
     def _in_steps(self, dynamic: Dynamic, skeleton: Any, leaves: Sequence[Any]) -> Dynamic:
         """A range in the steps that the program of a like call needed: this one will."""
-        known = (k for k in self.known.get(skeleton, ()) if k.dims == dynamic.dims)
+        known = (
+            k for k in self.known.get(skeleton, ()) if k.dims == dynamic.dims and k.second is None
+        )
         step = max((k.sizes.step for k in known), default=1) // dynamic.sizes.step
         try:
             sizes = dynamic.sizes.narrowed(Narrower(step=max(step, 1)), size_of(dynamic, leaves))
@@ -120,12 +170,15 @@ class AutomaticSizes:
         dynamic = tried.dynamic
         if dynamic is None or not isinstance(reason, SizeDecides):
             return None
-        part = reason.part(size_of(dynamic, call.leaves))
-        return None if part is None else _varying(call, key, replace(dynamic, sizes=part))
+        part = dynamic.part_of(reason, call.leaves)
+        return None if part is None else _varying(call, key, part)
 
     def took(self, call: BoundCall, key: Any, name: str, dynamic: Dynamic) -> None:
         """A program for a range was made for a call, and serves later ones."""
-        known = self.known.setdefault(_skeleton(call, key), [])
+        skeleton = _skeleton(call, key)
+        self._count(skeleton, call)
+        self._say_apart(skeleton, call, name, dynamic)
+        known = self.known.setdefault(skeleton, [])
         if dynamic in known:
             return
         known.insert(0, dynamic)
@@ -133,33 +186,69 @@ class AutomaticSizes:
         _log.info(
             "%s: %s of %s differ between calls, and are dynamic from here on: one program for sizes in %s.",
             name,
-            "dimensions" if sum(map(len, dynamic.dims.values())) > 1 else "sizes",
-            dims_of(dynamic, call.names),
-            dynamic.sizes,
+            "dimensions" if sum(map(len, dynamic.dims.values())) > 1 or dynamic.second else "sizes",
+            ", ".join(dims_of(one, call.names) for one in dynamic.each),
+            " and ".join(str(one.sizes) for one in dynamic.each),
         )
 
-    def refuse(self, call: BoundCall, key: Any, name: str, error: Exception) -> None:
-        """No program for a range could be made; say so once for the kind of call. Sizes of which a range has too few
-        that are alike are no reason: others may have a program."""
-        if isinstance(error, SizeDecides) and error.divides:
+    def _count(self, skeleton: Any, call: BoundCall) -> None:
+        counted = self.counted.setdefault(skeleton, [])
+        counted.append(_shapes(call.leaves))
+        del counted[:-_COUNTED]
+
+    def _beside(self, skeleton: Any, call: BoundCall, dynamic: Dynamic) -> dict[str, int]:
+        """Dimensions that vary beside the one that a program varies in, with their sizes in the call, and how many
+        values they have had."""
+        found = {}
+        calls = [*self.counted.get(skeleton, ()), _shapes(call.leaves)]
+        tensors = (i for i, x in enumerate(call.leaves) if isinstance(x, torch.Tensor))
+        for at, i in enumerate(tensors):
+            for d, n in enumerate(call.leaves[i].shape):
+                values = {shapes[at][d] for shapes in calls}
+                if len(values) > 1 and d not in dynamic.which(i):
+                    found[f"{call.names[i]}[{d}] = {n}"] = len(values - {0, 1})
+        return found
+
+    def _say_apart(self, skeleton: Any, call: BoundCall, name: str, dynamic: Dynamic) -> None:
+        beside = self._beside(skeleton, call, dynamic)
+        why = "".join(f": {r}" for r in self.refused.get(skeleton, {}).values())
+        if skeleton in self.said or max(beside.values(), default=0) < _MANY:
             return
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self.refused[_skeleton(call, key)] = reason
+        self.said.add(skeleton)
         _log.warning(
-            (
-                "%s is compiled for each size of its inputs, since it cannot be compiled for a "
-                "range of sizes: %s"
-            ),
+            "%s: %s vary beside %s, and each value of them is compiled. Pad them to a few sizes, or keep more programs "
+            "with config.set_cache_size(). A program has at most two dynamic sizes%s",
             name,
+            ", ".join(text.partition(" =")[0] for text in beside),
+            ", ".join(dims_of(one, call.names) for one in dynamic.each),
+            why or ".",
+        )
+
+    def refuse(
+        self, call: BoundCall, key: Any, name: str, tried: BoundCall, error: Exception
+    ) -> bool:
+        """No program for a range could be made; say so once for the kind of call and the dimensions. Sizes of which a
+        range has too few that are alike are no reason (False): others may have a program."""
+        dynamic = tried.dynamic
+        if dynamic is None or (isinstance(error, SizeDecides) and error.divides):
+            return False
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self.refused.setdefault(_skeleton(call, key), {})[_as_key(dynamic)] = reason
+        _log.log(
+            logging.WARNING if dynamic.second is None else logging.INFO,  # one of two may do
+            "%s is compiled for each size of %s, since it cannot be compiled for a range of sizes: %s",
+            name,
+            ", or of ".join(dims_of(one, call.names) for one in dynamic.each),
             reason,
         )
+        return True
 
     def why_static(self, call: BoundCall, key: Any) -> str:
         """What to add to the reason of a compilation for one size; "" where no range was refused."""
         if call.dynamic is not None or not self.refused:
             return ""
-        reason = self.refused.get(_skeleton(call, key))
-        return "" if reason is None else f" (for this size alone: {reason})"
+        reasons = self.refused.get(_skeleton(call, key), {})
+        return "".join(f" (for this size alone: {reason})" for reason in reasons.values())
 
     def saw(self, call: BoundCall, key: Any, planned: int) -> None:
         """Remember the sizes of a call that has a program for them alone. planned: bytes that this has between its
@@ -167,6 +256,7 @@ class AutomaticSizes:
         skeleton = _skeleton(call, key)
         if skeleton is None:
             return
+        self._count(skeleton, call)
         seen = self.seen.setdefault(skeleton, [])
         shapes = _shapes(call.leaves)
         if all(shapes != known for known, _ in seen):
@@ -211,28 +301,77 @@ def _skeleton(call: BoundCall, key: Any) -> Any:
 
 def _differing(
     earlier: Shapes, shapes: Shapes, leaves: Sequence[Any]
-) -> tuple[dict[int, tuple[int, ...]], int] | None:
-    """The dimensions, by leaf, that differ, and the size that they had, if they had one size and have one now, both of
-    2 or more: for 0 and 1 broadcasting and reductions have rules of their own."""
-    dims: dict[int, tuple[int, ...]] = {}
-    sizes: set[tuple[int, int]] = set()
+) -> dict[tuple[int, int], Dims]:
+    """The dimensions that differ, by the size that they had and the one that they have."""
+    groups: dict[tuple[int, int], Dims] = {}
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     for i, before, now in zip(at, earlier, shapes, strict=True):
-        found = tuple(d for d, (a, b) in enumerate(zip(before, now, strict=True)) if a != b)
-        if found:
-            dims[i] = found
-            sizes |= {(before[d], now[d]) for d in found}
-    if len(sizes) != 1 or min(next(iter(sizes))) < 2:
-        return None
-    return dims, next(iter(sizes))[0]
+        for d, sizes in enumerate(zip(before, now, strict=True)):
+            if sizes[0] != sizes[1]:
+                dims = groups.setdefault(sizes, {})
+                dims[i] = (*dims.get(i, ()), d)
+    return groups
+
+
+def _size(shapes: Shapes, dims: Dims, leaves: Sequence[Any]) -> int:
+    """The size that the first of some dimensions has among the shapes of a call's tensors."""
+    leaf = next(iter(dims))
+    at = sum(isinstance(x, torch.Tensor) for x in leaves[:leaf])
+    return shapes[at][dims[leaf][0]]
+
+
+def _as_key(dynamic: Dynamic) -> tuple[Any, ...]:
+    return tuple([tuple(sorted(one.dims.items())) for one in dynamic.each])
+
+
+def _pair(ways: Sequence[_Way], leaves: Sequence[Any]) -> list[Dynamic]:
+    """The first two ranges of different dimensions as one, in both orders: squares of the second's size may be had."""
+    first = ways[0] if ways else None
+    other = next((w for w in ways if first is not None and _apart(w.range, first.range)), None)
+    if first is None or other is None:
+        return []
+    both = (first, other)
+    now = [size_of(w.range, leaves) for w in both]
+    least = [max(2 * n, w.before) for n, w in zip(now, both)]
+    most = [w.range.sizes.most for w in both]
+
+    def fits() -> bool:
+        inputs, planned = 0.0, float(max(w.planned for w in both))
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                size = float(leaf.numel() * leaf.element_size())
+                for n, m, w in zip(now, most, both):
+                    size *= (m / n) ** len(w.range.dims.get(i, ()))
+                inputs += size
+        for m, w in zip(most, both):
+            planned *= (m / w.before) ** max(map(len, w.range.dims.values()))
+        return inputs <= _ROOM and planned <= _PLANNED
+
+    while not fits() and any(m // 2 >= x for m, x in zip(most, least)):
+        at = max((0, 1), key=lambda i: (most[i] // 2 >= least[i], most[i] / now[i]))
+        most[at] //= 2
+    a, b = (
+        replace(w.range, sizes=replace(w.range.sizes, most=max(m, n + 1)))
+        for w, m, n in zip(both, most, now)
+    )
+    return [
+        replace(x, second=replace(y, sizes=replace(y.sizes, name="m"))) for x, y in ((b, a), (a, b))
+    ]
+
+
+def _apart(one: Dynamic, other: Dynamic) -> bool:
+    """Whether two ranges are of different dimensions."""
+    return not any({*dims} & {*other.dims.get(i, ())} for i, dims in one.dims.items())
 
 
 def _is_of(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
     """Whether a call has one size where a range has, and one of the range. That its tensors are dense, `_skeleton`
     has seen to."""
     n = size_of(dynamic, leaves)
-    return dynamic.sizes.k(n) is not None and all(
-        leaves[i].shape[d] == n for i, dims in dynamic.dims.items() for d in dims
+    return (
+        dynamic.sizes.k(n) is not None
+        and all(leaves[i].shape[d] == n for i, dims in dynamic.dims.items() for d in dims)
+        and (dynamic.second is None or _is_of(dynamic.second, leaves))
     )
 
 

@@ -1,11 +1,14 @@
 """`gflow.dynamic_dim(x, 0, min=1, max=64)`: dimensions of inputs whose size may differ from call to call.
 
-The marks of one call's arguments are one size: all marked dimensions have it. A graph that was called with
-marks keeps them, for later calls whose arguments are alike but for that size; one program serves all.
+The marks of one range in one call's arguments are one size: all dimensions that are marked so have it. A graph that
+was called with marks keeps them, for later calls whose arguments are alike but for that size; one program serves all.
+Of several ranges the two widest vary in a program, and there is one for each value of the others. Where no program
+follows both, the widest alone varies.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +22,8 @@ from gflow.tracing.data.sizes import Domain, Dynamic, SizeDecides, size_of
 
 from .micro_batches import in_micro_batches
 
+_log = logging.getLogger("gflow")
+
 Tensor = torch.Tensor
 _MARKS = "_gflow_dynamic"
 
@@ -30,8 +35,10 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
     """Mark a dimension of a graph's input: its size varies from call to call, from `min` to `max`. The
     graph that is called with it compiles one program for all these sizes. Returns the tensor.
 
-    Later calls of that graph need no marks. All dimensions that are marked in the arguments of one call
-    have one and the same size, such as a batch of inputs and of their targets.
+    Later calls of that graph need no marks. All dimensions that are marked with one range in the arguments of one
+    call have one and the same size, such as a batch of inputs and of their targets. Marks of another range are another
+    size (a length). A program varies in two sizes at most; where it varies in fewer than are marked, a warning says so,
+    and each value of the others has a program.
 
     Raises:
         GraphInputError: there is no such dimension, no such range, or the size is not in it.
@@ -69,12 +76,19 @@ def dynamic_dim(tensor: Tensor, dim: int = 0, *, min: int = 1, max: int) -> Tens
 
 @dataclass
 class _Marked:
-    """What calls were marked with. parts: of a range that has no one program, those that have one; alone: sizes of it
-    that are in no such part, and have programs of their own."""
+    """What calls were marked with. marks: by leaf and dimension; ways: what may vary in a program, the first choice
+    first; parts: of a range that has no one program, those that have one; alone: sizes of it that are in no such part,
+    and have programs of their own."""
 
-    whole: Dynamic
+    marks: dict[int, dict[int, Domain]]
+    ways: list[Dynamic]
     parts: list[Dynamic] = field(default_factory=list)
-    alone: set[int] = field(default_factory=set)
+    alone: set[tuple[int, ...]] = field(default_factory=set)
+
+    @property
+    def whole(self) -> Dynamic:
+        """What varies in a program."""
+        return self.ways[0]
 
 
 @dataclass
@@ -94,18 +108,16 @@ class DynamicCalls:
             return
         leaves = call.leaves
         marks = {i: m for i, leaf in enumerate(leaves) if (m := getattr(leaf, _MARKS, None))}
-        wanted = _as_one(marks, call) if marks else None
-        if wanted is not None and all(m.whole != wanted for m in self.known):
-            self.known.insert(0, _Marked(wanted))
+        if marks and all(m.marks != marks for m in self.known):
+            self.known.insert(0, _Marked(marks, _ways(marks, count)))
         for marked in self.known:
-            if not (_alike(marked.whole, leaves) if wanted is None else marked.whole == wanted):
+            if not (marked.marks == marks if marks else _alike(marked.marks, leaves)):
                 continue
-            _check(marked.whole, call)
-            n = size_of(marked.whole, leaves)
-            if n in marked.alone:
+            _check(marked.marks, call)
+            sizes = _sizes(marked.whole, leaves)
+            if sizes in marked.alone:
                 return
-            fit = (part for part in marked.parts if part.sizes.k(n) is not None)
-            known = next(fit, marked.whole)
+            known = next((p for p in marked.parts if _has(p, sizes)), marked.whole)
             dynamic = in_micro_batches(known, count, leaves)
             if dynamic is None:
                 return
@@ -115,69 +127,124 @@ class DynamicCalls:
             call.key = key_without_sizes(dynamic, leaves, call.key)
             return
 
+    def _of(self, dynamic: Dynamic) -> _Marked:
+        return next(m for m in self.known if m.whole == dynamic or dynamic in m.parts)
+
     def narrowed(self, call: BoundCall, reason: SizeDecides) -> bool:
         """Divide the range that a call was marked with, because of `reason`. False: no part of it has one answer."""
         dynamic = call.dynamic
         assert dynamic is not None
-        n = size_of(dynamic, call.leaves)
-        part = reason.part(n)
+        part = dynamic.part_of(reason, call.leaves)
         if part is None and not reason.divides:
             return False
-        marked = next(m for m in self.known if m.whole == dynamic or dynamic in m.parts)
+        marked = self._of(dynamic)
         if dynamic in marked.parts:
             marked.parts.remove(dynamic)
         if part is None:
-            marked.alone.add(n)
+            marked.alone.add(_sizes(marked.whole, call.leaves))
         else:
-            marked.parts.append(replace(dynamic, sizes=part))
+            marked.parts.append(part)
+        return True
+
+    def simpler(self, call: BoundCall, error: Exception) -> bool:
+        """Have fewer sizes vary in programs of such calls, which cannot be had because of `error`. False: there is one
+        alone."""
+        assert call.dynamic is not None
+        marked = self._of(call.dynamic)
+        if len(marked.ways) == 1:
+            return False
+        marked.ways.pop(0)
+        marked.parts.clear()
+        marked.alone.clear()
+        if len(marked.ways) == 1:
+            _log.warning(
+                "%s: a program varies in the size in %s alone, and each value of the other dimensions that are marked "
+                "is compiled, since no program follows both: %s",
+                here(),
+                marked.whole.sizes,
+                (str(error).splitlines() or [type(error).__name__])[0],
+            )
         return True
 
 
-def _check(dynamic: Dynamic, call: BoundCall) -> None:
+def _sizes(dynamic: Dynamic, leaves: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([size_of(one, leaves) for one in dynamic.each])
+
+
+def _has(dynamic: Dynamic, sizes: tuple[int, ...]) -> bool:
+    """Whether sizes are in its ranges."""
+    return all(one.sizes.k(n) is not None for one, n in zip(dynamic.each, sizes))
+
+
+def _by_range(marks: dict[int, dict[int, Domain]]) -> dict[Domain, dict[int, tuple[int, ...]]]:
+    """The dimensions that are marked with each range, the widest first."""
+    ranges = {r for found in marks.values() for r in found.values()}
+    found: dict[Domain, dict[int, tuple[int, ...]]] = {}
+    for r in sorted(ranges, key=lambda r: (r.most - r.least, r.most), reverse=True):
+        dims = {i: tuple(sorted(d for d, own in m.items() if own == r)) for i, m in marks.items()}
+        found[r] = {i: own for i, own in dims.items() if own}
+    return found
+
+
+def _ways(marks: dict[int, dict[int, Domain]], count: int) -> list[Dynamic]:
+    """What a program may vary in: in two sizes, either of which may have squares, or in one."""
+    one, *more = (Dynamic(r, dims) for r, dims in _by_range(marks).items())
+    if not more:
+        return [one]
+    if len(more) > 1 or count > 1:
+        _log.warning(
+            "%s: dimensions are marked with %d ranges. A program has at most %s, and each value of the others is "
+            "compiled.",
+            here(),
+            1 + len(more),
+            "two dynamic sizes" if count == 1 else "one dynamic size with gradient accumulation",
+        )
+    if count > 1:
+        return [one]
+    pairs = ((more[0], one), (one, more[0]))
+    return [
+        *(replace(x, second=replace(y, sizes=replace(y.sizes, name="m"))) for x, y in pairs),
+        one,
+    ]
+
+
+def _check(marks: dict[int, dict[int, Domain]], call: BoundCall) -> None:
     """
     Raises:
-        GraphInputError: the call's size is no size of `dynamic`, or its tensors do not have it.
+        GraphInputError: a size is outside of its range, or dimensions of one range differ.
     """
     leaves = call.leaves
-    n = size_of(dynamic, leaves)
-    for i, dims in dynamic.dims.items():
-        for d in dims:
-            if leaves[i].shape[d] != n:
-                first = next(iter(dynamic.dims))
+    for sizes, dims in _by_range(marks).items():
+        dynamic = Dynamic(sizes, dims)
+        first, n = next(iter(dims)), size_of(dynamic, leaves)
+        for i, own in dims.items():
+            for d in own:
+                if leaves[i].shape[d] != n:
+                    raise GraphInputError(
+                        f"{here()}: dimension {d} of input {call.names[i]!r} is {leaves[i].shape[d]}, and dimension "
+                        f"{dims[first][0]} of {call.names[first]!r} is {n}; dimensions that are "
+                        "marked with one range have one size in a call."
+                    )
+            if not leaves[i].is_contiguous():
                 raise GraphInputError(
-                    f"{here()}: dimension {d} of input {call.names[i]!r} is {leaves[i].shape[d]}, and dimension "
-                    f"{dynamic.dims[first][0]} of {call.names[first]!r} is {n}; dimensions that are "
-                    "marked with dynamic_dim() have one size in a call."
+                    f"{here()}: input {call.names[i]!r} has a dynamic dimension and is not dense; call .contiguous()"
                 )
-        if not leaves[i].is_contiguous():
-            raise GraphInputError(
-                f"{here()}: input {call.names[i]!r} has a dynamic dimension and is not dense; call .contiguous()"
-            )
-    if not dynamic.sizes.least <= n <= dynamic.sizes.most:
-        first = next(iter(dynamic.dims))
-        raise GraphInputError(
-            f"{here()}: dimension {dynamic.dims[first][0]} of input {call.names[first]!r} is {n}, and it was "
-            f"marked with dynamic_dim(min={dynamic.sizes.least}, max={dynamic.sizes.most})."
-        )
+        if not sizes.least <= n <= sizes.most:
+            raise _outside(call, first, dims[first][0], sizes)
 
 
-def _as_one(marks: dict[int, dict[int, Domain]], call: BoundCall) -> Dynamic:
-    ranges = {r: (i, d) for i, found in marks.items() for d, r in found.items()}
-    if len(ranges) > 1:
-        (a, (i, d)), (b, (j, e)) = list(ranges.items())[:2]
-        raise GraphInputError(
-            f"{here()}: dimension {d} of input {call.names[i]!r} is marked with sizes in {a}, and dimension {e} of "
-            f"{call.names[j]!r} with {b}; a call has one size that varies: give all marks of it one range, "
-            "and leave other dimensions static."
-        )
-    return Dynamic(next(iter(ranges)), {i: tuple(sorted(found)) for i, found in marks.items()})
+def _outside(call: BoundCall, leaf: int, dim: int, sizes: Domain) -> GraphInputError:
+    return GraphInputError(
+        f"{here()}: dimension {dim} of input {call.names[leaf]!r} is {call.leaves[leaf].shape[dim]}, and it was "
+        f"marked with dynamic_dim(min={sizes.least}, max={sizes.most})."
+    )
 
 
-def _alike(dynamic: Dynamic, leaves: Sequence[Any]) -> bool:
+def _alike(marks: dict[int, dict[int, Domain]], leaves: Sequence[Any]) -> bool:
     """Whether a call without marks has the tensors that were marked before."""
     return all(
         i < len(leaves) and isinstance(leaves[i], Tensor) and leaves[i].dim() > max(dims)
-        for i, dims in dynamic.dims.items()
+        for i, dims in marks.items()
     )
 
 
@@ -192,9 +259,9 @@ def key_without_sizes(
             continue
         own = (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
         at = parts.index(own, at)
-        if i in dynamic.dims:
-            dims = dynamic.dims[i]
+        if dims := dynamic.which(i):
             shape = tuple(None if d in dims else s for d, s in enumerate(leaf.shape))
             parts[at] = (shape, None, leaf.dtype, leaf.device, leaf.requires_grad)
         at += 1
-    return (dynamic.sizes, *dynamic.dims.items(), *parts)
+    varying = [x for one in dynamic.each for x in (one.sizes, *one.dims.items())]
+    return (*varying, *parts)

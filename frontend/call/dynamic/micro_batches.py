@@ -20,9 +20,11 @@ from gflow.execution.executor import Compiled
 from gflow.runtime.composed.micro_batches import MicroBatches, Split, split
 from gflow.tracing.context.location import here
 from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.global_tensors import global_tensor, is_global, layout_of, local_of
 from gflow.tracing.data.sizes import Domain, Dynamic, Fixed, Narrower, size_of
 from gflow.tracing.data.trace import Trace
 from gflow.tracing.data.values import OutputRef
+from gflow.tracing.program.batch_rows import check_joined
 
 
 def split_call(call: BoundCall, count: int) -> list[BoundCall]:
@@ -35,14 +37,16 @@ def split_call(call: BoundCall, count: int) -> list[BoundCall]:
     for i, leaf in enumerate(call.leaves):
         if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
             continue
-        if leaf.shape[0] % count:
+        shape = local_of(leaf).shape
+        if shape[0] % count:
+            mine = " (this rank's part)" if is_global(leaf) else ""
             raise GraphInputError(
-                f"{here()}: input {call.names[i]!r} of shape {list(leaf.shape)} cannot be split into "
+                f"{here()}: input {call.names[i]!r} of shape {list(shape)}{mine} cannot be split into "
                 f"{count} micro-batches (config.set_gradient_accumulation_steps({count})): its first "
                 f"dimension is no multiple of {count}. Pass whole batches (DataLoader has drop_last="
                 "True); keep what does not belong to samples as a buffer of a module."
             )
-        pieces.setdefault(id(leaf), split(leaf, count))
+        pieces.setdefault(id(leaf), _parts(leaf, call.names[i], count))
     whole = call
     if call.dynamic is not None:
         call = replace(call, dynamic=_of_part(call.dynamic, count))
@@ -50,6 +54,16 @@ def split_call(call: BoundCall, count: int) -> list[BoundCall]:
         call.with_leaves([pieces[id(x)][k] if id(x) in pieces else x for x in whole.leaves])
         for k in range(count)
     ]
+
+
+def _parts(leaf: torch.Tensor, name: str, count: int) -> Sequence[torch.Tensor]:
+    """A tensor's rows for each micro-batch; of a global tensor each rank's, put together."""
+    layout = layout_of(leaf, name)
+    if layout is None:
+        return split(leaf, count)
+    shape = (leaf.shape[0] // count, *leaf.shape[1:])
+    parts = split(local_of(leaf), count)
+    return [global_tensor(part, layout.mesh, layout.placements, shape) for part in parts]
 
 
 def in_micro_batches(dynamic: Dynamic, count: int, leaves: Sequence[Any]) -> Dynamic | None:
@@ -85,6 +99,7 @@ def compile_step(trace: Trace, options: Any) -> Compiled:
     if not trace.stacked:
         check_results(trace)
     compiled = [executor.compile_trace(part, options) for part in trace.parts]
+    check_joined(trace.parts[0], compiled[0].shardings)
     buffers = {id(buffer) for _, buffer in trace.kept}
     kept = [n for n, i in enumerate(trace.inputs) if id(i.tensor) in buffers]
     run = MicroBatches(compiled[0], compiled[1], split_of(trace), kept)

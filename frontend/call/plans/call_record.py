@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
+from gflow.dialects.extents import N
 from gflow.dialects.types import row_major_strides
 from gflow.runtime import calls
 from gflow.tracing.data.bound_call import BoundCall
-from gflow.tracing.data.sizes import size_of
+from gflow.tracing.data.sizes import size_of, step_of
 
 
 @dataclass(frozen=True)
 class CallRecord:
     """The call that a plan was compiled for. inputs: its tensors, as the manifest lists them (sizes that vary are
-    None); size: the one that varies, as it was in that call, 0 where none does;
+    None; not where two do); size: what varies, as it was in that call, 0 where nothing does;
     leaves: which of them each flattened argument is; modes: train or eval of each module; problem:
     why the call cannot be saved."""
 
@@ -27,7 +28,7 @@ class CallRecord:
     inputs: tuple[dict[str, Any], ...] = ()
     leaves: tuple[int | None, ...] = ()
     problem: str = ""
-    size: int = 0
+    size: N = 0
 
     def at(self, size: int) -> CallRecord:
         """The record of a call with this size, and none that varies."""
@@ -58,7 +59,16 @@ def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
     for name, leaf in zip(call.names, call.leaves):
         names.setdefault(id(leaf), name)
     dynamic = call.dynamic
-    varying = {} if dynamic is None else {id(call.leaves[i]): d for i, d in dynamic.dims.items()}
+    size: N = 0
+    if dynamic is not None and dynamic.second is not None:
+        size, dynamic = step_of(dynamic, call.leaves), None
+    elif dynamic is not None:
+        size = size_of(dynamic, call.leaves)
+    varying = (
+        {}
+        if dynamic is None
+        else {id(leaf): [*dynamic.which(i)] for i, leaf in enumerate(call.leaves)}
+    )
     inputs = []
     for n, t in enumerate(tensors):
         dims = varying.get(id(t), ())
@@ -71,5 +81,4 @@ def record_call(call: BoundCall, modes: tuple[bool, ...]) -> CallRecord:
             }
         )
     places = tuple(index.get(id(leaf)) for leaf in call.leaves)
-    size = 0 if dynamic is None else size_of(dynamic, call.leaves)
     return CallRecord(parameters, modes, structure, tuple(inputs), places, size=size)

@@ -63,7 +63,7 @@ def trace_call(request: TraceRequest, setup: Setup | None = None) -> Traced:
         return _traced(request, parts, setup)
     except SizeDecides as error:
         if request.call.dynamic is not None:  # and not the size of one micro-batch
-            error.domain = request.call.dynamic.sizes
+            error.domain = request.call.dynamic.each[error.second].sizes
         raise
 
 
@@ -117,12 +117,6 @@ def compile_plan(
             "data-parallel module: wrap the model, torch.nn.parallel.DistributedDataParallel(model)"
             f"{' over the ranks with the same stages (process_group=…)' if trace.stages else ''}, or leave "
             "enable_zero() out."
-        )
-    if zero == 3 and trace.stages is not None:
-        raise GraphTraceError(
-            f"{trace.name}: modules are in pipeline stages (set_stage), and enable_zero(stage=3) would gather a "
-            "stage's parameters for each micro-batch again. Use stage=1 or 2: a rank has the parameters of its own "
-            "stages alone."
         )
     if trace.stages is not None and call.dynamic is not None:
         raise GraphTraceError(

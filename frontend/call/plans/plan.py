@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from gflow.dialects.extents import N
 from gflow.execution.executor import Compiled
 from gflow.guards.arguments import ArgumentGuard
 from gflow.runtime.tensors import Placed, addresses_of
-from gflow.tracing.data.global_tensors import global_tensor, local_of
+from gflow.tracing.data.global_tensors import axes_of, global_tensor, local_of
 from gflow.tracing.data.sizes import Dynamic, step_of, with_size
 from gflow.tracing.data.trace import Trace, unflatten
 from gflow.tracing.data.values import OutputRef, TraceValue
@@ -34,14 +35,18 @@ class Plan:
 
     def __init__(self, trace: Trace, compiled: Compiled, dynamic: Dynamic | None = None) -> None:
         self.trace, self.compiled, self.dynamic = trace, compiled, dynamic
-        self.used, self.size = 0, 0
-        self.size_at = next((k for k, i in enumerate(trace.inputs) if i.role == "size"), -1)
+        self.used = 0
+        self.size: N = 0
+        self.size_at = [k for k, i in enumerate(trace.inputs) if i.role == "size"]
         self.described: dict[str, str] = {}
         self.record: CallRecord | None = None
         self.guard: StateGuard | None = None
         self.given: ArgumentGuard | None = None
         self.arguments: list[Any] = [i.tensor for i in trace.inputs]
         self.wholes = self._wholes()
+        if self.wholes:  # the mesh that they lie on
+            axes = trace.shared_axes
+            self.shared = trace.mesh if len(axes) == trace.mesh.ndim else trace.mesh[axes]
         self.input_slots = [
             (position, leaf)
             for position, entry in enumerate(trace.inputs)
@@ -61,11 +66,19 @@ class Plan:
 
     def _wholes(self) -> dict[int, tuple[tuple[str, ...], tuple[int, ...]]]:
         """By result of `build()` its sharding and whole shape, of a trace of global tensors."""
-        return {
-            n: (sharding, out.value.shape)
-            for n, (out, sharding) in enumerate(zip(self.trace.outputs, self.compiled.shardings))
-            if out.alias is None and sharding is not None
-        }
+        found: dict[int, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+        for n, (out, sharding) in enumerate(zip(self.trace.outputs, self.compiled.shardings)):
+            if out.alias is None and sharding is not None:
+                along = dict(zip(axes_of(self.trace.mesh), sharding))
+                placed = tuple(along[axis] for axis in self.trace.shared_axes)
+                found[n] = placed, self._joined_shape(out.value.shape)
+        return found
+
+    def _joined_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a result of a micro-batch, the shape that a call returns."""
+        count = self.trace.micro_batches
+        first = shape[:1] or ((1,) if self.trace.stacked else ())
+        return (*(count * rows for rows in first), *shape[1:])
 
     def _take_places(self) -> None:
         """Remember the real tensors and where they are."""
@@ -144,7 +157,10 @@ class Plan:
             )
         if self.dynamic is not None:
             self.size = step_of(self.dynamic, leaves)
-            arguments[self.size_at].fill_(self.size)
+            for at, n in zip(
+                self.size_at, self.size if isinstance(self.size, tuple) else (self.size,)
+            ):
+                arguments[at].fill_(n)
         updated = [arguments[i] for i in self.updated]
         given = arguments.copy() if self.trace.result_views else arguments
         if not self.looked:
@@ -191,13 +207,11 @@ class Plan:
         trace = self.trace
         if self.dynamic is not None:
             trace = with_size(trace, step_of(self.dynamic, leaves))
-        count = trace.micro_batches
         found = []
         for out in trace.outputs:
             if out.alias is None:
                 v = out.value
-                first = v.shape[:1] or ((1,) if trace.stacked else ())
-                shape = (*(count * rows for rows in first), *v.shape[1:])
+                shape = self._joined_shape(v.shape)
                 found.append(torch.zeros(shape, dtype=v.dtype, device=v.device))
         return unflatten(trace, found)
 
@@ -215,7 +229,7 @@ class Plan:
         if self.wholes:
             results = list(results)
             for n, (sharding, shape) in self.wholes.items():
-                results[n] = global_tensor(results[n], self.trace.mesh, sharding, shape)
+                results[n] = global_tensor(results[n], self.shared, sharding, shape)
         if self.single:
             leaf = self.trace.out_leaves[0]
             return results[leaf.index] if isinstance(leaf, OutputRef) else leaf

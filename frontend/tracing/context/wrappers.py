@@ -16,6 +16,12 @@ from gflow.errors import GraphTraceError
 from ..data.global_tensors import is_global
 from .ranks import world_size
 
+#: of a parameter or buffer that a module makes in its first call
+LAZY = (
+    "of a lazy module has no shape yet; call the model once with a batch, outside of the graph, before the graph's "
+    "first call."
+)
+
 #: what ops on tensors do, unless a class says otherwise
 _FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 
@@ -99,8 +105,11 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
 def check_tensor(tensor: torch.Tensor, name: str) -> None:
     """
     Raises:
-        GraphTraceError: a tensor that is spread over ranks, or whose elements are not what lies in its memory.
+        GraphTraceError: a tensor of a lazy module, one spread over ranks, or one whose elements are not what lies in
+            its memory.
     """
+    if torch.nn.parameter.is_lazy(tensor):
+        raise GraphTraceError(f"{name} {LAZY}")
     kind = type(tensor)
     data = type(tensor.data) if isinstance(tensor, torch.nn.Parameter) else kind
     for k in (kind, data):

@@ -39,6 +39,14 @@ class Layout:
         own = dict(zip(self.axes, self.placements))
         return tuple(own.get(axis, "B") for axis in axes)
 
+    def part(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of a value of this shape, the shape of what a rank has."""
+        found = [*shape]
+        for n, text in enumerate(self.placements):
+            if text.startswith("S("):
+                found[int(text[2:-1])] //= self.mesh.size(n)
+        return tuple(found)
+
 
 def axes_of(mesh: Any) -> tuple[str, ...]:
     """Names for the dimensions of a mesh: its own, else by number."""
@@ -56,15 +64,20 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_global(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def layout_of(tensor: torch.Tensor, name: str) -> Layout | None:
+def layout_of(tensor: torch.Tensor, name: str, divided: int | None = None) -> Layout | None:
     """How a global tensor lies; None for others.
+
+    divided: the dimension of the mesh along which each rank has a part of what it would have (`fully_shard`); the
+    layout is that of the latter.
 
     Raises:
         GraphInputError: in a way that a program does not know.
     """
     if not is_global(tensor):
         return None
-    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
+    mesh, placements = tensor.device_mesh, [*tensor.placements]  # type: ignore[attr-defined]
+    if divided is not None:
+        placements[divided] = _whole()
     texts = texts_of(placements, tensor.dim(), name)
     for n, text in enumerate(texts):
         if text.startswith("S("):
@@ -81,6 +94,20 @@ def layout_of(tensor: torch.Tensor, name: str) -> Layout | None:
             "tensor."
         )
     return Layout(mesh, texts)
+
+
+def _whole() -> Any:
+    # start-up: DTensor is loaded by the first program that has global tensors
+    from torch.distributed.tensor import Replicate
+
+    return Replicate()
+
+
+def is_divided(tensor: torch.Tensor, axis: int) -> bool:
+    """Whether ranks along a dimension of the mesh have parts of the first dimension of a global tensor, be it of parts
+    along later dimensions of the mesh."""
+    placement = tensor.placements[axis]  # type: ignore[attr-defined]
+    return type(placement).__name__ in ("Shard", "_StridedShard") and placement.dim == 0
 
 
 def texts_of(placements: Sequence[Any], rank: int, name: str) -> tuple[str, ...]:
@@ -132,6 +159,39 @@ def global_tensor(
         local, mesh, placements_of(texts), run_check=False, shape=torch.Size(shape), stride=strides
     )
     return found
+
+
+def global_like(local: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The global tensor of which this rank holds `local`, with the shape and placements of `other`."""
+    # start-up: DTensor is loaded by the first program that has global tensors
+    from torch.distributed.tensor import DTensor
+
+    strides = torch.empty(other.shape, device="meta").stride()
+    mesh, placements = other.device_mesh, other.placements  # type: ignore[attr-defined]
+    found: torch.Tensor = DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=other.shape, stride=strides
+    )
+    return found
+
+
+def cut(whole: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a value that lies as the global tensor `other` does, in memory of its own."""
+    mesh = other.device_mesh  # type: ignore[attr-defined]
+    place, cuts = mesh.get_coordinate(), []
+    for n, placement in enumerate(other.placements):  # type: ignore[attr-defined]
+        kind = type(placement).__name__
+        if kind == "Shard":
+            cuts.append((placement.dim, n))
+    cuts += [
+        (0, n) for n in range(mesh.ndim) if _is_strided(other, n)
+    ]  # of the parts that others cut
+    for dim, n in cuts:
+        whole = whole.chunk(mesh.size(n), dim)[place[n]]
+    return whole.clone(memory_format=torch.contiguous_format)
+
+
+def _is_strided(tensor: torch.Tensor, axis: int) -> bool:
+    return type(tensor.placements[axis]).__name__ == "_StridedShard"  # type: ignore[attr-defined]
 
 
 def common_mesh(meshes: Iterable[Any], where: str) -> Any | None:

@@ -8,12 +8,13 @@ its polynomial.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import torch
 
-from gflow.dialects.extents import Symbol, evaluate, formula
+from gflow.dialects.extents import Coefficients, N, Symbol, evaluate, formula
 from gflow.errors import GraphTraceError
 
 from .trace import Trace
@@ -34,10 +35,11 @@ class Fixed(Exception):
 @dataclass
 class Narrower(Exception):
     """A formula is a polynomial on a part of the domain alone. step: by which k must be split. bound: where k must be
-    split: it begins a part."""
+    split: it begins a part. second: of the other size's domain."""
 
     step: int = 1
     bound: int | None = None
+    second: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Domain:
 class SizeDecides(GraphTraceError):
     """What was asked of a size that varies has different answers in its range. asked: the answer for a k of the domain,
     where it can be computed; linear: whether one form a k + b is one answer; by: what splits the domain into parts that
-    have one, where that is known; chooses: whether it is a condition."""
+    have one, where that is known; chooses: whether it is a condition; second: whether it is about the other size."""
 
     def __init__(
         self,
@@ -118,8 +120,10 @@ class SizeDecides(GraphTraceError):
         linear: bool,
         by: Narrower | None = None,
         chooses: bool = False,
+        second: bool = False,
     ) -> None:
         super().__init__(message)
+        self.second = second
         self.asked, self.domain, self.linear, self.by = asked, domain, linear, by
         self.chooses = chooses and asked is not None
 
@@ -169,11 +173,33 @@ class SizeDecides(GraphTraceError):
 @dataclass(frozen=True)
 class Dynamic:
     """What varies in a call: dimensions of input leaves, by number, all with one size. automatic: found by comparing
-    calls, and not marked by the author."""
+    calls, and not marked by the author. beside: what else varies between calls, and has one value in a program. second:
+    dimensions that vary on their own."""
 
     sizes: Domain
     dims: dict[int, tuple[int, ...]]
     automatic: bool = False
+    beside: tuple[str, ...] = field(default=(), compare=False)
+    second: Dynamic | None = None
+
+    @property
+    def each(self) -> list[Dynamic]:
+        """The one size, or both."""
+        return [self] if self.second is None else [self, self.second]
+
+    def which(self, leaf: int) -> dict[int, int]:
+        """The dimensions of an input leaf that vary, and with which size."""
+        return {d: at for at, one in enumerate(self.each) for d in one.dims.get(leaf, ())}
+
+    def part_of(self, reason: SizeDecides, leaves: Sequence[Any]) -> Dynamic | None:
+        """The sizes around those of a call that have one answer to what was asked."""
+        at = self.each[reason.second]
+        part = reason.part(size_of(at, leaves))
+        if part is None:
+            return None
+        if not reason.second:
+            return replace(self, sizes=part)
+        return replace(self, second=replace(at, sizes=part))
 
 
 def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
@@ -183,27 +209,33 @@ def size_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
     return size
 
 
-def step_of(dynamic: Dynamic, leaves: Sequence[Any]) -> int:
+def step_of(dynamic: Dynamic, leaves: Sequence[Any]) -> N:
     """What a call brings along of what varies in its program: k, where its size is step * k + rest."""
     sizes = dynamic.sizes
-    return (size_of(dynamic, leaves) - sizes.rest) // sizes.step
+    k = (size_of(dynamic, leaves) - sizes.rest) // sizes.step
+    if dynamic.second is None:
+        return k
+    other = step_of(dynamic.second, leaves)
+    assert isinstance(other, int)
+    return k, other
 
 
 class Size(int):
     """A size in a trace: its value at the stand-in, and the polynomial that it is."""
 
-    coefficients: tuple[int, ...]
-    name: str
+    coefficients: Coefficients
+    symbol: Symbol
 
     @staticmethod
-    def make(coefficients: tuple[int, ...], symbol: Symbol) -> Size:
+    def make(coefficients: Coefficients, symbol: Symbol) -> Size:
         """The size that a polynomial of a symbol's size is; its value is that at the symbol's stand-in."""
-        self = Size(evaluate(coefficients, symbol.stand_in))
-        self.coefficients, self.name = coefficients, symbol.name
+        self = Size(evaluate(coefficients, symbol.place))
+        self.coefficients, self.symbol = coefficients, symbol
         return self
 
     def __repr__(self) -> str:
-        return formula(self.coefficients, self.name)
+        second = self.symbol.second
+        return formula(self.coefficients, self.symbol.name, "m" if second is None else second.name)
 
     __str__ = __repr__
 
@@ -211,21 +243,37 @@ class Size(int):
         return format(repr(self), spec)
 
 
-def sized(value: int, symbol: Symbol | None) -> int:
-    """An integer computed from sizes at the stand-in, as the size that it is."""
-    if symbol is None or symbol.at(value, symbol.least) == value:
-        return value
-    return Size.make(symbol.coefficients(value), symbol)
+def row_major(shape: Sequence[int], symbol: Symbol | None) -> tuple[int, ...]:
+    """The strides of a dense tensor of sizes that vary.
+
+    Raises:
+        Fixed: stand-ins do not tell what they are.
+    """
+    strides: list[int] = []
+    ways = [symbol, symbol] if symbol is None else [symbol.standing(0), symbol.standing(1)]
+    steps = [1, 1]
+    for size in reversed(shape):
+        step = steps[0]
+        if symbol is not None and not symbol.fixes(step):
+            found = symbol.coefficients(step)
+            if ways[1].coefficients(steps[1]) != found:  # type: ignore[union-attr]
+                raise Fixed(f"a stride of {[*shape]}")
+            step = Size.make(found, symbol)
+        strides.append(step)
+        for at, way in enumerate(ways):
+            own = size if way is None else at_size(size, way.place)
+            steps[at] *= max(own, 1)
+    return tuple(strides[::-1])
 
 
-def at_size(value: Any, k: int) -> Any:
+def at_size(value: Any, k: N) -> Any:
     """A number of a trace, or a tuple of numbers, for a size of `k`; anything else is what it is."""
     if isinstance(value, tuple):
         return tuple([evaluate(x.coefficients, k) if isinstance(x, Size) else x for x in value])
     return evaluate(value.coefficients, k) if isinstance(value, Size) else value
 
 
-def view_at(view: ResultView, k: int) -> ResultView:
+def view_at(view: ResultView, k: N) -> ResultView:
     """A result that is a view, for a size of `k`."""
     names = ("base_strides", "shape", "strides", "offset")
     return replace(view, **{name: at_size(getattr(view, name), k) for name in names})
@@ -234,23 +282,79 @@ def view_at(view: ResultView, k: int) -> ResultView:
 # -- a trace for one value
 
 
-def at_one_size(trace: Trace, n: int, arguments: Sequence[Any]) -> tuple[Trace, list[Any]]:
+def at_one_size(trace: Trace, n: N, arguments: Sequence[Any]) -> tuple[Trace, list[Any]]:
     """A trace without a size that varies, as it is for `n`, and its arguments.
 
     The argument that brought the size along is a constant of that value.
     """
     made = with_size(trace, n)
-    made.size = None
-    given = list(arguments)
+    given, left = list(arguments), [*n] if isinstance(n, tuple) else [n]
     for position, entry in enumerate(made.inputs):
         if entry.role == "size":
             made.inputs[position] = replace(entry, role="constant")
-            given[position] = torch.tensor(n, dtype=torch.int64)
+            own, *left = left
+            given[position] = torch.tensor(own, dtype=torch.int64)
     return made, given
 
 
-def with_size(trace: Trace, n: int) -> Trace:
-    """A trace with the sizes that it has for `n` (a stand-in, or a real size)."""
+def with_forms(trace: Trace) -> Symbol:
+    """The symbol of a trace with two sizes, with the forms that the second one's multiples have in it.
+
+    Raises:
+        Fixed: stand-ins do not tell a size from others.
+    """
+    assert trace.size is not None
+    assert trace.size.second is not None
+    found: dict[Coefficients, Size] = {}
+    plain: set[int] = set()
+
+    def look(x: Any) -> None:
+        if isinstance(x, TraceValue):
+            look(x.shape)
+            look(x.strides)
+        elif isinstance(x, (list, tuple)):
+            for i in x:
+                look(i)
+        elif isinstance(x, dict):
+            look([*x.values()])
+        elif isinstance(x, Size):
+            found[x.coefficients] = x
+        elif type(x) is int and abs(x) < 1 << 62:  # the end of a slice may be any large number
+            plain.add(x)
+
+    for given in trace.inputs:
+        look(given.value)
+    for op in trace.ops:
+        look([op.args, op.kwargs, op.results])
+    look([o.value for o in trace.outputs])
+    forms = {
+        tuple(x // gcd(*c) * (1 if c[1] > 0 else -1) for x in c)
+        for size in found.values()
+        for c in size.coefficients
+        if isinstance(c, tuple) and len(c) == 2 and c[0]
+    }
+    inner = replace(trace.size.second, forms=tuple(sorted(forms)))  # type: ignore[arg-type]
+    symbol = replace(trace.size, second=inner)
+    for which in (0, 1):
+        own = symbol.standing(which)
+        for c, size in found.items():
+            if own.coefficients(evaluate(c, own.place)) != c:
+                raise Fixed(f"{size}, beside two sizes that vary")
+        for x in plain:
+            if not own.fixes(x):
+                raise Fixed(f"{x}, which stands for {own.text(x)} beside two sizes that vary")
+    return symbol
+
+
+def standing(trace: Trace, which: int) -> Trace:
+    """A trace with the sizes that it has for the first (0) or the other (1) stand-ins."""
+    assert trace.size is not None
+    symbol = trace.size.standing(which)
+    return replace(with_size(trace, symbol.place), size=symbol)
+
+
+def with_size(trace: Trace, n: N) -> Trace:
+    """A trace with the sizes that it has for `n`."""
     values: dict[int, TraceValue] = {}
 
     def number(x: Any) -> Any:
@@ -282,5 +386,5 @@ def with_size(trace: Trace, n: int) -> Trace:
     made.proven = {new for old, new in zip(trace.ops, made.ops) if old in trace.proven}
     made.outputs = [TraceOutput(convert(o.value), o.alias, o.name) for o in trace.outputs]
     made.input_leaves = {convert(v): leaf for v, leaf in trace.input_leaves.items()}
-    made.size = None if trace.size is None else replace(trace.size, stand_in=n)
+    made.size = None
     return made

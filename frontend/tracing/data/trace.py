@@ -15,6 +15,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from gflow.dialects.extents import Symbol
 
+from .global_tensors import axes_of
 from .guards import Guard
 from .places import NumberSource, OptimizerTrace
 from .values import OutputRef, ResultView, TraceInput, TraceOp, TraceOutput, TraceValue, View
@@ -95,6 +96,11 @@ class Trace:
     def main(self) -> Trace:
         """What a micro-batch runs where there are several; the trace itself otherwise."""
         return self.parts[0] if self.parts else self
+
+    @property
+    def shared_axes(self) -> tuple[str, ...]:
+        """The axes of the mesh along which ranks share values; along others each has a batch of its own."""
+        return tuple(a for a in axes_of(self.mesh) if a not in self.groups.values())
 
     def __str__(self) -> str:
         lines = [f"trace {self.name}"]

@@ -7,7 +7,7 @@ to the fake implementation. Each fake tensor carries its `TraceValue` in `_gflow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from gflow.runtime.interrupts import deliver, waiting
 
 from ..context.location import Locator
 from ..context.wrappers import check_tensor
-from ..data.global_tensors import Layout, is_global, layout_of, local_of
+from ..data.global_tensors import Layout, is_divided, is_global, layout_of, local_of
 from ..data.guards import Guard
 from ..data.values import SourceLoc, TraceInput, TraceOp, TraceValue
 from ..program import collectives, seeding
@@ -108,11 +108,11 @@ class Recorder(TorchDispatchMode):
         self.numbers: list[Any] = []
         self.takes_numbers = False  # some of them are the call's
         self.meshes: list[Any] = []  # of global tensors
-        #: meshes over which modules are divided (`fully_shard`), and the names of their groups
+        #: meshes along whose first dimension modules are divided (`fully_shard`), and the names of its groups
         self.divided_over: list[tuple[Any, str]] = []
         self.divided: dict[TraceValue, str] = {}  # inputs that are so, and these names
         self.sizes: SizeEnv | None = None
-        self.size: TraceValue | None = None
+        self.size: list[TraceValue] = []
         self._next_id = 0
         self._number_ops: dict[Any, tuple[int, TraceOp, TraceValue]] = {}
         self._constants: dict[int, FakeTensor] = {}
@@ -148,16 +148,20 @@ class Recorder(TorchDispatchMode):
         self._next_id += 1
         return value
 
-    def fake_like(self, tensor: torch.Tensor, dynamic: Collection[int] = ()) -> FakeTensor:
+    def fake_like(
+        self, tensor: torch.Tensor, dynamic: Mapping[int, int] | None = None
+    ) -> FakeTensor:
         """A fake tensor with the metadata of a real one and a new value. dynamic: the dimensions that
-        have the size of the trace; the tensor is dense."""
+        have a size of the trace, and which; the tensor is dense."""
         shape: Sequence[Any] = tensor.shape
         strides: Sequence[Any] = tensor.stride()
         if is_global(tensor):
             strides = row_major_strides(tuple(shape))
         if dynamic:
             assert self.sizes is not None
-            shape = [self.sizes.symint if d in dynamic else s for d, s in enumerate(shape)]
+            shape = [
+                self.sizes.symints[dynamic[d]] if d in dynamic else s for d, s in enumerate(shape)
+            ]
             strides = row_major_strides(tuple(shape))
         with untraced():
             meta = torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
@@ -171,36 +175,48 @@ class Recorder(TorchDispatchMode):
         role: str,
         name: str,
         real: bool = True,
-        dynamic: Collection[int] = (),
+        dynamic: Mapping[int, int] | None = None,
     ) -> FakeTensor:
         """A new argument of the traced function, as a fake tensor."""
         check_tensor(tensor, f"{role} {name!r}")
-        layout = layout_of(tensor, f"{describe(self.locator.here())}: {role} {name!r}")
+        told = f"{describe(self.locator.here())}: {role} {name!r}"
+        group = None if role == "input" else self._group_of(tensor)
+        layout = layout_of(tensor, told) if group is None else self.layout_of(tensor, told)
         fake = self.fake_like(tensor, dynamic)
         own = local_of(tensor) if real else None
-        group = self._group_of(layout) if layout is not None and role != "input" else None
         if group is not None:
             self.divided[self.value_of(fake)] = group
-            layout = None
         self.inputs.append(TraceInput(self.value_of(fake), role, name, own, layout=layout))
         if layout is not None:
             self.meshes.append(layout.mesh)
         self.locator.watcher.argument(self.inputs[-1])
         return fake
 
-    def _group_of(self, layout: Layout) -> str | None:
+    def _group_of(self, tensor: torch.Tensor) -> str | None:
         """The group whose ranks have the parts of a parameter or its state, of a module that is divided."""
-        if layout.placements != ("S(0)",):
+        if not self.divided_over or not is_global(tensor) or not is_divided(tensor, 0):
             return None
-        return next((name for mesh, name in self.divided_over if mesh == layout.mesh), None)
+        own = tensor.device_mesh  # type: ignore[attr-defined]
+        return next((name for mesh, name in self.divided_over if mesh == own), None)
+
+    def layout_of(self, tensor: torch.Tensor, name: str) -> Layout | None:
+        """How a parameter or its state lies; of a module that is divided, what the ranks of its group have together;
+        None where each rank has all of that."""
+        if self._group_of(tensor) is None:
+            return layout_of(tensor, name)
+        over = tensor.device_mesh.ndim  # type: ignore[attr-defined]
+        return layout_of(tensor, name, divided=0) if over > 1 else None
 
     def add_size(self, sizes: SizeEnv) -> None:
         """Dimensions vary with a size, which is an argument of its own."""
         self.sizes = self.fake_mode.shape_env = sizes
         self.fake_mode.static_shapes = False
-        tensor = torch.tensor(sizes.size.most)
-        self.size = self.value_of(self.add_input(tensor, "size", sizes.size.name))
-        self.size.is_number = True
+        for symbol in (sizes.size, sizes.size.second):
+            if symbol is not None:
+                tensor = torch.tensor(symbol.most)
+                value = self.value_of(self.add_input(tensor, "size", symbol.name))
+                value.is_number = True
+                self.size.append(value)
 
     def mark(self) -> Mark:
         """A point to `rewind` to when an attempt fails."""
@@ -476,7 +492,6 @@ class Recorder(TorchDispatchMode):
             if number_of(arg) is not None:
                 return arg
             assert self.sizes is not None
-            assert self.size is not None
             return self.sizes.number(arg, self, self.size)
 
         if func._schema.name in _RANGES:

@@ -16,30 +16,36 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gflow.errors import GraphTraceError
 
-from ..data.global_tensors import global_tensor, layout_of, local_of
+from ..data.global_tensors import Layout, global_tensor, layout_of, local_of
 from ..data.trace import Trace
 from ..data.values import TraceOutput, renamed_op, values_in
 
-#: parameter → its buffer, as long as a program holds it
+#: parameter → its buffers by how they lie, each as long as a program holds it
 _buffers: Any = WeakIdKeyDictionary()
 
 
-def gradient_buffer(parameter: torch.Tensor, whole: bool = False) -> torch.Tensor:
+def gradient_buffer(
+    parameter: torch.Tensor, whole: bool = False, layout: Layout | None = None
+) -> torch.Tensor:
     """The buffer that holds a parameter's gradient; a global tensor for one of these, placed as it is.
 
-    whole: each rank has gradients of its own, though it has a part of the parameter.
+    whole: each rank has gradients of its own, though it has a part of the parameter. layout: how it lies, where that is
+    otherwise than the parameter.
     """
-    known = _buffers.get(parameter)
-    buffer = known() if known is not None else None
+    buffers = _buffers.setdefault(parameter, {})
+    key = (whole, None if layout is None else layout.placements)
+    known = buffers.get(key)
+    buffer: Any = known() if known is not None else None
     if buffer is None or buffer.shape != parameter.shape or buffer.dtype != parameter.dtype:
         own = local_of(parameter)
-        shape = parameter.shape if whole else own.shape
+        if layout is None and not whole:
+            layout = layout_of(parameter, "a parameter")
+        shape = parameter.shape if layout is None else layout.part(parameter.shape)
         buffer = torch.zeros(shape, dtype=own.dtype, device=own.device)
-        layout = layout_of(parameter, "a parameter")
-        if layout is not None and not whole:
+        if layout is not None:
             buffer = global_tensor(buffer, layout.mesh, layout.placements, parameter.shape)
-        _buffers[parameter] = weakref.ref(buffer)
-    return buffer
+        buffers[key] = weakref.ref(buffer)
+    return buffer  # type: ignore[no-any-return]
 
 
 def divide_micro_batches(

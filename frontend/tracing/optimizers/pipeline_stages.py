@@ -170,7 +170,7 @@ def _part(
         [renamed_op(op, names) for op in ops],
         [*made, *(replace(out) for _, out in outputs)],
     )
-    trace.proven, trace.groups = first.proven, first.groups
+    trace.proven, trace.groups, trace.copied = first.proven, first.groups, first.copied
     prune(trace, keep_inputs=False)
     return StagePart(kind, stage, trace, given, dict(crossing), results)
 

@@ -21,7 +21,7 @@ import torch
 
 from gflow.errors import GraphTraceError
 
-from ..data.global_tensors import global_tensor, is_global, layout_of, local_of
+from ..data.global_tensors import global_like, is_global, local_of
 from .copies import OnCopies, attributes_stay, copies_outside, told_apart
 from .rates import scaled_rates
 from .sparse import one_update, run_step
@@ -275,8 +275,6 @@ def _whole(
     """
     if not is_global(parameter):
         return entry
-    layout = layout_of(parameter, "a parameter")
-    assert layout is not None
     found = dict(entry)
     for key, value in entry.items():
         if not isinstance(value, torch.Tensor) or not value.dim():
@@ -287,7 +285,7 @@ def _whole(
                 f"whose local shape is {list(local_of(parameter).shape)}, so its update is not elementwise; "
                 "with global parameters, use an elementwise optimizer (SGD, AdamW, ...)."
             )
-        found[key] = global_tensor(value, layout.mesh, layout.placements, parameter.shape)
+        found[key] = global_like(value, parameter)
     return found
 
 

@@ -2,6 +2,7 @@
 
 aliases        tensors that share memory when a call is over: results with arguments, and what stays until the
                next one
+batch_rows     micro-batches of global tensors: how the rows of inputs and results lie
 collectives    collectives in `build()`: what of `torch.distributed` a graph holds, and what it refuses
 data_parallel  data-parallel modules in `build()`: what `DistributedDataParallel` does by hooks, as ops of the graph
 graph_blocks   what OneFlow's `GraphModule` and `GraphTensor` say of themselves: names in a graph, and kind

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gflow.errors import GraphTraceError
 from gflow.runtime.distributed.groups import use
 
-from ..data.global_tensors import Layout
+from ..data.global_tensors import Layout, axes_of
 from ..data.values import TraceValue
 from . import collectives
 from .resharding import placed_as
@@ -94,14 +94,18 @@ class DataParallel:
 
     def divide(self, modules: Sequence[ShardedModule], training: bool) -> list[tuple[Any, str]]:
         """Take modules of `fully_shard` as data-parallel ones: the mesh of each, and the name of its group."""
-        found: dict[str, Any] = {}
+        found: dict[tuple[str, int], Any] = {}
         for module in modules:
             for p, group in module.parameters:
+                mesh = p.device_mesh  # type: ignore[attr-defined]
                 name = self._named(group)
-                found[name] = p.device_mesh  # type: ignore[attr-defined]
+                found[name, mesh.ndim] = mesh
                 if training and p.requires_grad:
                     self._group_of[id(p)], self._limits[id(p)] = group, ()
-        return [(mesh, name) for name, mesh in found.items()]
+        for (name, dims), mesh in found.items():
+            if dims > 1:  # tensor parallelism is along the others
+                self.axes[name] = axes_of(mesh)[0]
+        return [(mesh, name) for (name, _), mesh in found.items()]
 
     @property
     def waiting(self) -> bool:
@@ -129,13 +133,15 @@ class DataParallel:
         self._done |= {id(p) for p in due}
         with _recording(session, in_build):
             for p in due:
-                wrapper, group = session.rewrites.wrapper_of(p), self._group_of.get(id(p))
+                wrapper = session.rewrites.wrapper_of(p)
+                group: Any = self._group_of.get(id(p))
                 parameter = session.parameter_names.get(id(p), "")
-                if group is None:
+                if id(p) in layouts:
                     placed = placed_as(wrapper.grad, layouts[id(p)])
-                    self.reduced[session.value_of(placed)] = parameter
                     wrapper.grad = session.detached(placed)
-                    continue
+                    if group is None:
+                        self.reduced[session.value_of(placed)] = parameter
+                        continue
                 scaled = wrapper.grad * (1 / dist.get_world_size(group))
                 name = group.group_name
                 ops = torch.ops._c10d_functional

@@ -44,13 +44,13 @@ class ModuleTable:
 
     def __post_init__(self) -> None:
         # Columns for `is_current`, which runs at every call: `map` keeps the loops in C.
-        columns = ([s.holder for s in self.slots], [s.key for s in self.slots])
-        object.__setattr__(self, "_columns", (*columns, [s.tensor for s in self.slots]))
+        held = [d for m in self.modules for d in (m._parameters, m._buffers)]
+        entries = [(d, key, tensor) for d in held for key, tensor in d.items()]  # None, too
+        object.__setattr__(self, "_columns", tuple(map(list, zip(*entries))) or ([], [], []))
         parameters = [s.tensor for s in self.slots if s.role == "parameter"]
         object.__setattr__(self, "_parameters", parameters)
         parents = [m._modules for m in self.modules]
         object.__setattr__(self, "_tree", (parents, _children(parents)))
-        held = [d for m in self.modules for d in (m._parameters, m._buffers)]
         object.__setattr__(self, "_held", (held, [*map(len, held)]))
 
     def with_modules(self, roots: Mapping[str, torch.nn.Module]) -> ModuleTable:
@@ -103,12 +103,13 @@ class Reached:
     """What `build()` reaches besides the graph's own modules: modules by name, and objects that may hold
     tensors, by name: dicts (of attributes, of globals), lists, sets and cells of closures. lost: names of
     places that had no tensor, and got a traced one, which is gone. refused: names of places that got something
-    that is no update of tensors, and what."""
+    that is no update of tensors, and what. owned: tensors in places that had one in the memory of another."""
 
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)
     holders: Sequence[tuple[str, Any]] = ()
     lost: list[str] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
+    owned: list[torch.Tensor] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -116,12 +117,12 @@ def kept_real(
     table: ModuleTable,
     reached: Reached,
     owner: object,
-    changed: Callable[[str, torch.Tensor, torch.Tensor], None],
+    changed: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor | None],
 ) -> Iterator[None]:
     """Take traced tensors out of all objects at the end, and put back what was there.
 
     owner: the graph. changed: is called with the name of a buffer, an attribute or an item that was assigned anew,
-        its real tensor, and the traced one that it was exchanged for.
+        its real tensor, and the traced one that it was exchanged for; gives a tensor to stand there instead, or None.
     """
     holders: list[tuple[str, Any]] = list(reached.holders)
     for module in table.modules:
@@ -133,6 +134,7 @@ def kept_real(
     unique = {id(holder): (name, holder) for name, holder in holders}
     before = [(name, holder, _contents(holder)) for name, holder in unique.values()]
     exchanged: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+    places: dict[int, tuple[Any, Any]] = {}
     completed = False
     try:
         yield
@@ -151,6 +153,7 @@ def kept_real(
                 path = f"{name}.{key}" if isinstance(key, str) else name
                 if isinstance(then, torch.Tensor) and isinstance(now, torch.Tensor):
                     exchanged.append((path, then, now))
+                    places[id(then)] = holder, key
                 elif isinstance(then, (tuple, list, dict)):
                     text = (
                         f"gives {path} a new {type(then).__name__} with tensors in it. Assign to tensors "
@@ -170,7 +173,11 @@ def kept_real(
                 reached.refused.append((f"{name}.{key}", text))
     reached.refused.extend(_parted(table, exchanged))
     for name, then, now in exchanged:
-        changed(name, then, now)
+        own = changed(name, then, now)
+        if own is not None and isinstance(places.get(id(then), (None,))[0], dict):
+            holder, key = places[id(then)]
+            dict.__setitem__(holder, key, own)
+            reached.owned.append(own)
 
 
 def _parted(

@@ -1,9 +1,10 @@
 """Modules of `parallelize_module` in a trace: their hooks, which make and take DTensors, become reshardings.
 
-`ColwiseParallel`, `RowwiseParallel` and `SequenceParallel` are known. A hook that takes a plain tensor for this rank's
-part (`input_layouts=Shard(…)`) or gives one (`use_local_output=True`, the default) lets ranks work on their parts
-by themselves in between. The trace has the whole value there; `gflow-propagate-shardings` refuses ops between the two
-whose result on parts is not the part of their result on the whole.
+`ColwiseParallel`, `RowwiseParallel`, `SequenceParallel`, `PrepareModuleInput`, `PrepareModuleOutput` and
+`PrepareModuleInputOutput` are known. A hook that takes a plain tensor for this rank's part (`input_layouts=Shard(…)`)
+or gives one (`use_local_output=True`, the default) lets ranks work on their parts by themselves in between. The trace
+has the whole value there; `gflow-propagate-shardings` refuses ops between the two whose result on parts is not the
+part of their result on the whole.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def _translated(hook: Any, name: str, where: Callable[[], str]) -> Any:
     kind = getattr(hook, "__qualname__", "")
     if not getattr(hook, "__module__", "").startswith("torch.distributed.tensor"):
         return None
+    cells = dict(zip(hook.__code__.co_freevars, (c.cell_contents for c in hook.__closure__ or ())))
+    if kind.startswith(("PrepareModuleInput._apply.", "PrepareModuleOutput._apply.")):
+        return (_inputs if "Input" in kind else _outputs)(cells["self"], cells["device_mesh"])
     if not kind.startswith("distribute_module."):
         raise _unknown(name, kind, where)
-    cells = dict(zip(hook.__code__.co_freevars, (c.cell_contents for c in hook.__closure__)))
     function = cells.get("input_fn") or cells.get("output_fn")
     if not isinstance(function, partial):
         raise _unknown(name, getattr(function, "__qualname__", kind), where)
@@ -75,7 +78,7 @@ def _translated(hook: Any, name: str, where: Callable[[], str]) -> Any:
     mesh = cells["device_mesh"]
     if which == "_prepare_input_fn":
         return _input(function.args, mesh)
-    if which == "_prepare_output_fn":
+    if which == "_prepare_output_fn" and not (style == "SequenceParallel" and function.args[-1]):
         return _output(function.args, mesh)
     raise _unknown(name, function.func.__qualname__, where)
 
@@ -83,8 +86,8 @@ def _translated(hook: Any, name: str, where: Callable[[], str]) -> Any:
 def _unknown(name: str, what: str, where: Callable[[], str]) -> GraphTraceError:
     return GraphTraceError(
         f"{where()}: {name} has a hook of {what}, which works on DTensors and which a graph does not know; it knows "
-        f"those of {', '.join(_STYLES)}. Distribute its parameters without hooks (distribute_tensor), and say with "
-        "gflow.to_global(x, placement, sbp) in build() how values are to lie."
+        f"those of {', '.join(_STYLES)} and PrepareModuleInput and …Output. Distribute its parameters without hooks "
+        "(distribute_tensor), and say with gflow.to_global(x, placement, sbp) in build() how values are to lie."
     )
 
 
@@ -109,6 +112,61 @@ def _output(args: Sequence[Any], mesh: Any) -> Callable[..., Any]:
     def hook(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         if placements is None:
             return output
-        return reshard(output, mesh, placements, "enter" if local and _is_split(placements) else "")
+        return reshard(output, mesh, placements, _leaving(placements) if local else "")
 
     return hook
+
+
+def _leaving(placements: Sequence[Any]) -> str:
+    """The side on which a DTensor becomes a plain tensor: this rank's part, or the whole."""
+    return "enter" if _is_split(placements) else "plain"
+
+
+def _inputs(style: Any, mesh: Any) -> Callable[..., Any]:
+    """What `PrepareModuleInput` does with arguments."""
+    given, wanted = style.input_layouts, style.desired_input_layouts
+
+    def placed(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if given is None:
+            return inputs
+        if len(inputs) != len(given):
+            raise ValueError(f"{len(inputs)} module inputs and {len(given)} input_layouts")
+        return tuple(_prepared(style, mesh, *each) for each in zip(inputs, given, wanted))
+
+    def hook(module: torch.nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return placed(inputs)
+
+    def with_names(
+        module: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        own, other = style.input_kwarg_layouts, style.desired_input_kwarg_layouts
+        return placed(inputs), {
+            key: _prepared(style, mesh, x, own.get(key), other.get(key)) for key, x in named.items()
+        }
+
+    return with_names if style.with_kwargs else hook
+
+
+def _outputs(style: Any, mesh: Any) -> Callable[..., Any]:
+    """What `PrepareModuleOutput` does with results."""
+    given, wanted = style.output_layouts, style.desired_output_layouts
+
+    def hook(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        every = output if isinstance(output, tuple) else (output,)
+        if len(every) != len(given):
+            raise ValueError(f"{len(every)} module outputs and {len(given)} output_layouts")
+        found = tuple(_prepared(style, mesh, *each) for each in zip(every, given, wanted))
+        return found[0] if len(found) == 1 else found
+
+    return hook
+
+
+def _prepared(style: Any, mesh: Any, x: Any, given: Any, wanted: Any) -> Any:
+    """A tensor that comes as `given` says (None: it stays), placed as `wanted` says."""
+    if given is None:
+        return x
+    x = reshard(x, mesh, (given,), "leave" if _is_split((given,)) else "")
+    wanted = (given if wanted is None else wanted,)
+    if style.use_local_output:
+        return reshard(x, mesh, wanted, _leaving(wanted))
+    return x if wanted == (given,) else reshard(x, mesh, wanted)

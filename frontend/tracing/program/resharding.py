@@ -5,6 +5,7 @@ In a trace it is an op of its own, which `gflow.reshard` becomes. The gradient i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,8 @@ from .modules import is_traced
 def _op() -> Any:
     """The op, which PyTorch's registry has from its first use on; `placements` is `tp:S(0) dp:B`.
 
-    side: "enter" where ranks then work on their parts by themselves, "leave" where that ends, "" elsewhere.
+    side: "enter" where ranks then work on their parts by themselves, "leave" where that ends, "plain" where each has
+    the whole as a plain tensor, "" elsewhere.
     """
 
     @torch.library.custom_op(
@@ -59,6 +61,12 @@ def placed_as(x: torch.Tensor, layout: Layout, side: str = "") -> torch.Tensor:
     """A tensor under tracing, placed as a layout says. side: as of the op."""
     told = " ".join(f"{axis}:{text}" for axis, text in zip(layout.axes, layout.placements))
     found: torch.Tensor = _op()(x, told, side)
+    return found
+
+
+def rows_along(x: torch.Tensor, axes: Sequence[str], split: bool) -> torch.Tensor:
+    """A tensor under tracing whose first dimension is split over some axes of the mesh, or that is whole along them."""
+    found: torch.Tensor = _op()(x, " ".join(f"{a}:{'S(0)' if split else 'B'}" for a in axes), "")
     return found
 
 

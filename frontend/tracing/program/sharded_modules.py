@@ -96,12 +96,6 @@ def _problem(found: ShardedModule, training: bool) -> str:
         for p in group.fsdp_params:
             if p.fsdp_placement.dim != 0 or p.sharded_param.dim() == 0:
                 return "divides a parameter along another dimension than its first, which a graph does not know."
-            if p.is_dtensor:
-                return (
-                    "divides a parameter that is a DTensor already (tensor parallelism), which a graph does not know. "
-                    "Use parallelize_module() alone, config.enable_zero(True, stage=3), and a batch that is split over "
-                    "the other dimension of the mesh: distribute_tensor(x, mesh, [Shard(0), Replicate()])."
-                )
             size, ranks = p._orig_size[0], _ranks(group)
             if size % ranks:
                 return (

@@ -43,6 +43,8 @@ _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 _ALWAYS = {"training", "require_backward_grad_sync"}
 #: what every class has
 _OF_CLASSES = {"__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__class__"}
+#: dicts of hooks of a tensor's gradient
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: dicts of a module's hooks
 HOOKS = (
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
@@ -214,6 +216,9 @@ class Reads:
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         """What stands at a tensor, as `weight.is_embedding`."""
         self.tensors.append(value)
+        for kind in TENSOR_HOOKS:
+            for hook in list((getattr(value, kind) or {}).values()):
+                self._visit(hook, f"{path}.{kind}")
         own = vars(value)
         asked = not _ASKING.isdisjoint(self.names)
         for name in list(own):
@@ -473,7 +478,7 @@ class Reads:
 
 _EMPTY = object()
 #: what PyTorch keeps at tensors
-OF_TENSORS = {"_is_param", "_backward_hooks", "_post_accumulate_grad_hooks", "_gflow_dynamic"}
+OF_TENSORS = {"_is_param", *TENSOR_HOOKS, "_gflow_dynamic"}
 #: names by which code asks for what may not be there
 _ASKING = {"getattr", "hasattr"}
 #: attributes of a graph that are its own

@@ -19,11 +19,26 @@ from gflow.compiler.kernel.blocks import HEAD, PADDED
 from . import panels, tile
 from .function import ITEM, Function
 
-#: what the function takes. Strides of a, b, c and of the batch are in bytes.
+#: what the function takes. Strides of a, b, c and of the batch are in bytes. first: the number of C's first row, for
+#: what follows. gathers: rows of A are windows of a, of these sizes, which `pack_a` gathers.
 WORDS = (
     *("a", "b", "c", "scratch", "pack_a", "pack_b", "tile", "finish"),
     *("m", "n", "k", "am", "ak", "bk", "bn", "cm", "batch", "sa", "sb", "sc", "add"),
-    *("mr", "nr", "kc", "mc", "nc", "cols", "alone", "direct", "a_bytes", "b_bytes", "each"),
+    *(
+        "mr",
+        "nr",
+        "kc",
+        "mc",
+        "nc",
+        "cols",
+        "alone",
+        "direct",
+        "a_bytes",
+        "b_bytes",
+        "each",
+        "first",
+    ),
+    *("gathers", *(f"window_{name}" for name in panels.WINDOWS)),
 )
 #: values of `direct`: B is packed; is read where it lies, its columns side by side; neither A nor B is packed, and the
 #: each of them is contiguous along K
@@ -165,7 +180,11 @@ class _Blocked(Function):
     def _pack_rows(self, row: str, rows: str) -> None:
         w = self.w
         source = self.at(self.a, self.add(self.mul(row, w["am"]), self.mul(self.pc, w["ak"])))
-        ahead = self.mul(w["mr"], ITEM)
+        windows = self.at("%w", 8 * (WORDS.index("gathers") + 1))
+        windows = self(f"llvm.ptrtoint {windows} : !llvm.ptr to i64")
+        gathers = self.compare("ne", w["gathers"], 0)
+        ahead = self.choose(gathers, windows, self.mul(w["mr"], ITEM))
+        along = self.choose(gathers, self.pc, w["ak"])
 
         def panel(p: str) -> None:
             i = self.mul(p, w["mr"])
@@ -174,7 +193,9 @@ class _Blocked(Function):
                 self.at(source, self.mul(i, w["am"])),
                 self.at(self.a_block, self.mul(p, self.a_panel)),
             )
-            arguments = f"{at}, {to}, {w['am']}, {w['ak']}, {lanes}, {self.deep}, {ahead}"
+            at = self(f"arith.select {gathers}, {self.a}, {at} : !llvm.ptr")
+            lane = self.choose(gathers, self.add(w["first"], row, i), w["am"])
+            arguments = f"{at}, {to}, {lane}, {along}, {lanes}, {self.deep}, {ahead}"
             self.call(w["pack_a"], arguments, panels.TYPES)
 
         self.repeat(0, self.granules(rows, w["mr"]), 1, panel)
@@ -199,8 +220,9 @@ class _Blocked(Function):
                 ours = self.at(self.a_block, self.mul(p, self.a_panel))
                 theirs = self.at(lines, self.mul(position, w["am"]))
                 a = self(f"arith.select {self.dots}, {theirs}, {ours} : !llvm.ptr")
+                number = self.add(position, w["first"])
                 arguments = (a, b, self.far, self.deep, c, w["cm"], self.at_most(self.sub(rows, i), w["mr"]), columns,
-                             self.more, self.finish, self.words, position, column, w["am"])  # fmt: skip
+                             self.more, self.finish, self.words, number, column, w["am"])  # fmt: skip
                 self.call(w["tile"], ", ".join(arguments), tile.TYPES)
 
             return one

@@ -7,12 +7,12 @@ holds an operand still, into scratch of one piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gflow.compiler.ir.contractions import root_operands
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.ir.views import Layout
-from gflow.compiler.kernel.description import Kernel, describe
+from gflow.compiler.kernel.description import describe
 from gflow.compiler.kernel.selection.cpu.rows import Rows, granule_of
 from gflow.compiler.kernel.tiles import Tiled, tiles_of
 from gflow.dialects import builder
@@ -29,13 +29,12 @@ from .finish import Words, finish
 class Epilogue:
     """The kernel that runs on rows of the root's result.
 
-    made: the rows of the root's result. place: the first one's, or None if each piece lies in scratch.
+    made: the rows of the root's result, and the kernel. place: the first one's, or None if each piece lies in scratch.
     copy_to: where the result goes, too, if that is not row-major: place and strides.
     tiled: the kernel by tiles of the result, which stores the result itself, too, if that is returned.
     """
 
     b: Builder
-    kernel: Kernel
     loads: list[Place]
     stores: list[Place]
     label: str
@@ -50,7 +49,7 @@ class Epilogue:
         Raises:
             CannotLower: it cannot run by tiles.
         """
-        self.b.choice.check(self.tiled is not None, "computes by tiles what follows on all rows")
+        self.b.choice.check(self.tiled is not None, "runs an epilogue on tiles that needs all rows")
         assert self.tiled is not None
         root = len(self.loads)
         return finish(self.b, self.tiled, root, width, self.loads, self.stores)
@@ -74,23 +73,19 @@ class Epilogue:
 
     def run(self, first: int, count: Count, at: Place) -> None:
         """Add the kernel's step for rows first…first+count, which lie at `at`."""
-        k, step, part = self.kernel, 0, None
-        if isinstance(count, Piece) or count < self.rows:
+        k, step, part = self.made.part(count), 0, None
+        if k is not self.made.kernel:
             unit = k.numel // k.sizes[0]
             step = first * self.made.width // unit
-            if isinstance(count, Piece):
-                part = count.times(self.made.width, unit)
-                size = part.like
+            part = count.times(self.made.width, unit) if isinstance(count, Piece) else None
+        raw = Place(at.space, at.index, at.offset - first * self.row_bytes)
+        after = self.made.after(k, self.copy_to and self.copy_to[1])
+        for one, way in zip(after, self.b.ways(len(after))):
+            if one is k:
+                self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part, way)
             else:
-                size = count * self.made.width // unit
-            k = replace(k, sizes=(size, *k.sizes[1:]))
-        start = at.offset - first * self.row_bytes
-        raw = Place(at.space, at.index, start)
-        self.b.launch(k, [*self.loads, raw], self.stores, self.label, step, part)
-        if self.copy_to is not None:
-            target, strides = self.copy_to
-            dense = row_major_strides(self.made.type.shape)
-            self.b.copy(raw, dense, target, strides, self.made.type, self.label)
+                assert self.copy_to is not None
+                self.b.launch(one, [raw], [self.copy_to[0]], self.label, way=way)
 
 
 def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
@@ -124,12 +119,12 @@ def split(b: Builder, o: Op, root: ir.Operation) -> tuple[Op, Epilogue]:
     else:
         copy_to = b.place(returned), b.strides(returned)
     granule = 0 if copy_to else granule_of(kernel, ty)
-    made = Rows(ty, place is None, granule, b.blas)
+    made = Rows(ty, place is None, granule, b.blas, kernel)
     loads, stores = [b.place(v) for v in o.operands], [b.place(v) for v in o.results]
     label = b.label(o)
     own = None if returned is None else (o.results.index(returned), b.strides(returned))
     tiled = tiles_of(o, root, kernel, own)
-    return op, Epilogue(b, kernel, loads, stores, label, made, place, copy_to, tiled)
+    return op, Epilogue(b, loads, stores, label, made, place, copy_to, tiled)
 
 
 def _borrowed(b: Builder, o: Op, ty: TensorType) -> Place | None:

@@ -83,7 +83,7 @@ def matmul_in_pieces(b: Builder, o: Op, epilogue: Epilogue | None) -> None:
             scratch = take(types[2].nbytes) if own else Place("arena", 0, b.arena)
             result = epilogue.target(0, scratch)
             strides[2] = (columns, 1)
-        wide = widened_shapes(types)
+        wide = widened_shapes(types, b.choice.rows)
         piece = wide[0].shape[0]
         at = [take(ty.nbytes) for ty in wide]
         whole = TensorType(wide[1].shape, types[1].dtype)

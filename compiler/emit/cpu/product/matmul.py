@@ -35,7 +35,9 @@ def matmul(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         return
     batched = types[2].numel != types[2].shape[-2] * types[2].shape[-1]
     pieces: list[tuple[int, Count]]
-    pieces = [(0, epilogue.rows)] if batched else epilogue.made.pieces(types[0].shape[-1])
+    sound = not b.choice.rows or (not batched and epilogue.made.divides(b.choice.rows))
+    b.choice.check(sound, "has rows that the epilogue cannot run on")
+    pieces = epilogue.made.pieces(b.choice.rows)
     taken = b.choice.blocks().scratch(b.threads) if b.choice.kind in OWN else 0
     raw = taken + longest(pieces) * epilogue.row_bytes
     scratch = _behind(b.scratch(raw, epilogue.place is None), taken)
@@ -122,7 +124,8 @@ def product(
         _blocked(b, places, types, strides, label, rows)
     elif b.choice.kind == "blas":
         b.choice.check(
-            b.blas and out.dtype in BLAS_DTYPES, "calls BLAS for what it has no product for"
+            b.blas and out.dtype in BLAS_DTYPES,
+            "calls BLAS for an element type that it has no product of",
         )
         name = b.gemm(out.dtype)
         for words, parallel in gemm.words(places, types, strides, rows):

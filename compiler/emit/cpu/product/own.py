@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +54,8 @@ def product(
     batch: int = 1,
     add: bool = False,
     finish: tuple[KernelAddress, Words] | None = None,
+    first: int = 0,
+    windows: Mapping[str, int] | None = None,
 ) -> None:
     """Add the step C = A B, or C += A B.
 
@@ -61,6 +64,8 @@ def product(
         sizes: rows and columns of C, and K.
         scratch: `blocks.scratch` bytes.
         finish: what follows on each tile, whose result is then not C: C holds sums between blocks of K.
+        first: the number of C's first row, for what follows, and for windows.
+        windows: of a convolution, whose A is a channels-last activation: the words `WINDOWS` by name.
 
     Raises:
         CannotLower: the product cannot be cut so.
@@ -77,7 +82,9 @@ def product(
             raise CannotLower("a product of few rows reads operands that do not lie side by side")
     numbers: dict[str, int | Count | Place | KernelAddress] = {
         "a": x.place, "b": y.place, "c": z.place, "scratch": scratch,
-        "pack_a": 0 if direct == blocked.DOTS else _pack(b, height, a),
+        "gathers": int(windows is not None),
+        **{f"window_{name}": windows[name] if windows else 0 for name in panels.WINDOWS},
+        "pack_a": _gather(b, height) if windows else 0 if direct == blocked.DOTS else _pack(b, height, a),
         "pack_b": 0 if direct else _pack(b, width, c),
         "tile": _tile(b, height, width, direct),
         "finish": 0 if finish is None else finish[0],
@@ -87,6 +94,7 @@ def product(
         "mr": height, "nr": width, "kc": kc, "mc": blocks.rows, "nc": blocks.columns, "cols": blocks.across,
         "alone": int(blocks.apart), "direct": direct,
         "a_bytes": blocks.a_bytes, "b_bytes": blocks.b_bytes, "each": blocks.each if blocks.apart else 0,
+        "first": first,
     }  # fmt: skip
     words = [numbers[name] for name in blocked.WORDS]
     if finish is not None:
@@ -119,6 +127,13 @@ def _pack(b: Steps, width: int, order: str) -> KernelAddress:
 
 #: by how operands are read
 _STEMS = {blocked.PACKED: "tile", blocked.COLUMNS: "tile_columns", blocked.DOTS: "tile_dots"}
+
+
+def _gather(b: Steps, width: int) -> KernelAddress:
+    name = f"pack_{width}_windows"
+    if name not in b.kernels:
+        b.kernels[name] = panels.gather(name, width)
+    return KernelAddress(name)
 
 
 def _tile(b: Steps, rows: int, width: int, direct: int) -> KernelAddress:

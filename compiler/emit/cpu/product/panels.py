@@ -7,6 +7,7 @@ of 16 × 16 are transposed in registers, or two of 8 × 16 at once), "lanes" whe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from .function import ITEM, LANES, Function
@@ -18,6 +19,10 @@ _HALF = f"vector<{LANES // 2}xi32>"
 #: and bytes to what is packed next
 ARGUMENTS = "%from: !llvm.ptr, %to: !llvm.ptr, %lane: i64, %k_stride: i64, %lanes: i64, %k_size: i64, %ahead: i64"
 TYPES = "!llvm.ptr, !llvm.ptr, i64, i64, i64, i64, i64"
+
+
+#: the words of windows: sizes of input, output and kernel, and the windows' steps
+WINDOWS = ("h", "w", "c", "ho", "wo", "kw", "sh", "sw", "ph", "pw", "dh", "dw")
 
 
 @cache
@@ -63,29 +68,93 @@ def _transposed(e: Function, first: str, count: int, width: int) -> None:
     ]
     panel = e.at("%to", e.mul(first, ITEM))
 
-    halves = 2 if count <= LANES // 2 else 1
+    def part(begin: str) -> list[str]:
+        left = e.at_least(e.at_most(e.sub("%k_size", begin), LANES), 0)
+        mask, offset = e.first_lanes(left, LANES), e.mul(begin, ITEM)
+        return [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
 
     def block(k: str) -> None:
-        found = []
-        for half in range(halves):
-            begin = e.add(k, half * LANES)
-            left = e.at_least(e.at_most(e.sub("%k_size", begin), LANES), 0)
-            mask, offset = e.first_lanes(left, LANES), e.mul(begin, ITEM)
-            part = [e.read(e.at(row, offset), _WORDS, ITEM, mask) for row in rows]
-            found += part + [part[-1]] * (LANES // halves - count)
-        target = e.at(panel, e.mul(k, width * ITEM))
-        columns = _transpose(e, found)
-        for half in range(
-            halves
-        ):  # in order: each writes over the begin of the next, where lanes are few
-            for i, column in enumerate(columns):
-                at = e.at(target, (half * LANES + i) * width * ITEM)
-                if halves == 2:
-                    e.write(_half(e, column, half), at, _HALF, ITEM, None)
-                else:
-                    e.write(column, at, _WORDS, ITEM, None)
+        _turn(e, k, panel, count, width, part)
 
-    e.repeat(0, "%k_size", halves * LANES, block)
+    e.repeat(0, "%k_size", _at_once(count), block)
+
+
+def _at_once(count: int) -> int:
+    """How much of K of so many lanes is transposed at once."""
+    return 2 * LANES if count <= LANES // 2 else LANES
+
+
+def _turn(
+    e: Function, k: str, panel: str, count: int, width: int, part: Callable[[str], list[str]]
+) -> None:
+    """Transpose `_at_once` of K from position `k` of a panel on. part: 16 elements of each lane from a position on."""
+    halves, found = _at_once(count) // LANES, []
+    for half in range(halves):
+        given = part(e.add(k, half * LANES))
+        found += given + [given[-1]] * (LANES // halves - count)
+    target = e.at(panel, e.mul(k, width * ITEM))
+    columns = _transpose(e, found)
+    for half in range(
+        halves
+    ):  # in order: each writes over the begin of the next, where lanes are few
+        for i, column in enumerate(columns):
+            at = e.at(target, (half * LANES + i) * width * ITEM)
+            if halves == 2:
+                e.write(_half(e, column, half), at, _HALF, ITEM, None)
+            else:
+                e.write(column, at, _WORDS, ITEM, None)
+
+
+@cache
+def gather(name: str, width: int) -> str:
+    """The function `name` that packs a panel of `width` windows of a channels-last activation, which are not stored.
+
+    It takes what `pack` does, but for `%lane`: the number of the first output position; `%k_stride`: the first position
+    of K, which is (kh, kw, c), a multiple of 32, as the channels are; `%ahead`: the address of the words `WINDOWS`.
+    """
+    e = Function()
+    words = e("llvm.inttoptr %ahead : i64 to !llvm.ptr")
+    w = {n: e(f"llvm.load {e.at(words, 8 * i)} : !llvm.ptr -> i64") for i, n in enumerate(WINDOWS)}
+    last, tops, lefts, origins = e.sub("%lanes", 1), [], [], []
+    for i in range(width):
+        rest, wo = e.split(e.add("%lane", e.at_most(e.i64(i), last)), w["wo"])
+        n, ho = e.split(rest, w["ho"])
+        top, left = e.sub(e.mul(ho, w["sh"]), w["ph"]), e.sub(e.mul(wo, w["sw"]), w["pw"])
+        row = e.add(e.mul(e.add(e.mul(n, w["h"]), top), w["w"]), left)
+        origins.append(e.at("%from", e.mul(row, w["c"], ITEM)))
+        tops.append(top)
+        lefts.append(left)
+    tap, channel = e.split("%k_stride", w["c"])
+    begin = [*e.split(tap, w["kw"]), channel]
+
+    def block(k: str, at: list[str]) -> list[str]:
+        kh, kw, c = at
+        down, right = e.mul(kh, w["dh"]), e.mul(kw, w["dw"])
+        offset = e.mul(e.add(e.mul(e.add(e.mul(down, w["w"]), right), w["c"]), c), ITEM)
+        masks = []
+        for top, left in zip(tops, lefts):
+            inside = [e.within(e.add(top, down), w["h"]), e.within(e.add(left, right), w["w"])]
+            both = e(f"arith.andi {inside[0]}, {inside[1]} : i1")
+            masks.append(e(f"vector.broadcast {both} : i1 to vector<{LANES}xi1>"))
+
+        def part(position: str) -> list[str]:
+            there = e.add(offset, e.mul(e.sub(position, k), ITEM))
+            return [
+                e.read(e.at(origin, there), _WORDS, ITEM, mask)
+                for origin, mask in zip(origins, masks)
+            ]
+
+        _turn(e, k, "%to", width, width, part)
+        c = e.add(c, _at_once(width))
+        new_tap = e.compare("sge", c, w["c"])
+        kw = e.choose(new_tap, e.add(kw, 1), kw)
+        new_row = e.compare("sge", kw, w["kw"])
+        return [
+            e.choose(new_row, e.add(kh, 1), kh), e.choose(new_row, 0, kw), e.choose(new_tap, 0, c),
+        ]  # fmt: skip
+
+    e.loop(0, "%k_size", _at_once(width), [(x, "i64") for x in begin], block)
+    return e.function(name, ARGUMENTS)
 
 
 def _half(e: Function, vector: str, number: int) -> str:

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from functools import cache
 
 from gflow.compiler.ir.ssa import Op
-from gflow.compiler.kernel.selection.cpu.sharing import of_quantized, shared_from
 from gflow.compiler.targets.processors import ANY
 from gflow.dialects.attributes import read
-from gflow.dialects.extents import at_most
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.quantized import GROUP, STRIP, WORD
 from gflow.dialects.program import KernelStep, Place
@@ -31,10 +29,8 @@ from .function import ITEM, LANES, VECTOR, Function
 
 _WORDS = ("x", "weight", "scales", "out", "m", "n", "k")
 _BYTES, _INTS = f"vector<{LANES}xi8>", f"vector<{LANES}xi32>"
-#: rows of x at a time, and vectors of outputs with them
-_TILES = ((1, 4), (2, 4), (4, 2))
-#: sums of one output and row that do not wait for each other
-_CHAINS = {1: 2, 2: 1, 4: 1}
+#: by rows of x at a time, sums of one output and row that do not wait for each other, and the most vectors of sums
+_CHAINS, _MOST_SUMS = {1: 2, 2: 1, 4: 1}, 8
 #: bits of a float32's mantissa, and the exponent of 1
 _MANTISSA, _ONE = 23, 127
 #: numbers of 4 bits that lie within a mantissa
@@ -46,14 +42,19 @@ def product(b: Builder, o: Op) -> None:
     (r,) = o.results
     bits = read(OPS[o.name], o.op.attributes)["bits"]
     (m, k), n = b.body.types[o.operands[0]].shape, b.body.types[r].shape[1]
-    rows, vectors = next((t for t in _TILES if t[0] >= at_most(m)), _TILES[-1])
-    name = f"quantized_{bits}_{rows}x{vectors * LANES}"
+    tile = b.choice.tile
+    sound = len(tile) == 3 and tile[0] in _CHAINS and tile[2] == GROUP
+    b.choice.check(sound, "has a tile that code generation does not support")
+    rows, vectors = tile[0], tile[1] // LANES
+    fits = vectors > 0 and STRIP % tile[1] == 0 and rows * vectors * _CHAINS[rows] <= _MOST_SUMS
+    b.choice.check(fits, "has a tile that code generation does not support")
+    name = f"quantized_{bits}_{rows}x{tile[1]}"
     if name not in b.kernels:
         b.kernels[name] = function(name, bits, rows, vectors)
     b.externals |= {"omp_get_thread_num", "omp_get_num_threads"}
-    parallel, from_size = shared_from(of_quantized(m, n, k, bits))
     places = [b.place(v) for v in (*o.operands[:3], r)]
     words: tuple[int | Place, ...] = (*places, m, n, k)
+    parallel, from_size = b.choice.threads == "all", b.choice.from_size
     b.steps.append(KernelStep(name, words, parallel, b.label(o), True, from_size=from_size))
 
 

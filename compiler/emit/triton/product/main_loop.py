@@ -81,14 +81,15 @@ def add(b: Builder, f: Frame, epilogue: Epilogue, choice: Choice, reserved: int 
     """Add the launches of a contraction. reserved: bytes of scratch that are taken."""
     tile = tile_of(choice)
     splits = choice.split_k
-    choice.check(splits >= 1, "splits K into none")
+    choice.check(splits >= 1, "splits K into 0 parts")
     choice.check(
         f.problem.kind == "sums" or min(choice.tile) >= 16, "has a tile below 16 x 16 x 16"
     )
     choice.check(tile.parts == 1 or 16 * tile.parts <= tile.n, "has parts of fewer than 16 columns")
     way = f.descriptors or "pointers"
     choice.check(
-        not tile.descriptors or way != "pointers", "loads by descriptors what these cannot read"
+        not tile.descriptors or way != "pointers",
+        "loads an operand by descriptors that they cannot read",
     )
     choice.check(
         not choice.persistent or way == "PERSISTENT",

@@ -44,7 +44,7 @@ def matmul(b: Builder, o: Op, c: Contraction, after: Epilogue, choice: Choice) -
 def takes_tf32(b: Builder, dtype: str) -> bool:
     """Whether the product that is chosen for the op takes 10 bits of float32's mantissa."""
     precision = b.precision(b.choice, dtype)
-    b.choice.check(precision != "tf32x3", "has a precision that products have no form of")
+    b.choice.check(precision != "tf32x3", "has a precision that its products do not support")
     return precision == "tf32"
 
 

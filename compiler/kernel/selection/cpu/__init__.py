@@ -12,6 +12,7 @@
     chooser     the choice for each op on a processor: what computes it, and its scratch
     loops       how a generated kernel walks its index space on a processor: the vectors' dimension, what threads
                 share, and what of a row is kept between passes, in scratch
+    other_ops   ops that are neither fused nor contractions: copies, quantized products
     patches     convolutions of channels-last float32 in one or two dimensions: by patches and matrix products, or
                 depthwise
     row_values  which values of a row are worth keeping between the passes over it

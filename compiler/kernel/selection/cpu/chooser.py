@@ -24,12 +24,13 @@ from ...contest import Contest
 from ...convolution import ROLES, geometry
 from ...description import Kernel, describe
 from ...tiles import tiles_of
-from ..choice import Choice, blocked
+from ..choice import Choice, Way, blocked
 from .attention import NEEDED, attention_of
 from .batches import BLAS_DTYPES, ManyRuns, batch_steps
 from .blocking import blocks_of, cut, own_is_faster
-from .loops import choice_of_loops, loops_of, runs
-from .patches import kind_of_patches, patches_of, product_of
+from .loops import choice_of_loops, runs, scratch_of, way_of_loops
+from .other_ops import CHOOSERS
+from .patches import kind_of_patches, patches_of, product_of, rows_with, weight_copy
 from .rows import MOST_PIECES, Rows, granule_of
 
 HALVES = ("f16", "bf16")
@@ -87,6 +88,8 @@ class Chooser:
             )
         if o.name in _CALLS:
             return Choice("pytorch", self._widened_call(o))
+        if o.name in CHOOSERS:
+            return CHOOSERS[o.name](o, self.lives.body, self.lives.at)
         return KERNEL if OTHERS[o.name] == "kernel" else PYTORCH
 
     # -- kernels
@@ -97,10 +100,6 @@ class Chooser:
             o.op, [at[v].strides for v in o.operands], [at[v].strides for v in o.results]
         )
 
-    def _kernel(self, k: Kernel) -> int:
-        """Bytes of scratch of a generated kernel: cells of each thread."""
-        return _up(loops_of(k).scratch_bytes(self.threads)) if runs(k) else 0
-
     # -- contractions
 
     def _contraction(self, o: Op, root: ir.Operation) -> Choice:
@@ -110,25 +109,25 @@ class Chooser:
         result = type_of(root.results[0])
         types = [*(lives.body.types[v] for v in values), result]
         strides = [lives.at[v].strides for v in values]
-        rows, kernel, tiled = None, 0, False
+        rows, tiled, copied = None, False, None
         if root is not o.op:
             strides.append(row_major_strides(result.shape))
-            rows, k, tiled = self._rows(o, root, result)
-            kernel = self._kernel(k)
+            rows, tiled, copied = self._rows(o, root, result)
         else:
             strides.append(lives.at[o.results[0]].strides)
         wide = result.dtype in HALVES and result.numel > 0
         if wide and name == "matmul" and self._in_pieces(types):
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            a, b, c = widened_shapes(types)
+            piece = rows_at_a_time(types)
+            a, b, c = widened_shapes(types, piece)
+            then, kernel = self._after(rows, copied)
             scratch = own + kernel + sum(_whole(w.nbytes) for w in (a, b, c))
             product = Problem(a.shape[0], b.shape[1], a.shape[1])
             cut = None
             if not any(map(varies, vars(product).values())):
                 cut = self._blocked("panels", Contest(product, "k", "lanes"))
-            if cut is None:
-                return Choice("blas", scratch)
-            return replace(cut, scratch=cut.scratch + scratch)
+            cut = cut or Choice("blas")
+            return replace(cut, scratch=cut.scratch + scratch, rows=piece, then=then)
         if wide:  # all of it at once, and what follows after that
             saved = _halves(values, types)
             types = [_float(t) for t in types]
@@ -137,29 +136,49 @@ class Chooser:
                 for t, s in zip(types, strides)
             ]
             own = _whole(result.nbytes) if rows is not None and rows.floating else 0
-            inner = self._product(name, root, types, strides, None, False)
-            return replace(inner, scratch=own + max(saved + inner.scratch, kernel))
-        inner = self._product(name, root, types, strides, rows, tiled)
-        return replace(inner, scratch=max(inner.scratch, kernel))
+            inner, _ = self._product(name, root, types, strides, None, False)
+            then, kernel = self._after(rows, copied)
+            scratch = own + max(saved + inner.scratch, kernel)
+            return replace(inner, scratch=scratch, then=(*inner.then, *then))
+        inner, count = self._product(name, root, types, strides, rows, tiled)
+        calls_it = tiled and (inner.tile or inner.kind == "depthwise")  # on each tile
+        if inner.kind == "none" or calls_it:
+            return inner
+        then, kernel = self._after(rows, copied, count)
+        return replace(inner, scratch=max(inner.scratch, kernel), then=(*inner.then, *then))
 
-    def _rows(self, o: Op, root: ir.Operation, ty: TensorType) -> tuple[Rows, Kernel, bool]:
-        """The rows of a contraction's result, the kernel of what follows, and whether that may run by tiles."""
+    def _after(
+        self, rows: Rows | None, copied: tuple[int, ...] | None, count: Count | None = None
+    ) -> tuple[tuple[Way, ...], int]:
+        """How what follows a contraction runs, and its scratch. count: of rows at a time; all if None."""
+        if rows is None:
+            return (), 0
+        after = rows.after(rows.part(rows.rows if count is None else count), copied)
+        ways = tuple(map(way_of_loops, after))
+        scratch = (scratch_of(way, k, self.threads) for way, k in zip(ways, after))
+        return ways, max(scratch, default=0)
+
+    def _rows(
+        self, o: Op, root: ir.Operation, ty: TensorType
+    ) -> tuple[Rows, bool, tuple[int, ...] | None]:
+        """The rows of a contraction's result, whether what follows may run by tiles, and the strides of a copy of the
+        result, if it needs one."""
         lives, k = self.lives, self._describe(o)
         yielded = root.block.operations[-1].operation.operands
         returned = None
         for r, v in zip(o.results, yielded):
             if v == root.results[0]:
                 returned = r
-        granule, floating = granule_of(k, ty), False
+        granule, floating, copied = granule_of(k, ty), False, None
         if returned is None:
             floating = not any(self._borrowable(o, r, ty) for r in o.results)
         elif not is_row_major(ty.shape, lives.at[returned].strides):
-            granule, floating = 0, True
+            granule, floating, copied = 0, True, lives.at[returned].strides
         own = None
         if returned is not None:
             own = (o.results.index(returned), lives.at[returned].strides)
         tiled = tiles_of(o, root, k, own) is not None
-        return Rows(ty, floating, granule, self.blas), k, tiled
+        return Rows(ty, floating, granule, self.blas, k), tiled, copied
 
     def _borrowable(self, o: Op, r: int, ty: TensorType) -> bool:
         """Whether a contraction can write to a result's buffer first: as large, and no operand's."""
@@ -191,23 +210,37 @@ class Chooser:
         strides: Sequence[tuple[int, ...]],
         rows: Rows | None,
         tiled: bool,
-    ) -> Choice:
+    ) -> tuple[Choice, Count | None]:
+        """The choice for a contraction, and how many rows of its result are made at first; None: all."""
         if name == "matmul":
-            return self._matmul(types, strides, rows, tiled)
+            found = self._matmul(types, strides, rows, tiled)
+            return found, rows.pieces(found.rows)[0][1] if rows and found.rows else None
         g, result, w = geometry(name, root, types), types[2], ROLES[name][1]
         kind = kind_of_patches(g, types, strides, self.blas)
         if kind in ("pytorch", "zero"):
             own = _up(result.nbytes) if rows is not None and rows.floating else 0
-            return Choice(kind, own)
-        made = patches_of(g, types[w], strides[w], result, rows, self.threads)
+            return Choice(kind, own), None
+        given = (g, types[w], strides[w], result)
+        taken = kind == "patches"
+        made = patches_of(*given, None if tiled else rows, self.threads, own=taken)
         whole = all(isinstance(count, int) and not varies(count) for _, count in made.pieces)
+        cut = None
         if kind == "patches" and (whole or name != "convolution_weight_grad"):
             order = "lanes" if name == "convolution_weight_grad" else "k"
             columns = "k" if name == "convolution" else "lanes"
             cut = self._blocked(kind, Contest(product_of(g, made).most(), order, columns))
-            if cut is not None:
-                return replace(cut, scratch=cut.scratch + made.scratch)
-        return Choice(kind, made.scratch)
+        if taken and cut is None:
+            tiled, made = False, patches_of(*given, rows, self.threads)
+        scratch = made.scratch + (cut.scratch if cut else 0)
+        if tiled and cut and cut.tile[2] < g.taps * g.cg and rows is not None and rows.floating:
+            scratch += _up(longest(made.pieces) * rows.width * result.itemsize)
+        found = replace(cut or Choice(kind), scratch=scratch, rows=made.length)
+        if made.copy:
+            way = way_of_loops(weight_copy(g, types[w], strides[w]))
+            found = replace(found, copies=("weight",), then=(way,))
+        if not made.length or name == "convolution_weight_grad" or not (rows and rows.granule):
+            return found, None
+        return found, rows_with(g, made.pieces[0][1])
 
     def _matmul(
         self,
@@ -220,15 +253,16 @@ class Chooser:
         if z.numel == 0:
             return NONE
         parts: list[tuple[int, Count]] = [(0, z.shape[-2])]
-        scratch = 0
+        scratch = length = 0
         if rows is not None:
             batched = z.numel != z.shape[-2] * z.shape[-1]
             if not batched:
-                parts = rows.pieces(x.shape[-1])
+                length = rows.length(x.shape[-1])
+                parts = rows.pieces(length)
             if rows.floating:
                 scratch = _up((rows.rows if batched else longest(parts)) * rows.width * z.itemsize)
         if x.shape[-1] == 0 and z.dtype not in COMPLEX:
-            return Choice("zero", scratch)
+            return Choice("zero", scratch, rows=length)
         kind = self._product_kind(z, strides)
         if kind == "blas" or not self.blas:
             if tiled:
@@ -238,8 +272,8 @@ class Chooser:
                 waits = own.tile[2] < x.shape[-1] and rows is not None and rows.floating
                 return replace(own, scratch=own.scratch + (_up(z.nbytes) if waits else 0))
             if own is not None:
-                return replace(own, scratch=own.scratch + scratch)
-        return Choice(kind, scratch)
+                return replace(own, scratch=own.scratch + scratch, rows=length)
+        return Choice(kind, scratch, rows=length)
 
     def _panels(
         self, x: TensorType, z: TensorType, strides: Sequence[tuple[int, ...]], rows: int
@@ -297,18 +331,21 @@ class Chooser:
         return sum(_up(4 * types[v].numel) for v in halves)
 
 
-def rows_at_a_time(rows: int, inner: int, columns: int) -> int:
-    """Rows of a product of halves that are widened at a time."""
-    if varies(rows):
-        return rows
-    cached = ANY.gathered // (4 * (inner + columns))
-    return min(rows, max(_LEAST_ROWS, cached, rows // MOST_PIECES))
-
-
-def widened_shapes(types: Sequence[TensorType]) -> list[TensorType]:
-    """The float32 matrices of a product of halves: rows of the left one, the right one, rows of the result."""
+def rows_at_a_time(types: Sequence[TensorType]) -> int:
+    """Rows of a product of halves that are widened at a time; 0: all."""
     (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
-    piece = rows_at_a_time(rows, inner, columns)
+    if varies(rows):
+        return 0
+    cached = ANY.gathered // (4 * (inner + columns))
+    length = max(_LEAST_ROWS, cached, rows // MOST_PIECES)
+    return length if length < rows else 0
+
+
+def widened_shapes(types: Sequence[TensorType], piece: int) -> list[TensorType]:
+    """The float32 matrices of a product of halves: so many rows of the left one (0: all), the right one, rows of the
+    result."""
+    (rows, inner), columns = types[0].shape[-2:], types[2].shape[-1]
+    piece = piece or rows
     return [TensorType(s, "f32") for s in ((piece, inner), (inner, columns), (piece, columns))]
 
 

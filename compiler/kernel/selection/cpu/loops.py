@@ -11,7 +11,7 @@ from gflow.compiler.targets.processors import ANY
 from gflow.dialects.extents import at_most, current, divisor
 from gflow.dialects.types import FLOATS
 
-from ..choice import Choice
+from ..choice import Choice, Way
 from . import row_values
 from .sharing import of_kernel, shared_from
 
@@ -87,26 +87,35 @@ def loops_of(k: Kernel) -> Loops:
     return _loops(k, (*order, vector), lanes, unroll, split, cached)
 
 
-def choice_of_loops(k: Kernel, threads: int) -> Choice:
-    """How a kernel runs, as `gflow.kernel` has it. threads: the most that run it."""
+def way_of_loops(k: Kernel) -> Way:
+    """How a kernel runs, as `gflow.kernel` has it of one launch."""
     p = loops_of(k)
     shared, from_size = shared_from(of_kernel(k)) if p.mode != "scalar" else (False, 0)
     order = (*p.outer, *p.reduced, *((p.vector,) if p.vector >= 0 else ()))
-    return Choice(
-        "loops", -(-p.scratch_bytes(threads) // 64) * 64, order=order, lanes=p.lanes, unroll=p.unroll,
-        share="inner" if p.split else "outer", kept=len(p.cached), threads="all" if shared else "one",
-        from_size=from_size,
+    return Way(
+        order=order, lanes=p.lanes, unroll=p.unroll, share="inner" if p.split else "outer",
+        kept=len(p.cached), threads="all" if shared else "one", from_size=from_size,
     )  # fmt: skip
 
 
-def loops_from(choice: Choice, k: Kernel) -> Loops:
+def choice_of_loops(k: Kernel, threads: int) -> Choice:
+    """How a region runs, as `gflow.kernel` has it. threads: the most that run it."""
+    way = way_of_loops(k)
+    return Choice("loops", scratch_of(way, k, threads), **vars(way))
+
+
+def scratch_of(way: Way, k: Kernel, threads: int) -> int:
+    """Bytes of scratch of a kernel that runs so, on so many threads: a multiple of 64."""
+    return -(-loops_from(way, k).scratch_bytes(threads) // 64) * 64
+
+
+def loops_from(choice: Way, k: Kernel) -> Loops:
     """The loops that were chosen for a kernel.
 
     Raises:
         CannotLower: it cannot run so.
     """
     order, vector = choice.order, choice.order[-1] if choice.order else -1
-    choice.check(choice.kind == "loops", "is not for a fused region")
     every = sorted(order) == list(range(len(k.sizes)))
     choice.check(every, f"needs the order of the {len(k.sizes)} dimensions of the index space")
     inner = [d in k.reduced for d in order[:-1]]
@@ -123,19 +132,21 @@ def loops_from(choice: Choice, k: Kernel) -> Loops:
     )
     choice.check(
         not split or (vector >= 0 and (not _reduces(k) or _one_pass(k))),
-        "shares what takes several passes",
+        "shares reduced dimensions that several passes read",
     )
     if choice.kept:
         row = vector in k.reduced and not split
         most = len(_worth_keeping(k, vector)) if row else 0
         choice.check(
-            choice.kept <= most, f"keeps more values of a row than the {most} that are worth it"
+            choice.kept <= most,
+            f"keeps more values of a row than the {most} that several passes read",
         )
     timed = choice.threads == "all" and current() is not None
+    choice.check(choice.from_size == 0 or timed, "has from_size for a kernel that one thread runs")
     choice.check(
-        choice.from_size == 0 or timed, "has a size from which threads run what they don't"
+        choice.threads == "one" or vector >= 0,
+        "has all threads run a kernel without a vector dimension",
     )
-    choice.check(choice.threads == "one" or vector >= 0, "has all threads run what one computes")
     return _loops(k, order, choice.lanes, choice.unroll, split, choice.kept)
 
 

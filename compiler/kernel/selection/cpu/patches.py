@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from math import prod
 
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import Count, at_most, longest, pieces
+from gflow.dialects.extents import Count, Piece, at_most, longest, pieces
 from gflow.dialects.types import TensorType, is_row_major, row_major_strides
 
-from ...blocks import Problem
+from ....ir.errors import CannotLower
+from ...blocks import PADDED, Problem
 from ...convolution import ROLES, Geometry
+from ...description import Kernel
+from ...movement import NOWHERE, Copy, copying
 from .rows import MOST_PIECES, Rows
 
 
@@ -19,9 +22,9 @@ from .rows import MOST_PIECES, Rows
 class Patches:
     """How a convolution is made.
 
-    pieces: output positions at a time. channel_major: whether columns of patches are in the order of PyTorch's
-    weights, OI*. copy: bytes of a copy of the weight, 0 without one; then in scratch those of `patches`, of the
-    result's `rows`, and of `partial` sums.
+    pieces: output positions at a time. channel_major: whether columns of patches are in the
+    order of PyTorch's weights, OI*. copy: bytes of a copy of the weight, 0 without one; then in scratch those of
+    `patches`, of the result's `rows`, and of `partial` sums. gathered: patches are not stored: products gather them.
     """
 
     pieces: list[tuple[int, Count]]
@@ -30,6 +33,12 @@ class Patches:
     patches: int = 0
     rows: int = 0
     partial: int = 0
+    gathered: bool = False
+
+    @property
+    def length(self) -> int:
+        """Output positions at a time; 0: all."""
+        return longest(self.pieces) if len(self.pieces) > 1 else 0
 
     @property
     def scratch(self) -> int:
@@ -62,34 +71,95 @@ def patches_of(
     result: TensorType,
     rows: Rows | None,
     threads: int,
+    length: int | None = None,
+    copied: bool | None = None,
+    own: bool = False,
 ) -> Patches:
-    """How a convolution is made. weight, strides: the weight's. rows: of its result, where something follows."""
+    """How a convolution is made.
+
+    weight, strides: the weight's. rows: of its result, where something follows. length, copied: output positions at a
+    time, 0 for all, and whether the weight is copied; chosen if None. own: its product is our own, which may gather
+    patches as it packs them.
+
+    Raises:
+        CannotLower: it cannot be made so.
+    """
     if g.depthwise:
         every = result.numel // max(result.shape[-1], 1)
         partial = 4 * weight.numel * threads if g.name == "convolution_weight_grad" else 0
-        return Patches([], False, 4 * weight.numel, 0, _floating(rows, every), partial)
+        _, shape, lie = by_taps(weight, strides)
+        there = g.name != "convolution_weight_grad" and _same_order(
+            shape, lie, row_major_strides(shape)
+        )
+        copy = 0 if there else 4 * weight.numel
+        return Patches([], False, copy, 0, _floating(rows, every), partial)
     positions, k = g.positions, g.taps * g.cg
-    if g.name == "convolution_weight_grad":
-        parts: list[tuple[int, Count]] = [(0, positions)]
-        if not g.pointwise:
-            parts = _pieces(positions, g.outputs[-1], 4 * k, g.groups)
-        every = weight.numel // max(g.cg, 1)
-        return Patches(parts, False, 0, _patches(g, k, parts), _floating(rows, every))
-    channel_major, copy = _weight(g, weight, strides, positions)
     reduced = k if g.name == "convolution" else g.og
-    made: Count | int
+    granule = 0
     if g.pointwise:
-        parts = [(0, positions)] if rows is None else rows.pieces(reduced)
-        made = longest(parts)
+        if g.name != "convolution_weight_grad" and rows is not None:
+            granule = rows.granule
+            length = rows.length(reduced) if length is None else length
+    elif g.name == "convolution_weight_grad":
+        granule = g.outputs[-1]
     elif g.name == "convolution":
-        parts = _pieces(positions, _granule(rows, g.outputs[-1]), 4 * k, g.groups)
-        made = longest(parts)
+        granule = _granule(rows, g.outputs[-1])
     else:
-        inputs, outputs = prod(g.inputs), prod(g.outputs)
-        images = _granule(rows, inputs) // inputs
-        parts = _pieces(positions, images * outputs, 4 * k, g.groups)
-        made = round(longest(parts) * (inputs / outputs))
-    return Patches(parts, channel_major, copy, _patches(g, k, parts), _floating(rows, made))
+        inputs = prod(g.inputs)
+        granule = _granule(rows, inputs) // inputs * prod(g.outputs)
+    gathered = own and _gathers(g) and not _weight(g, weight, strides, positions, copied)[0]
+    if length is None and not g.pointwise:
+        whole = gathered and rows is None
+        length = 0 if whole else _length(positions, granule, 4 * k, g.groups)
+    if length and (not granule or length % granule):
+        raise CannotLower(
+            f"a convolution is made of multiples of {granule} positions, not {length}"
+        )
+    parts: list[tuple[int, Count]]
+    parts = pieces(positions, length) if length else [(0, positions)]
+    if g.name == "convolution_weight_grad":
+        made, channel_major, copy = weight.numel // max(g.cg, 1), False, 0
+    else:
+        made = longest(parts)
+        if g.name == "convolution_input_grad" and not g.pointwise:
+            made = round(made * (prod(g.inputs) / prod(g.outputs)))
+        channel_major, copy = _weight(g, weight, strides, positions, copied)
+    patches, floating = 0 if gathered else _patches(g, k, parts), _floating(rows, made)
+    return Patches(parts, channel_major, copy, patches, floating, gathered=gathered)
+
+
+def _gathers(g: Geometry) -> bool:
+    """Whether our own products can read the windows of a convolution where they lie: whole blocks of K then belong to
+    one tap."""
+    plain = g.name == "convolution" and g.groups == 1 and not g.pointwise
+    return plain and g.c > 0 and g.c % PADDED == 0
+
+
+def weight_copy(g: Geometry, ty: TensorType, strides: tuple[int, ...]) -> Kernel:
+    """The copy of a convolution's weight as [o, taps · cg]; of a depthwise one with the taps first, or back from there
+    for its gradient. ty, strides: the weight's."""
+    if not g.depthwise:
+        return copying(Copy(NOWHERE, strides, NOWHERE, row_major_strides(ty.shape), ty)).k
+    taps_first, shape, outer = by_taps(ty, strides)
+    walks = [outer, row_major_strides(shape)]
+    source, target = reversed(walks) if g.name == "convolution_weight_grad" else walks
+    return copying(Copy(NOWHERE, source, NOWHERE, target, taps_first)).k
+
+
+def rows_with(g: Geometry, count: Count) -> Count:
+    """The rows of a convolution's result that are complete with so many output positions."""
+    if g.name != "convolution_input_grad" or g.pointwise:
+        return count
+    inputs, outputs = prod(g.inputs), prod(g.outputs)
+    return count.times(inputs, outputs) if isinstance(count, Piece) else count // outputs * inputs
+
+
+def by_taps(
+    weight: TensorType, strides: tuple[int, ...]
+) -> tuple[TensorType, tuple[int, ...], tuple[int, ...]]:
+    """A depthwise weight [c, taps…, 1] as [taps…, c], in which kernels read it: type, shape and strides."""
+    shape = (*weight.shape[1:-1], weight.shape[0])
+    return TensorType(shape, weight.dtype), shape, (*strides[1:-1], strides[0])
 
 
 def product_of(g: Geometry, made: Patches) -> Problem:
@@ -114,19 +184,21 @@ def _floating(rows: Rows | None, most: int) -> int:
 
 
 def _weight(
-    g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int
+    g: Geometry, ty: TensorType, strides: tuple[int, ...], positions: int, copied: bool | None
 ) -> tuple[bool, int]:
     """Whether patches follow the order of PyTorch's weights, and bytes of a copy of the weight as [o, taps · cg].
 
     PyTorch keeps weights as OI*. With few output positions the patches follow that order; with many it is cheaper to
     copy the weight.
     """
-    if _same_order(ty.shape, strides, row_major_strides(ty.shape)):
-        return False, 0
+    plain = _same_order(ty.shape, strides, row_major_strides(ty.shape))
     taps = row_major_strides(g.kernel)
-    if at_most(positions) < g.o and _same_order(ty.shape, strides, (g.cg * g.taps, *taps, g.taps)):
-        return True, 0
-    return False, 4 * ty.numel
+    other = _same_order(ty.shape, strides, (g.cg * g.taps, *taps, g.taps))
+    if copied is None:
+        copied = not plain and not (other and at_most(positions) < g.o)
+    if not (copied or plain or other):
+        raise CannotLower("a convolution whose weight lies in an order of its own copies it")
+    return not (copied or plain), 4 * ty.numel * copied
 
 
 def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -134,13 +206,14 @@ def _same_order(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) 
     return all(x == y for size, x, y in zip(shape, a, b) if size != 1)
 
 
-def _pieces(positions: int, granule: int, row: int, groups: int) -> list[tuple[int, Count]]:
-    """Output positions in pieces (first, count) of whole granules, of about `Common.gathered` bytes.
+def _length(positions: int, granule: int, row: int, groups: int) -> int:
+    """Output positions at a time, in whole granules, of about `Common.gathered` bytes; 0: all.
 
     row: bytes of a position.
     """
     whole = at_most(positions) * groups // (MOST_PIECES * granule)
-    return pieces(positions, max(1, ANY.gathered // max(1, row * granule), whole) * granule)
+    length = max(1, ANY.gathered // max(1, row * granule), whole) * granule
+    return length if length < at_most(positions) else 0
 
 
 def _granule(rows: Rows | None, least: int) -> int:

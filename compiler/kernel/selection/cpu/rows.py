@@ -6,14 +6,16 @@ or, where that one holds an operand still, into scratch of one piece.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import Count, at_most, pieces, varies
-from gflow.dialects.types import TensorType
+from gflow.dialects.extents import Count, Piece, at_most, pieces, varies
+from gflow.dialects.types import TensorType, row_major_strides
 
 from ...description import Kernel
+from ...movement import NOWHERE, Copy, copying
+from .loops import runs
 
 #: so that the steps of one op stay few, whatever its size
 MOST_PIECES = 4096
@@ -26,12 +28,13 @@ _SHORT_K = 256
 @dataclass(frozen=True)
 class Rows:
     """type: of the result. floating: whether each piece lies in scratch. blas: whether products are calls of BLAS.
-    granule: pieces are multiples of so many rows; 0 if what follows must run on all at once."""
+    kernel: what follows. granule: pieces are multiples of so many rows; 0 if it must run on all at once."""
 
     type: TensorType
     floating: bool
     granule: int
     blas: bool
+    kernel: Kernel
 
     @property
     def width(self) -> int:
@@ -43,11 +46,8 @@ class Rows:
         """Rows of the result, with its batch dimensions."""
         return self.type.numel // max(self.width, 1)
 
-    def pieces(self, k: int, granule: int = 1) -> list[tuple[int, Count]]:
-        """Rows to make at a time, as (first, count).
-
-        k: the size of the reduction dimension. granule: of rows.
-        """
+    def length(self, k: int) -> int:
+        """The rows that it pays to make at a time, of a product that sums over so many; 0: all."""
         row = self.width * self.type.itemsize
         rows = at_most(self.rows)
         size = rows * row
@@ -56,14 +56,46 @@ class Rows:
         else:
             whole = size < ANY.large or at_most(k) > _SHORT_K
         if whole or not self.granule or (varies(self.rows) and not self.blas):
-            return [(0, self.rows)]
-        both = self.common(granule)
+            return 0
+        both = self.granule
         length = max(1, ANY.piece // (row * both), rows // (MOST_PIECES * both)) * both
-        return pieces(self.rows, length)
+        return length if length < rows else 0
+
+    def divides(self, length: int) -> bool:
+        """Whether what follows can run on so many rows at a time."""
+        return self.granule > 0 and length % self.granule == 0
+
+    def pieces(self, length: int) -> list[tuple[int, Count]]:
+        """(first, count) of pieces of so many rows; of all for 0."""
+        return pieces(self.rows, length) if length else [(0, self.rows)]
+
+    def part(self, count: Count) -> Kernel:
+        """The kernel of what follows for so many rows."""
+        k = self.kernel
+        if not isinstance(count, Piece) and count >= self.rows:
+            return k
+        unit = k.numel // k.sizes[0]
+        if isinstance(count, Piece):
+            size = count.times(self.width, unit).like
+        else:
+            size = count * self.width // unit
+        return replace(k, sizes=(size, *k.sizes[1:]))
 
     def common(self, granule: int) -> int:
         """The least multiple of a granule of rows that what follows can run on, too."""
         return granule * self.granule // gcd(granule, self.granule)
+
+    def after(self, k: Kernel, strides: tuple[int, ...] | None) -> list[Kernel]:
+        """The kernels that run on rows that were made: what follows, and a copy of the result to where it has other
+        strides.
+
+        k: what follows, for these rows.
+        """
+        found = [k] if runs(k) else []
+        if strides is not None:
+            dense = row_major_strides(self.type.shape)
+            found.append(copying(Copy(NOWHERE, dense, NOWHERE, strides, self.type)).k)
+        return [one for one in found if runs(one)]
 
 
 def granule_of(k: Kernel, ty: TensorType) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import prod
 
 from gflow.compiler.targets.processors import ANY
-from gflow.dialects.extents import Count, Piece, current
+from gflow.dialects.extents import Count, N, Piece, current
 from gflow.dialects.ops import OPS
 from gflow.dialects.types import TensorType
 
@@ -30,7 +30,7 @@ def pays(nanoseconds: float) -> bool:
 
 
 def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
-    """Whether all threads run a step, and of a program with a size from which one on.
+    """Whether all threads run a step, and of a program with a size from which one on; of two, from which product.
 
     nanoseconds: what it takes on one thread, which grows with the size.
     """
@@ -38,10 +38,15 @@ def shared_from(nanoseconds: Callable[[At], float]) -> tuple[bool, int]:
     if symbol is None:
         return pays(nanoseconds(lambda value: value)), 0
 
+    second = symbol.second
+
     def pays_at(n: int) -> bool:
-        return pays(nanoseconds(lambda value: symbol.at(value, n)))
+        own: N = n if second is None else (max(n // second.most, 1), min(n, second.most))
+        return pays(nanoseconds(lambda value: symbol.at(value, own)))
 
     low, high = symbol.least, symbol.most
+    if second is not None:
+        low, high = low * second.least, high * second.most
     if not pays_at(high):
         return False, 0
     while low < high:
@@ -61,6 +66,16 @@ def of_kernel(k: Kernel) -> Callable[[At], float]:
 def of_quantized(m: int, n: int, k: int, bits: int) -> Callable[[At], float]:
     """Nanoseconds of a product with weights [n, k] of so many bits."""
     return lambda at: n * k * max(at(m) / ANY.widened, bits / 8 / ANY.weights)
+
+
+def of_windows(positions: Count, taps: int, channels: int) -> Callable[[At], float]:
+    """Nanoseconds of what each position reads `taps` times for each channel: patches, depthwise convolutions."""
+
+    def nanoseconds(at: At) -> float:
+        count = positions.limit if isinstance(positions, Piece) else at(positions)
+        return 4 * count * taps * channels / ANY.copied
+
+    return nanoseconds
 
 
 def of_product(batch: int, m: Count, n: Count, k: Count) -> Callable[[At], float]:

@@ -4,18 +4,17 @@ autotuning tries."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from gflow.compiler.targets import Device
 from gflow.dialects.attributes import read
 from gflow.dialects.ops import OPS
 from gflow.dialects.ops.compute import conv_dims
-from gflow.dialects.program import Place, TritonConfig
+from gflow.dialects.program import TritonConfig
 
 from ....ir.ssa import Body, Op
 from ....ir.views import Layout
-from ...movement import kernels
+from ...movement import Unplaced, kernels
 from ...registers import HALVES, register_dtype
 from ...sizes import cdiv, power_of_two
 from ..choice import Way
@@ -102,21 +101,7 @@ def pool_configs(o: Op, body: Body, device: Device) -> Configs:
     return [TritonConfig({"ROWS": max(1, n // cols), "COLS": cols}, warps, 1) for n, warps in tiles]
 
 
-@dataclass(frozen=True)
-class _Unplaced:
-    """Values whose strides are known, and not yet where they lie."""
-
-    body: Body
-    at: Sequence[Layout]
-
-    def place(self, value: int) -> Place:
-        return Place("arena", 0, 0)
-
-    def strides(self, value: int) -> tuple[int, ...]:
-        return self.at[value].strides
-
-
 def movement_ways(o: Op, body: Body, at: Sequence[Layout], device: Device) -> list[Way]:
     """Those of the copies that an op is."""
-    made = kernels(_Unplaced(body, at), o)
+    made = kernels(Unplaced(body, at), o)
     return [w for m in made for w in ways_of_kernel(m.k, len(m.sources), 1, device)]

@@ -146,7 +146,9 @@ def position(o: Op, body: Body, at: Sequence[Layout], target: Target) -> Choice:
         scratch = -(-(values.nbytes + places.nbytes + 64) // 64) * 64
     warps = max(1, min(4, block[0] * block[1] // 128))
     compared = [way_of(compared_configs(pieces)[0])] if pieces > 1 else []
-    return Choice("argmax", scratch).with_ways([Way(block, warps, 1, pieces), *compared])
+    return Choice("argmax", scratch).with_ways(
+        [Way(block=block, warps=warps, stages=1, pieces=pieces), *compared]
+    )
 
 
 def position_sums(ty: TensorType, dim: int, pieces: int) -> tuple[TensorType, TensorType]:

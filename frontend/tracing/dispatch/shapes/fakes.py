@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from .shape_rules import RULES, Metadata, plain, plain_size
+from .shape_rules import CORRECTED, RULES, Metadata, plain, plain_size
 
 _LIMIT = 200_000
 _metadata_ids: dict[tuple[Any, ...], int] = {}
@@ -70,19 +70,23 @@ def fake_call(
     """The result of `func` on fake tensors: new fake tensors."""
     env = mode.shape_env
     calls = _known if env is None else env.known  # type: ignore[attr-defined]
+    key: Any
     try:
         words = tuple([(k, _key(v)) for k, v in kwargs.items()]) if kwargs else ()
         key = (func, torch.get_default_dtype(), _key(args), words)
         known = calls.get(key)
     except (_Unknown, TypeError):
-        return mode.dispatch(func, types, args, kwargs)
-    if known is None and (rule := RULES.get(func)) is not None:
+        key = known = None
+    rule = RULES.get(func) if key is not None or func in CORRECTED else None
+    if known is None and rule is not None:
         items = rule[1](args, kwargs)
         if items is not None:
-            known = calls[key] = (rule[0], items)
+            known = (rule[0], items)
+            if key is not None:
+                calls[key] = known
     if known is None:
         out = mode.dispatch(func, types, args, kwargs)
-        described = _describe(func, args, out)
+        described = None if key is None else _describe(func, args, out)
         if described is not None:
             if len(calls) > _LIMIT:
                 calls.clear()

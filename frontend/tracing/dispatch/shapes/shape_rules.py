@@ -177,6 +177,19 @@ def _bags(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None
     return [*found, found[-1]]
 
 
+def _margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Metadata | None] | None:
+    """A margin loss of one sample, without a dimension for samples: a number; one element by PyTorch's shape rule."""
+    x, target, *rest = args
+    multilabel = len(rest) == 1
+    reduction = rest[-1] if multilabel or len(rest) == 4 else kwargs.get("reduction", 1)
+    if reduction != 0 or (x.ndim > 1 if multilabel else target.ndim > 0):
+        return None
+    if multilabel and x.shape != target.shape:
+        return None
+    loss = (torch.Size(()), (), x.dtype, x.device)
+    return [loss, (target.shape, target.stride(), x.dtype, x.device)] if multilabel else [loss]
+
+
 _FULL = (torch.float32, torch.float64)
 _ELEMENTWISE = (
     aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.neg.default,
@@ -202,5 +215,9 @@ RULES: dict[Any, tuple[type | None, Rule]] = {
     aten.native_batch_norm_backward.default: (tuple, _batch_norm_backward),
     aten.native_group_norm_backward.default: (tuple, _group_norm_backward),
     aten.linalg_vector_norm.default: (None, _vector_norm),
+    aten.multi_margin_loss.default: (None, _margin),
+    aten.multilabel_margin_loss_forward.default: (tuple, _margin),
     **dict.fromkeys(_LOSSES, (None, _loss_backward)),
 }
+#: ops of which PyTorch's kernels give other shapes than its rules, which holds for tensors that are constants as well
+CORRECTED = frozenset(f for f, (_, rule) in RULES.items() if rule in (_bags, _margin, _transposed))

@@ -47,13 +47,18 @@ def _filled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None
 
 
 def _common(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
-    """What tensors and numbers, but for alpha, are promoted to."""
+    """What tensors and numbers, but for alpha, are promoted to: tensors with dimensions first, then those without, then
+    numbers. Of tensors only dtypes count: they may be of a kind that runs in a mode of its own."""
     found = [*args, *(v for k, v in kwargs.items() if k != "alpha")]
-    first, *others = [v for v in found if isinstance(v, (Tensor, int, float))]
-    dtype = first.dtype if isinstance(first, Tensor) else torch.result_type(others[0], first)
-    tensors = [o for o in others if isinstance(o, Tensor)]
-    for other in [*tensors, *(o for o in others if not isinstance(o, Tensor))]:
-        dtype = torch.result_type(torch.empty(1, dtype=dtype), other)
+    tensors = [v for v in found if isinstance(v, Tensor)]
+    terms: list[Any] = [torch.empty(1, dtype=t.dtype) for t in tensors if t.dim()]
+    terms += [torch.empty((), dtype=t.dtype) for t in tensors if not t.dim()]
+    terms += [v for v in found if isinstance(v, (int, float))]
+    if len(terms) < 2:
+        return tensors[0].dtype if tensors else None
+    dtype = torch.result_type(*terms[:2])
+    for term in terms[2:]:
+        dtype = torch.result_type(torch.empty(1, dtype=dtype), term)
     return dtype
 
 

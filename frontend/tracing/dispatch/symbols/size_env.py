@@ -1,4 +1,4 @@
-"""Symbolic sizes while tracing: PyTorch's own, with one symbol and no guards.
+"""Symbolic sizes while tracing: PyTorch's own, with one symbol or two, and no guards.
 
 What Python or PyTorch asks of a size that varies is answered if the answer is one for the whole range, else
 it is an error that names the line. Where an op takes a size as a number rather than as a shape (a mean's
@@ -8,8 +8,7 @@ gradient is divided by a count), it is an op's result: a number computed from th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,14 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Mod, PythonMod
 
+from gflow.dialects.extents import Coefficients
 from gflow.errors import GraphTraceError
 
 from ...data.sizes import Domain, Fixed, Narrower, Size, SizeDecides
 from ...data.values import TraceValue
 from .number_nodes import Number
 from .numbers import wrap
-from .size_expressions import Formulas
+from .size_expressions import Formulas, Second
 from .size_functions import function_of
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -42,35 +42,46 @@ _DEGREE = 3
 
 
 class SizeEnv(ShapeEnv):
-    """PyTorch's symbolic shapes with one symbol, and without guards: a question that the range does not
-    answer is an error. The symbol is what varies in the program: k, where the sizes are step * k + rest."""
+    """PyTorch's symbolic shapes with one symbol or two, and without guards: a question that the range does not
+    answer is an error. The symbol is what varies in the program: k, where the sizes are step * k + rest. domains: of
+    the size, or of both; symints: these as PyTorch takes them."""
 
-    def __init__(self, sizes: Domain, where: Callable[[], str]) -> None:
+    def __init__(self, domains: Sequence[Domain], where: Callable[[], str]) -> None:
         super().__init__(
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
             specialize_zero_one=False,
             duck_shape=False,
         )
-        self.sizes, self.where = sizes, where
-        self.size = sizes.symbol
-        source = ConstantSource(self.size.name)
-        self.variable: Any = self.create_symbol(
-            sizes.most, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
-        )
-        # PyTorch's own reasoning leaves 1 out, where broadcasting has rules of its own: what holds
-        # from 2 on does for 1, too, unless code asks (see `_answer`)
-        least = min(max(sizes.least, 2), sizes.most)
-        self._constrain_range(self.variable, least, sizes.most)
-        size = sizes.step * self.variable + sizes.rest
-        self.symint = self.create_symintnode(
-            size, hint=sizes.at(sizes.most), source=source if sizes.step == 1 else None
-        )
-        own = Domain(self.size.name, sizes.least, sizes.most)
-        self._formulas = Formulas(own, self.variable, {})
+        self.domains, self.where = domains, where
+        self.variables: list[Any] = []
+        self.symints: list[Any] = []
+        steps: list[Domain] = []
+        for at, sizes in enumerate(domains):
+            name = sizes.symbol.name
+            other = "2" if at and name == steps[0].name else ""
+            steps.append(Domain(f"{name}{other}", sizes.least, sizes.most))
+            source = ConstantSource(steps[-1].name)
+            variable: Any = self.create_symbol(
+                sizes.most, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+            )
+            # PyTorch's own reasoning leaves 1 out, where broadcasting has rules of its own: what holds
+            # from 2 on does for 1, too, unless code asks (see `_answer`)
+            least = min(max(sizes.least, 2), sizes.most)
+            self._constrain_range(variable, least, sizes.most)
+            symint = self.create_symintnode(
+                sizes.step * variable + sizes.rest,
+                hint=sizes.at(sizes.most),
+                source=source if sizes.step == 1 else None,
+            )
+            self.variables.append(variable)
+            self.symints.append(symint)
+        second = Second(steps[1], self.variables[1], {}) if len(steps) > 1 else None
+        self._formulas = Formulas(steps[0], self.variables[0], {}, second)
+        self.size = self._formulas.symbol
         self.known: dict[Any, Any] = {}  # what calls of ops gave (`fakes`)
         self._answers: dict[Any, Any] = {}
-        self._sizes: dict[Any, tuple[int, ...] | None] = {}
+        self._sizes: dict[Any, Coefficients | None] = {}
 
     # -- questions
 
@@ -89,49 +100,67 @@ class SizeEnv(ShapeEnv):
         if rest is None and kwargs.get("fallback_value") is not None:
             return sympy.sympify(kwargs["fallback_value"])  # the code has a way that suits all
         if rest is None and _chooses_kernel():
-            return self._at(expr, self.sizes.most)
+            return self._at(expr, [d.most for d in self.domains])
         if rest is None or (first != rest and _asked_by_user()):
-            asked = function_of(expr, self.variable)
+            which = self._which(expr)
+            asked = None if which is None else function_of(expr, self.variables[which])
             chooses = isinstance(expr, Boolean) and not expr.is_Symbol
             by = self._splitter(expr) if chooses else None
             message = self._unanswered(expr, rest)
-            raise SizeDecides(message, asked, self.sizes, linear=False, by=by, chooses=chooses)
+            second = bool(which if by is None else by.second)
+            domain = self.domains[second]
+            raise SizeDecides(
+                message, asked, domain, linear=False, by=by, chooses=chooses, second=second
+            )
         return rest
 
     def _answer(self, expr: Any) -> tuple[Any, Any]:
         """For the least size, and for all others (None: they differ)."""
-        low, high = self.sizes.least, self.sizes.most
-        first = self._at(expr, low)
-        if high - low < _TRIED:
-            rest = self._same(expr, range(low + 1, high + 1))
+        first = self._at(expr, [d.least for d in self.domains])
+        which = self._which(expr)
+        sizes = self.domains[which or 0]
+        if which is not None and sizes.most - sizes.least < _TRIED:
+            rest = self._same(expr, which)
         else:
             rest = self._maybe_evaluate_static(expr)
         if first != rest and not self._is_about_one(expr):
             rest = None
         return first, rest
 
-    def _same(self, expr: Any, sizes: range) -> Any:
-        """The one answer for all of some sizes; None: they differ."""
-        function = function_of(expr, self.variable)
+    def _which(self, expr: Any) -> int | None:
+        """The size that a question is about; None: it is about both."""
+        found = [i for i, v in enumerate(self.variables) if v in expr.free_symbols]
+        return found[0] if len(found) == 1 else None
+
+    def _same(self, expr: Any, which: int) -> Any:
+        """The one answer for all sizes but the least; None: they differ."""
+        domain = self.domains[which]
+        sizes = range(domain.least + 1, domain.most + 1)
+        function = function_of(expr, self.variables[which])
         if function is not None:
             try:
                 value = function(sizes[0])
                 return sympy.sympify(value) if all(function(n) == value for n in sizes) else None
             except ZeroDivisionError:  # for some size; sympy has an answer
                 pass
-        answer = self._at(expr, sizes[0])
-        return answer if all(self._at(expr, n) == answer for n in sizes) else None
+
+        def at(n: int) -> Any:
+            return self._at(expr, [n] * len(self.domains))
+
+        answer = at(sizes[0])
+        return answer if all(at(n) == answer for n in sizes) else None
 
     def _is_about_one(self, expr: Any) -> bool:
         """Whether a question has another answer for the least size since something is 1 there, as
         broadcasting asks; the answer for all others is right for it, too, in shapes."""
-        if self.sizes.least == 1:
+        least = [d.least for d in self.domains]
+        if 1 in least:
             return isinstance(expr, Boolean)
         sides = expr.args if isinstance(expr, Relational) else ()
-        return bool(sides) and all(self._at(side, self.sizes.least) == 1 for side in sides)
+        return bool(sides) and all(self._at(side, least) == 1 for side in sides)
 
-    def _at(self, expr: Any, n: int) -> Any:
-        value = expr.xreplace({self.variable: sympy.Integer(n)})
+    def _at(self, expr: Any, sizes: Sequence[int]) -> Any:
+        value = expr.xreplace(dict(zip(self.variables, map(sympy.Integer, sizes))))
         return value if value.is_Boolean or value.is_number else value.doit()
 
     def _splitter(self, expr: Any) -> Narrower | None:
@@ -148,19 +177,22 @@ class SizeEnv(ShapeEnv):
 
     def _is_dynamic(self) -> str:
         """How a message begins."""
-        size = self.sizes
+        size = self.domains[0]
         own = f"{self.size}" if size.step == 1 else f"n = {size.formula} with {self.size}"
         return f"{self.where()}: the size {own} is dynamic (gflow.dynamic_dim), "
 
     def _named(self, expr: Any) -> str:
-        return str(expr).replace(str(self.variable), self.size.name)
+        text = str(expr)
+        for variable, symbol in zip(self.variables, (self.size, self.size.second)):
+            text = text.replace(str(variable), "" if symbol is None else symbol.name)
+        return text
 
     def _unanswered(self, expr: Any, rest: Any) -> str:
         asked, start = self._named(expr), self._is_dynamic()
         if rest is not None:
             return start + (
-                f"and code asks whether {asked}, which differs for {self.sizes.least} alone. Give the "
-                f"dimension min={self.sizes.least + 1}."
+                f"and code asks whether {asked}, which differs for {self.domains[0].least} alone. Give the "
+                f"dimension min={self.domains[0].least + 1}."
             )
         if isinstance(expr, Boolean) and not expr.is_Symbol:
             return start + (
@@ -175,7 +207,7 @@ class SizeEnv(ShapeEnv):
 
     # -- numbers
 
-    def polynomial(self, expr: Any) -> tuple[int, ...]:
+    def polynomial(self, expr: Any) -> Coefficients:
         """The coefficients of a size.
 
         Raises:
@@ -190,35 +222,39 @@ class SizeEnv(ShapeEnv):
         return found
 
     def _no_polynomial(self, expr: Any, by: Narrower | None) -> SizeDecides:
+        which = self._which(sympy.sympify(expr))
+        second = bool(which if by is None else by.second)
         return SizeDecides(
             self._is_dynamic()
             + f"and a size here is {self._named(expr)}; sizes that follow from it must be sums, "
             "products, floor quotients and remainders by small numbers. Leave the dimension static, or do this outside "
             "the graph.",
-            function_of(expr, self.variable),
-            self.sizes,
+            None if which is None else function_of(expr, self.variables[which]),
+            self.domains[second],
             linear=True,
             by=by,
+            second=second,
         )
 
-    def _fit(self, expr: Any) -> tuple[int, ...] | None:
+    def _fit(self, expr: Any) -> Coefficients | None:
         try:
             return self._formulas.polynomial(expr)
         except Narrower as by:
             raise self._no_polynomial(expr, by) from None
         except Fixed:
             pass
-        low, high = self.sizes.least, self.sizes.most
-        if high - low >= _TRIED:
+        low, high = self.domains[0].least, self.domains[0].most
+        if high - low >= _TRIED or len(self.domains) > 1:
             return None
-        function = function_of(expr, self.variable) or partial(self._at, expr)
+        (variable,) = self.variables
+        function = function_of(expr, variable) or (lambda n: self._at(expr, [n]))
         points = [(n, function(n)) for n in range(low, high + 1)]
         chosen = points[:: max(1, len(points) // (_DEGREE + 1))][: _DEGREE + 1]
-        fitted = sympy.interpolate([(n, v) for n, v in chosen], self.variable)
-        again = function_of(fitted, self.variable)
+        fitted = sympy.interpolate([(n, v) for n, v in chosen], variable)
+        again = function_of(fitted, variable)
         if again is None or any(again(n) != v for n, v in points):
             return None
-        terms = sympy.Poly(fitted, self.variable).all_coeffs()[::-1]
+        terms = sympy.Poly(fitted, variable).all_coeffs()[::-1]
         return tuple(map(int, terms)) if all(c.is_Integer for c in terms) else None
 
     def concrete(self, value: Any) -> Any:
@@ -226,15 +262,20 @@ class SizeEnv(ShapeEnv):
         if not isinstance(value, torch.SymInt):
             return value
         found = self.polynomial(value.node.expr)
-        return Size.make(found, self.size) if len(found) > 1 else found[0] if found else 0
+        if not found or (len(found) == 1 and isinstance(found[0], int)):
+            return found[0] if found else 0
+        return Size.make(found, self.size)
 
-    def number(self, value: Any, recorder: Any, argument: TraceValue) -> Any:
+    def number(self, value: Any, recorder: Any, arguments: Sequence[TraceValue]) -> Any:
         """A number computed from the size at each call: a traced number, or a constant as a Python number.
 
         Raises:
             GraphTraceError: it follows from the size by what is no sum, product, quotient, power or square root.
         """
-        size = wrap(Number(recorder, argument, self.sizes.most, None))
+        size = [
+            wrap(Number(recorder, argument, sizes.most, None))
+            for argument, sizes in zip(arguments, self.domains)
+        ]
         expr = sympy.sympify(value.node.expr)
         if not expr.free_symbols:
             return float(expr) if isinstance(value, torch.SymFloat) else int(expr)

@@ -3,12 +3,15 @@
 A program is for a domain (`gflow.tracing.data.sizes`): the sizes n = step * k + rest, for k in a range. Where n itself
 has no polynomial (n // 2), k may have: with n = 2 k + 1 it is k. So what a formula needs narrows the domain, and other
 sizes have programs of their own, of which there are as many as remainders and as sides of a bound.
+
+With a second size, m, coefficients of powers of n are polynomials in m.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import gcd
 from typing import Any
@@ -16,24 +19,49 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from gflow.dialects.extents import evaluate
+from gflow.dialects.extents import Coefficients, N, Symbol, evaluate, horner, leaves
 
 from ...data.sizes import Domain, Fixed, Narrower, Size
 
 #: the highest power of a size
 _DEGREE = 3
 
-Polynomial = tuple[int, ...]  # coefficients, constant first
+Polynomial = Coefficients  # constant first
+
+
+@dataclass(frozen=True)
+class Second:
+    """Another size, that varies on its own. others: what symbols are beside it, (b, a) for b + a m."""
+
+    domain: Domain
+    variable: Any
+    others: Mapping[Any, tuple[int, int]]
 
 
 class Formulas:
     """Reads formulas on a domain. others: what other symbols are, (b, a) for b + a n."""
 
     def __init__(
-        self, domain: Domain | None, variable: Any, others: Mapping[Any, tuple[int, int]]
+        self,
+        domain: Domain | None,
+        variable: Any,
+        others: Mapping[Any, tuple[int, int]],
+        second: Second | None = None,
     ) -> None:
         self.domain, self.variable, self.others = domain, variable, dict(others)
+        self.second = second
         self._known: dict[Any, Polynomial] = {}
+
+    @property
+    def symbol(self) -> Symbol:
+        """What varies in a program of these formulas."""
+        assert self.domain is not None
+        if self.second is None:
+            return self.domain.symbol
+        outer, inner = self.domain.symbol, self.second.domain.symbol
+        if outer.name == inner.name:
+            inner = replace(inner, name=f"{inner.name}2")
+        return replace(outer, second=inner).standing(0)
 
     # -- integers
 
@@ -44,10 +72,9 @@ class Formulas:
             Narrower, Fixed: it is none on the whole domain.
         """
         found = self.polynomial(sympy.sympify(expr))
-        if len(found) < 2:
-            return found[0] if found else 0
-        assert self.domain is not None
-        return Size.make(found, self.domain.symbol)
+        if not found or (len(found) == 1 and isinstance(found[0], int)):
+            return found[0] if found else 0  # type: ignore[return-value]
+        return Size.make(found, self.symbol)
 
     def concrete(self, value: Any) -> Any:
         """An argument of a call: a symbolic integer as an integer for the trace."""
@@ -74,9 +101,15 @@ class Formulas:
             if expr == self.variable:
                 assert self.domain is not None
                 return (self.domain.rest, self.domain.step)
+            second = self.second
+            if second is not None and expr == second.variable:
+                return ((second.domain.rest, second.domain.step),)
             if expr in self.others:
                 b, a = self.others[expr]
                 return _plus((b,), _times((a,), self.polynomial(self.variable))) if a else (b,)
+            if second is not None and expr in second.others:
+                b, a = second.others[expr]
+                return _plus((b,), _times((a,), self.polynomial(second.variable)))
             raise Fixed(str(expr))
         reader = _READERS.get(type(expr).__name__)
         if reader is None:
@@ -117,22 +150,29 @@ class Formulas:
     def _divided(self, expr: Any) -> tuple[Polynomial, Polynomial]:
         """Quotient, rounded down, and remainder."""
         a, b = (self.polynomial(x) for x in expr.args)
-        if len(b) < 2:
-            (divisor,) = b or (0,)
-            if divisor <= 0:
-                raise Fixed(str(expr))
-            common = gcd(divisor, *a[1:]) if len(a) > 1 else divisor
-            if common != divisor:
-                raise Narrower(step=divisor // common)
-            constant = a[0] if a else 0
-            return (constant // divisor, *(c // divisor for c in a[1:])), (constant % divisor,)
+        if not b or (len(b) == 1 and isinstance(b[0], int)):
+            return self._divided_by(a, b[0] if b else 0, expr)  # type: ignore[arg-type]
         quotient, rest = _long_division(a, b)
+        if self.second is not None and rest:
+            raise Fixed(str(expr))
         while not self._is_less(rest, b):
             if not self._sign(rest) and self._sign(_plus(rest, b)) is not None:
                 quotient, rest = _plus(quotient, (-1,)), _plus(rest, b)
                 continue
             raise Fixed(str(expr))
         return quotient, rest
+
+    def _divided_by(self, a: Polynomial, divisor: int, expr: Any) -> tuple[Polynomial, Polynomial]:
+        """Of a constant."""
+        if divisor <= 0:
+            raise Fixed(str(expr))
+        for of_second, coefficients in enumerate((leaves(a[1:]) if a[1:] else [], _inner(a))):
+            common = gcd(divisor, *coefficients)
+            if common != divisor:
+                raise Narrower(step=divisor // common, second=bool(of_second))
+        constant = leaves(a)[0]
+        quotient = tuple([_each(c, lambda x: x // divisor) for c in a])
+        return _trimmed(quotient), (constant % divisor,)
 
     def _is_less(self, rest: Polynomial, divisor: Polynomial) -> bool:
         """Whether 0 <= rest < divisor, for all sizes."""
@@ -147,20 +187,37 @@ class Formulas:
             Fixed: which, is not clear.
         """
         value = _trimmed(value)
-        if len(value) < 2:
-            return not value or value[0] >= 0
+        if not value or (len(value) == 1 and isinstance(value[0], int)):
+            return not value or value[0] >= 0  # type: ignore[operator]
         assert self.domain is not None
+        if self.second is not None:
+            return self._sign_of_both(value)
         ends = [evaluate(value, k) for k in (self.domain.least, self.domain.most)]
         if len(value) == 2:
             if (ends[0] >= 0) == (ends[1] >= 0):
                 return ends[0] >= 0
-            constant, slope = value
-            raise Narrower(bound=-(constant // slope) if slope > 0 else constant // -slope + 1)
-        rising = [c >= 0 for c in value[1:]]
+            raise Narrower(bound=_bound(value))
+        rising = [c >= 0 for c in leaves(value)[1:]]
         if all(rising) and ends[0] >= 0:
             return True
         if not any(rising) and ends[0] < 0:
             return False
+        raise Fixed(str(value))
+
+    def _sign_of_both(self, value: Polynomial) -> bool:
+        symbol = self.symbol
+        found = [evaluate(value, corner) for corner in symbol.corners]
+        if len(value) <= 2 and all(isinstance(c, int) or len(c) <= 2 for c in value):
+            signs = {x >= 0 for x in found}
+            if len(signs) == 1:
+                return signs.pop()
+        elif min(leaves(value)[1:]) >= 0 and found[0] >= 0:
+            return True
+        alone, of_second = value, False
+        if len(value) == 1 and isinstance(value[0], tuple):
+            alone, of_second = value[0], True
+        if len(alone) == 2 and all(isinstance(c, int) for c in alone):
+            raise Narrower(bound=_bound(alone), second=of_second)
         raise Fixed(str(value))
 
     def _most(self, expr: Any) -> Polynomial:
@@ -190,25 +247,25 @@ class Formulas:
         if expr.is_number:
             return int(expr) if expr.is_Integer else float(expr)
         if expr.is_integer:
-            total: Any = 0
-            for c in reversed(self.polynomial(expr)):
-                if not isinstance(total, int):
-                    total = total * size
-                elif total:
-                    total = size if total == 1 else size * total
-                total = total + c if c else total
-            return total
+            return horner(self.polynomial(expr), size if isinstance(size, list) else [size])
         function = FUNCTIONS.get(type(expr).__name__)
         if function is None:
             raise Fixed(str(expr))
         return function([self.number(a, size) for a in expr.args])
 
-    def value(self, expr: Any, k: int) -> Any:
+    def value(self, expr: Any, k: N) -> Any:
         """What a formula is in one call."""
+        m: int | None = None
+        if isinstance(k, tuple):
+            k, m = k
         n = 0 if self.domain is None else self.domain.step * k + self.domain.rest
         known = {symbol: sympy.Integer(b + a * n) for symbol, (b, a) in self.others.items()}
         if self.domain is not None:
             known[self.variable] = sympy.Integer(n)
+        if m is not None and self.second is not None:
+            m = self.second.domain.at(m)
+            known[self.second.variable] = sympy.Integer(m)
+            known |= {s: sympy.Integer(b + a * m) for s, (b, a) in self.second.others.items()}
         found = sympy.sympify(expr).xreplace(known)
         if found.is_Boolean:
             return bool(found)
@@ -230,6 +287,60 @@ _READERS: dict[str, Callable[[Formulas, Any], Polynomial]] = {
 }
 
 
+def _bound(value: Polynomial) -> int:
+    """Where a sum a k + b changes its sign."""
+    constant, slope = leaves(value)
+    return -(constant // slope) if slope > 0 else constant // -slope + 1
+
+
+Coefficient = int | tuple[int, ...]  # a polynomial in m
+
+
+def _inner(a: Polynomial) -> list[int]:
+    """The coefficients of powers of m alone."""
+    return [*a[0][1:]] if a and isinstance(a[0], tuple) else []
+
+
+def _each(c: Coefficient, of: Callable[[int], int]) -> Coefficient:
+    return of(c) if isinstance(c, int) else _plain(tuple([of(x) for x in c]))
+
+
+def _plain(a: Sequence[Any]) -> Coefficient:
+    """A polynomial in m as a coefficient: an integer where it is one."""
+    found = _trimmed(tuple(a))
+    if len(found) < 2:
+        return found[0] if found else 0
+    return found  # type: ignore[return-value]
+
+
+def _added(x: Coefficient, y: Coefficient) -> Coefficient:
+    if isinstance(x, int) and isinstance(y, int):
+        return x + y
+    return _plain(_plus(*(c if isinstance(c, tuple) else (c,) for c in (x, y))))
+
+
+def _multiplied(x: Coefficient, y: Coefficient) -> Coefficient:
+    if isinstance(x, int) and isinstance(y, int):
+        return x * y
+    return _plain(_times(*(c if isinstance(c, tuple) else (c,) for c in (x, y))))
+
+
+def _quotient_of(x: Coefficient, y: Coefficient) -> Coefficient:
+    """
+    Raises:
+        Fixed: there is none without a remainder.
+    """
+    if isinstance(x, int) and isinstance(y, int):
+        quotient, left = divmod(x, y)
+        if left:
+            raise Fixed(f"a quotient of {x} and {y}")
+        return quotient
+    found, rest = _long_division(*(c if isinstance(c, tuple) else (c,) for c in (x, y)))
+    if rest:
+        raise Fixed(f"a quotient of {x} and {y}")
+    return _plain(found)
+
+
 def _trimmed(a: Polynomial) -> Polynomial:
     while a and not a[-1]:
         a = a[:-1]
@@ -239,14 +350,14 @@ def _trimmed(a: Polynomial) -> Polynomial:
 def _plus(a: Polynomial, b: Polynomial) -> Polynomial:
     length = max(len(a), len(b))
     a, b = (x + (0,) * (length - len(x)) for x in (a, b))
-    return _trimmed(tuple(x + y for x, y in zip(a, b)))
+    return _trimmed(tuple([_added(x, y) for x, y in zip(a, b)]))
 
 
 def _times(a: Polynomial, b: Polynomial) -> Polynomial:
-    found = [0] * max(0, len(a) + len(b) - 1)
+    found: list[Coefficient] = [0] * max(0, len(a) + len(b) - 1)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
-            found[i + j] += x * y
+            found[i + j] = _added(found[i + j], _multiplied(x, y))
     return _trimmed(tuple(found))
 
 
@@ -258,10 +369,7 @@ def _long_division(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial
     """
     quotient: Polynomial = ()
     while len(a) >= len(b):
-        c, rest = divmod(a[-1], b[-1])
-        if rest:
-            raise Fixed(f"a quotient of {a} and {b}")
-        term = (0,) * (len(a) - len(b)) + (c,)
+        term = (0,) * (len(a) - len(b)) + (_quotient_of(a[-1], b[-1]),)
         quotient = _plus(quotient, term)
         a = _plus(a, _times((-1,), _times(term, b)))
     return quotient, a

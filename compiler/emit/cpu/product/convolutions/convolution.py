@@ -16,16 +16,24 @@ from math import prod
 
 from gflow.compiler.ir.ssa import Op
 from gflow.compiler.kernel.convolution import ROLES, Geometry, geometry
-from gflow.compiler.kernel.selection.cpu.patches import Patches, kind_of_patches, patches_of
-from gflow.dialects.extents import Count, Piece, at_most
-from gflow.dialects.program import KernelStep, Place
-from gflow.dialects.types import TensorType, row_major_strides
+from gflow.compiler.kernel.selection.cpu.patches import (
+    Patches,
+    kind_of_patches,
+    patches_of,
+    rows_with,
+    weight_copy,
+)
+from gflow.compiler.kernel.selection.cpu.sharing import of_windows, shared_from
+from gflow.dialects.extents import Count, at_most, longest
+from gflow.dialects.program import KernelAddress, KernelStep, Place
+from gflow.dialects.types import row_major_strides
 
 from ...program_builder import Builder
 from .. import gemm, own
 from ..epilogue import Epilogue
 from ..gemm import Matrix
-from . import kernels
+from ..panels import WINDOWS
+from . import depthwise, kernels
 from .patches import sizes
 
 
@@ -45,7 +53,12 @@ def native(b: Builder, o: Op, epilogue: Epilogue | None = None) -> None:
         return
     rows = None if epilogue is None else epilogue.made
     x, w, y = ROLES[o.name]
-    made = patches_of(g, types[w], strides[w], types[2], rows, b.threads)
+    tiled = epilogue is not None and epilogue.tiled is not None
+    if tiled and (b.choice.tile or kind == "depthwise"):
+        rows = None  # what follows needs no complete rows
+    given = b.choice.rows, "weight" in b.choice.copies
+    own_product = bool(b.choice.tile)
+    made = patches_of(g, types[w], strides[w], types[2], rows, b.threads, *given, own_product)
     conv = _Convolution(b, o, g, (values[x], values[w], values[y]), made, epilogue)
     getattr(conv, "depthwise" if kind == "depthwise" else o.name)()
 
@@ -82,9 +95,15 @@ class _Output:
             self.place = conv.b.place(r)
         elif self.epilogue.place is not None:
             self.place = self.epilogue.place
-        else:
+        elif conv.tiled is None:
             self.place = conv.take_scratch(conv.made.rows)
+        elif (
+            conv.blocks is not None and conv.blocks.tile[2] < conv.k
+        ):  # sums wait there for the next block of K
+            row = self.type.shape[-1] * self.type.itemsize
+            self.place = conv.take_scratch(longest(conv.made.pieces) * row)
         self.floating = self.epilogue is not None and self.epilogue.place is None
+        self.tiled = conv.tiled is not None
 
     def at(self, row: int, column: int = 0) -> Place:
         """The address of an element."""
@@ -94,12 +113,16 @@ class _Output:
 
     def begin(self, first: int) -> None:
         """Rows from `first` on come next."""
-        if self.floating and self.epilogue is not None and self.epilogue.made.granule:
+        if (
+            self.floating
+            and self.epilogue is not None
+            and (self.tiled or self.epilogue.made.granule)
+        ):
             self.first = first
 
     def done(self, first: int, count: Count, last: bool) -> None:
         """These rows are complete, and with the last ones all."""
-        if self.epilogue is None:
+        if self.epilogue is None or self.tiled:
             return
         if self.epilogue.made.granule:
             self.epilogue.run(first, count, self.at(first))
@@ -130,6 +153,10 @@ class _Convolution:
         self.k = g.taps * g.cg
         self.scratch = 0
         self.blocks = b.choice.blocks() if b.choice.tile else None
+        #: what follows, where products call it on each tile
+        self.tiled = epilogue
+        if not (self.blocks or g.depthwise) or epilogue is None or epilogue.tiled is None:
+            self.tiled = None
         if self.blocks is not None:
             self.panels = self.take_scratch(self.blocks.scratch(b.threads))
 
@@ -142,19 +169,48 @@ class _Convolution:
         self.b.scratch_bytes = max(self.b.scratch_bytes, self.scratch)
         return place
 
-    def run(self, name: str, **words: Count | Place) -> None:
+    def run(self, name: str, *more: Count | Place, **words: Count | Place | KernelAddress) -> None:
         text, externals, names = kernels.kernel(name)
         self.b.kernels[name] = text
         self.b.externals |= externals
         given = sizes(self.g) | words
-        self.b.steps.append(KernelStep(name, tuple(given[n] for n in names), True, self.label))
+        taken = (*(given[n] for n in names), *more)
+        positions = words.get("count", self.g.positions)
+        assert not isinstance(positions, Place | KernelAddress)
+        cost = of_windows(positions, self.g.taps, self.g.cg if "rows" in words else self.g.c)
+        parallel, from_size = shared_from(cost)
+        self.b.steps.append(KernelStep(name, taken, parallel, self.label, from_size=from_size))
 
     def product(
-        self, a: Matrix, b: Matrix, c: Matrix, m: Count, n: Count, k: Count, add: bool = False
+        self,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
+        m: Count,
+        n: Count,
+        k: Count,
+        add: bool = False,
+        first: int = 0,
     ) -> None:
+        """A product. first: the number of the first row, where what follows runs by tiles."""
         if self.blocks is not None:
             operands = (_operand(a), _operand(b), _operand(c))
-            own.product(self.b, self.blocks, operands, (m, n, k), self.panels, self.label, add=add)
+            finish = None if self.tiled is None else self.tiled.finish(self.blocks.tile[1])
+            given, windows = sizes(self.g), None
+            if self.made.gathered:
+                windows = {name: given[name] for name in WINDOWS}
+            own.product(
+                self.b,
+                self.blocks,
+                operands,
+                (m, n, k),
+                self.panels,
+                self.label,
+                add=add,
+                finish=finish,
+                first=first,
+                windows=windows,
+            )
             return
         name = self.b.gemm("f32")
         self.b.steps.append(
@@ -168,14 +224,20 @@ class _Convolution:
         """The weight as a matrix [o, taps · cg], or in the order of PyTorch's weights: itself, or a copy."""
         if not self.made.copy:
             return self.w
-        ty, strides = self.b.body.types[self.w_value], self.b.strides(self.w_value)
         copy = self.take_scratch(self.made.copy)
-        self.b.copy(self.w, strides, copy, row_major_strides(ty.shape), ty, self.label)
+        self._copy(self.w, copy, self.b.strides(self.w_value))
         return copy
+
+    def _copy(self, source: Place, target: Place, strides: tuple[int, ...]) -> None:
+        """Add the copy of the weight, or of its gradient. strides: of the weight."""
+        choice = self.b.choice
+        choice.check(choice.copies == ("weight",) and bool(choice.then), "copies no weight")
+        k = weight_copy(self.g, self.b.body.types[self.w_value], strides)
+        self.b.launch(k, [source], [target], self.label, way=choice.then[0])
 
     def rows(self) -> Place:
         """Where patches are made."""
-        return Place("arena", 0, 0) if self.g.pointwise else self.take_scratch(self.made.patches)
+        return self.take_scratch(self.made.patches) if self.made.patches else Place("arena", 0, 0)
 
     # -- patches and GEMM
 
@@ -190,12 +252,14 @@ class _Convolution:
                 x = self.at(self.x, i * g.cg)
                 if g.pointwise:
                     a = Matrix(self.at(x, first * g.c), g.c)
+                elif self.made.gathered:
+                    a = Matrix(x, 0)
                 else:
                     self.run(pack, x=x, rows=rows, first=first, count=count, cg=g.cg)
                     a = Matrix(rows, self.k)
                 w = Matrix(self.at(weight, i * g.og * self.k), self.k, True)
                 y = Matrix(out.at(first, i * g.og), g.o)
-                self.product(a, w, y, count, g.og, self.k)
+                self.product(a, w, y, count, g.og, self.k, first=first)
             out.done(first, count, (first, count) == pieces[-1])
 
     def convolution_input_grad(self) -> None:
@@ -205,14 +269,8 @@ class _Convolution:
         unpack = "add_patches_channel_major" if self.made.channel_major else "add_patches"
         out = _Output(self)
         for first, count in pieces:
-            begin, inputs = first, count
-            if not g.pointwise:
-                begin = first // outputs_each * inputs_each
-                inputs = (
-                    count.times(inputs_each, outputs_each)
-                    if isinstance(count, Piece)
-                    else count // outputs_each * inputs_each
-                )
+            inputs = rows_with(g, count)
+            begin = first if g.pointwise else first // outputs_each * inputs_each
             out.begin(begin)
             for i in range(g.groups):
                 w = Matrix(self.at(weight, i * g.og * self.k), self.k)
@@ -249,24 +307,23 @@ class _Convolution:
     def depthwise(self) -> None:
         """One output channel for each input channel."""
         b = self.b
-        ty = b.body.types[self.w_value]
-        taps_first = TensorType((*ty.shape[1:-1], ty.shape[0]), ty.dtype)
-        dense = row_major_strides(taps_first.shape)
         own = b.strides(self.w_value)
-        weight_strides = (*own[1:-1], own[0])
-        k = self.take_scratch(self.made.copy)
-        rows = b.body.types[self.o.results[0]].numel // max(
-            b.body.types[self.o.results[0]].shape[-1], 1
-        )
+        k = self.take_scratch(self.made.copy) if self.made.copy else self.w
+        backward = self.o.name == "convolution_weight_grad"
+        if self.made.copy and not backward:
+            self._copy(self.w, k, own)
+        if self.tiled is not None:
+            address, words = self.tiled.finish(depthwise.WIDTH)
+            self.run("depthwise_tiles", *words, x=self.x, k=k, finish=address)
+            return
         out = _Output(self)
-        if self.o.name == "convolution_weight_grad":
+        if backward:
             partial = self.take_scratch(self.made.partial)
             self.run("depthwise_weight_grad", x=self.x, y=self.y, k=k, partial=partial)
-            b.copy(k, dense, out.at(0), weight_strides, taps_first, self.label)
+            self._copy(k, out.at(0), own)
+        elif self.o.name == "convolution":
+            self.run("depthwise", x=self.x, k=k, y=out.at(0))
         else:
-            b.copy(self.w, weight_strides, k, dense, taps_first, self.label)
-            if self.o.name == "convolution":
-                self.run("depthwise", x=self.x, k=k, y=out.at(0))
-            else:
-                self.run("depthwise_input_grad", x=out.at(0), k=k, y=self.y)
-        out.done(0, rows, True)
+            self.run("depthwise_input_grad", x=out.at(0), k=k, y=self.y)
+        result = b.body.types[self.o.results[0]]
+        out.done(0, result.numel // max(result.shape[-1], 1), True)

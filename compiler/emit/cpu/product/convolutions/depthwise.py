@@ -10,7 +10,11 @@ from collections.abc import Callable
 from gflow.compiler.kernel.blocks import LANES
 
 from ...language.template import Template
+from ..tile import FINISH_TYPES
 from .patches import SIZES
+
+#: positions side by side, and channels, of what is summed before it is stored
+POSITIONS, WIDTH = 8, 4 * LANES
 
 
 def _channel_tiles(t: Template, width: int, body: Callable[[str, int, str | None], None]) -> None:
@@ -50,39 +54,79 @@ def _store(t: Template, vectors: list[str], word: str, start: str, mask: str | N
         t.store(vector, t[word], t.add(start, u * LANES), mask)
 
 
-def forward() -> Template:
-    """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c]. Words: x, k, y (target)."""
-    t = Template(("x", "k", "y", *SIZES), ("x", "k", "y"))
+def forward(tiled: bool) -> Template:
+    """y[n, ho, wo, c] = sum over (kh, kw) of x[n, ho sh - ph + kh dh, …, c] k[kh, kw, c]. Words: x, k, y (target).
+
+    tiled: tiles of `POSITIONS` by `WIDTH` channels go to the function `finish`, whose words are behind these, not to y.
+    """
+    words = ("x", "k", "finish" if tiled else "y", *SIZES)
+    t = Template(words, ("x", "k", "y"))
+    held, finish, behind = "", "", ""
+    if tiled:
+        held = t(
+            f"llvm.alloca {t.i64(POSITIONS * WIDTH)} x f32 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
+        )
+        finish = t(f"llvm.inttoptr {t['finish']} : i64 to !llvm.ptr")
+        behind = t(f"llvm.getelementptr %w[{8 * len(words)}] : (!llvm.ptr) -> !llvm.ptr, i8")
+    bounds = t(f"llvm.alloca {t.i64(2 * POSITIONS)} x i64 : (i64) -> !llvm.ptr")
     low, high = t.share(t.mul(t["n"], t["ho"]))
+
+    def bound(number: str) -> str:
+        return t(f"llvm.getelementptr {bounds}[{number}] : (!llvm.ptr, i64) -> !llvm.ptr, i64")
 
     def row(r: str, _: list[str]) -> list[str]:
         n, ho = t.split(r, t["ho"])
         h0 = t.sub(t.mul(ho, t["sh"]), t["ph"])
         kh_low, kh_high = _taps_inside(t, h0, "h", "kh", "dh")
 
-        def column(wo: str, _: list[str]) -> list[str]:
-            w0 = t.sub(t.mul(wo, t["sw"]), t["pw"])
-            kw_low, kw_high = _taps_inside(t, w0, "w", "kw", "dw")
-            target = t.mul(t.add(t.mul(r, t["wo"]), wo), t["c"])
+        def block(begin: str, _: list[str]) -> list[str]:
+            count = t.at_most(t.sub(t["wo"], begin), POSITIONS)
+            first = t.add(t.mul(r, t["wo"]), begin)
+
+            def start(p: str) -> str:
+                return t.sub(t.mul(t.add(begin, p), t["sw"]), t["pw"])
+
+            def inside(p: str, _: list[str]) -> list[str]:
+                for i, x in enumerate(_taps_inside(t, start(p), "w", "kw", "dw")):
+                    t.line(f"llvm.store {x}, {bound(t.add(t.mul(p, 2), i))} : i64, !llvm.ptr")
+                return []
 
             def tile(c: str, width: int, mask: str | None) -> None:
-                def tap_row(kh: str, sums: list[str]) -> list[str]:
-                    line = t.mul(t.add(t.mul(n, t["h"]), h0, t.mul(kh, t["dh"])), t["w"])
+                def position(p: str, _: list[str]) -> list[str]:
+                    w0 = start(p)
+                    kw_low, kw_high = (
+                        t(f"llvm.load {bound(t.add(t.mul(p, 2), i))} : !llvm.ptr -> i64")
+                        for i in (0, 1)
+                    )
 
-                    def tap(kw: str, sums: list[str]) -> list[str]:
-                        at = t.add(t.mul(t.add(line, w0, t.mul(kw, t["dw"])), t["c"]), c)
-                        weight = t.add(t.mul(t.add(t.mul(kh, t["kw"]), kw), t["c"]), c)
-                        return _products(t, ("x", at), ("k", weight), sums, mask)
+                    def tap_row(kh: str, sums: list[str]) -> list[str]:
+                        line = t.mul(t.add(t.mul(n, t["h"]), h0, t.mul(kh, t["dh"])), t["w"])
 
-                    return t.accumulate(kw_low, kw_high, sums, tap)
+                        def tap(kw: str, sums: list[str]) -> list[str]:
+                            at = t.add(t.mul(t.add(line, w0, t.mul(kw, t["dw"])), t["c"]), c)
+                            weight = t.add(t.mul(t.add(t.mul(kh, t["kw"]), kw), t["c"]), c)
+                            return _products(t, ("x", at), ("k", weight), sums, mask)
 
-                sums = t.accumulate(kh_low, kh_high, [t.zero()] * width, tap_row)
-                _store(t, sums, "y", t.add(target, c), mask)
+                        return t.accumulate(kw_low, kw_high, sums, tap)
 
-            _channel_tiles(t, 4, tile)
+                    sums = t.accumulate(kh_low, kh_high, [t.zero()] * width, tap_row)
+                    if not tiled:
+                        _store(t, sums, "y", t.add(t.mul(t.add(first, p), t["c"]), c), mask)
+                    for u, vector in enumerate(sums if tiled else ()):
+                        t.store(vector, held, t.add(t.mul(p, WIDTH), u * LANES))
+                    return []
+
+                t.loop(0, count, 1, [], position)
+                if tiled:
+                    columns = t.at_most(t.sub(t["c"], c), width * LANES)
+                    arguments = f"{behind}, {held}, {first}, {c}, {count}, {columns}"
+                    t.line(f"llvm.call {finish}({arguments}) : !llvm.ptr, ({FINISH_TYPES}) -> ()")
+
+            t.loop(0, count, 1, [], inside)
+            _channel_tiles(t, WIDTH // LANES, tile)
             return []
 
-        t.loop(0, t["wo"], 1, [], column)
+        t.loop(0, t["wo"], POSITIONS, [], block)
         return []
 
     t.loop(low, high, 1, [], row)

@@ -17,7 +17,8 @@ _MAKERS: dict[str, Callable[[], Template]] = {
     "pack_patches_channel_major": lambda: patches.pack(True),
     "add_patches": lambda: patches.unpack(False),
     "add_patches_channel_major": lambda: patches.unpack(True),
-    "depthwise": depthwise.forward,
+    "depthwise": lambda: depthwise.forward(False),
+    "depthwise_tiles": lambda: depthwise.forward(True),
     "depthwise_input_grad": depthwise.input_grad,
     "depthwise_weight_grad": depthwise.weight_grad,
 }

@@ -1,0 +1,311 @@
+"""The program of a call: found among those that a graph has, or made: for the call's sizes, or for a range of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import torch
+
+from gflow.config import GraphConfig
+from gflow.errors import GraphError, GraphInputError
+from gflow.guards.build import Reading
+from gflow.tracing.context.collector import collector_paused
+from gflow.tracing.context.location import here, user_frame
+from gflow.tracing.data.bound_call import BoundCall
+from gflow.tracing.data.sizes import SizeDecides
+from gflow.tracing.program.module_config import check_settings, stage_setting
+from gflow.tracing.program.modules import collect_modules
+from gflow.tracing.program.sharded_modules import take_apart
+from gflow.tracing.request import TraceRequest
+
+from .dynamic.automatic import NoRange, can_vary, dims_of
+from .dynamic.automatic_numbers import as_plain, needed
+from .first_step import FirstStep, Setup
+from .gradients import keeps
+from .graph_state import GraphState, modes_of
+from .plans.call_record import record_call
+from .plans.compilations import Compilation
+from .plans.expected import describe_call, difference, full_message
+from .plans.new_plan import compile_plan, trace_call
+from .plans.plan import Plan
+from .signature import Parameters, bind_call
+from .watchers import building, is_building, one_at_a_time
+from .zero_state import traceable
+
+_log = logging.getLogger("gflow")
+#: how often a range of sizes is tried, each time the part of it in which a choice by the size is one
+_PARTS = 12
+#: programs of one signature, for other Python state, of which one is told
+_MANY = 8
+
+
+class Programs:
+    """The methods of `Graph` that find and make programs."""
+
+    config: GraphConfig
+    _state: GraphState
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[BoundCall, Any]:
+        """A call, and the key of its programs: the call's own, and what else changes a trace."""
+        state: GraphState | None = self.__dict__.get("_state")
+        if state is None or state.table is None:
+            state = self._first_call()  # type: ignore[attr-defined]
+        build = self.build  # type: ignore[attr-defined]
+        if state.parameters is None or not state.parameters.are_of(build):
+            state.parameters = Parameters(build)
+        call = bind_call(build, args, kwargs, state.parameters)
+        state.dynamic.mark(call, self._micro_batches(state))
+        if self.config.dynamic_shapes:
+            state.numbers.mark(call, not state.plans.is_full)
+        assert state.table is not None
+        if not state.table.is_current():
+            self._collect(state)
+        return call, (call.key, *modes_of(state))
+
+    def _program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A call with its program, compiled if it is a new one, and the first step that stands for this call, if
+        one had to be made. There is no program where an optimizer has skipped that step."""
+        state: GraphState | None = self.__dict__.get("_state")
+        if state is not None and state.call.broken:
+            raise GraphError(
+                f"{here()}: {state.name} has stopped in the middle of a step, so that its parameters, buffers "
+                f"and optimizers are partly updated, and takes no further calls. What happened: "
+                f"{state.call.broken}\nLoad a checkpoint with load_state_dict() to go on."
+            )
+        if is_building():
+            raise self._nested()
+        call, key = self._bind(args, kwargs)
+        if _is_traced(call.leaves):
+            raise self._nested()
+        plan = self._state.plans.find(key, call.leaves)
+        if plan is not None:
+            return call, plan, None
+        varies = self._may_vary(call)
+        if varies:
+            for served, own in self._state.sizes.served(call, key):
+                if (plan := self._state.plans.find(own, served.leaves)) is not None:
+                    return served, plan, None
+        with one_at_a_time, collector_paused():
+            return self._programs(call, key, varies)
+
+    def _may_vary(self, call: BoundCall) -> bool:
+        return self.config.sizes_may_vary and can_vary(call)
+
+    def _micro_batches(self, state: GraphState) -> int:
+        return self.config.gradient_accumulation_steps if state.optimizers else 1
+
+    def _programs(
+        self, call: BoundCall, key: Any, varies: bool
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A new program: for a range of sizes where a second one has come and a range can be had, else for the sizes
+        of the call."""
+        start = time.perf_counter()
+        state = self._state
+        proposed = None
+        if varies and not state.plans.is_full:
+            proposed = state.sizes.proposed(call, key, self._micro_batches(state))
+        if call.dynamic is not None and not call.numbers:
+            return self._marked_program(call, key, start)
+        for _ in range(_PARTS):
+            if proposed is None:
+                break
+            wide, own = proposed
+            assert wide.dynamic is not None
+            try:
+                found = self._new_program(own, wide, start)
+            except NoRange as refusal:
+                error = refusal.reason
+                state.call.settle(error)
+                proposed = state.sizes.narrowed(call, key, wide, error)
+                if proposed is None and state.sizes.refuse(call, key, state.name, wide, error):
+                    proposed = state.sizes.proposed(call, key, self._micro_batches(state))
+            else:
+                state.sizes.took(call, key, state.name, wide.dynamic)
+                return wide, *found
+        if call.numbers:
+            try:
+                found = self._new_program(key, call, start)
+            except NoRange as refusal:
+                state.call.settle(refusal.reason)
+                told = (str(refusal.reason).splitlines() or [type(refusal.reason).__name__])[0]
+                live, call = call, as_plain(call)
+                key = (call.key, *key[1:])
+                if (plan := state.plans.find(key, call.leaves)) is not None:
+                    return call, plan, None
+                found = self._new_program(key, call, start)  # an error of its own is no refusal
+                state.numbers.refuse(live, state.name, live.numbers, told)
+            else:
+                exact = [] if found[0] is None else needed(found[0].trace)
+                if exact and found[0] is not None:
+                    why = "Python asks for the value itself, as float() and shapes do"
+                    state.numbers.refuse(call, state.name, exact, why)
+                    own = state.numbers.key_of(call)
+                    state.plans.move(found[0], key, (own, *key[1:]))
+        else:
+            found = self._new_program(key, call, start)
+        if varies and found[0] is not None:
+            program = found[0].compiled.program
+            state.sizes.saw(call, key, 0 if program is None else program.arena_bytes)
+        return call, *found
+
+    def _marked_program(
+        self, call: BoundCall, key: Any, start: float
+    ) -> tuple[BoundCall, Plan | None, FirstStep | None]:
+        """A new program for a call with a marked dimension: for its range, or for the part of it, with the call's own
+        size, in which what the program asks of sizes has one answer."""
+        state = self._state
+        for _ in range(_PARTS):
+            if call.dynamic is None:
+                break
+            try:
+                return call, *self._new_program(key, call, start)
+            except Exception as error:
+                decides = isinstance(error, SizeDecides) and state.dynamic.narrowed(call, error)
+                if not decides and not (is_refusal(error) and state.dynamic.simpler(call, error)):
+                    raise
+                state.call.settle(error)
+                call, key = self._bind(call.args, call.kwargs)
+                if (plan := state.plans.find(key, call.leaves)) is not None:
+                    return call, plan, None
+        return call, *self._new_program(key, call, start)
+
+    def _nested(self) -> GraphError:
+        name = self.name  # type: ignore[attr-defined]
+        return GraphError(
+            f"{here()}: {name} is called inside build() of a graph; graphs don't nest. "
+            "Call its modules there instead, or call one graph after the other."
+        )
+
+    def _collect(self, state: GraphState) -> None:
+        """Find the modules. If they changed (a parameter was replaced, ...): start over."""
+        with one_at_a_time:  # while another is traced, modules may hold what its forward assigned
+            if state.table is not None:
+                take_apart(state.table.modules)
+            if state.table is None or not state.table.is_current():
+                state.plans.clear()
+                state.table, state.marks = collect_modules(self._roots()), None  # type: ignore[attr-defined]
+
+    def _new_program(
+        self, key: Any, call: BoundCall, start: float
+    ) -> tuple[Plan | None, FirstStep | None]:
+        """See `_program`. start: when its making began, as `time.perf_counter` has it."""
+        state = self._state
+        roots = self._roots()  # type: ignore[attr-defined]
+        table = state.table
+        if table is None or table.roots != roots:  # a list of modules may have grown
+            table = collect_modules(roots)
+        check_settings(table.names, table.modules)
+        given = describe_call(call)
+        unlike = difference(given, [plan.described for plan in state.plans])
+        if state.plans.is_full:
+            raise GraphInputError(full_message(here(), state.name, state.plans.size, unlike))
+        self._say_why(key, call)
+        static = state.sizes.why_static(call, key)
+        why = state.compilations.reason(
+            given, key[1:], table, state.plans.of(key), state.plans.cleared
+        )
+        state.call.prepare(Setup(state.optimizers, state.scaler))
+        # sizes and numbers that vary must not stay in Python's state
+        attempt = bool(call.numbers) or (call.dynamic is not None and call.dynamic.automatic)
+        reading = Reading(self, state.name, call, roots, table, attempt)
+        kept = keeps(self.config.kept_gradients, roots, here())
+        request = TraceRequest(
+            state.name,
+            call,
+            table,
+            state.optimizers,
+            state.scaler,
+            kept,
+            self._micro_batches(state),
+            self.config.stack_scalars and self.config.gradient_accumulation_steps > 1,
+            self.config.pipeline_schedule,
+            state.sparse,
+            reading.reached,
+        )
+        kind = type(self).__name__
+        state.building = True
+        options = self.config.resolved()
+        passes = options.passes
+        divided = passes.zero > (0 if passes.amp else 2) or any(map(stage_setting, table.modules))
+        traced = None
+        try:
+            with (
+                traceable(state.optimizers, table.modules, divided),
+                building(state.name, kind, state.debug, table, reading.frames) as calls,
+            ):
+                traced = trace_call(request, state.call.setup)
+                if traced.trace is None:
+                    return None, traced.first
+                plan = compile_plan(traced.trace, call, options, traced.timings)
+                plan.guard, plan.given = reading.guard(plan.trace)
+        except Exception as error:
+            reading.undo(always=isinstance(error, SizeDecides))
+            if attempt and (traced is None or is_refusal(error)):
+                # what the author's code raises of a size that is no int may be anything
+                raise NoRange(error) from error
+            if unlike and hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"Unlike in earlier calls of {state.name}, {unlike}.")
+            raise
+        finally:
+            state.building = False
+        for optimizer in state.optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+        state.latest, state.calls = plan, calls
+        plan.described = given
+        plan.record = record_call(call, table.modes())
+        state.call.drop = partial(state.plans.discard, plan)
+        state.plans.add(key, plan)
+        self._remember(call, given, key[1:], why + static, start)
+        return plan, traced.first
+
+    def _remember(
+        self, call: BoundCall, given: dict[str, str], modes: Any, why: str, start: float
+    ) -> None:
+        """Note a compilation for `explain_recompiles()`."""
+        state = self._state
+        sizes = ""
+        if call.dynamic is not None:
+            varying = [f"{dims_of(one, call.names)} in {one.sizes}" for one in call.dynamic.each]
+            beside = call.dynamic.beside
+            sizes = ", ".join(varying) + (f" for {', '.join(beside)}" if beside else "")
+        made = Compilation(state.name, datetime.now(), time.perf_counter() - start, why, sizes)
+        state.compilations.add(made, given, modes, state.plans.cleared)
+
+    def _say_why(self, key: Any, call: BoundCall) -> None:
+        """Once a signature has several programs for the sake of Python state, tell which changes."""
+        state = self._state
+        reasons = [r for p in state.plans.of(key) if (r := p.first_change(call.leaves))]
+        if reasons:
+            _log.info("%s is compiled again: %s", state.name, reasons[0])
+        if len(reasons) == _MANY:
+            warnings.warn_explicit(
+                f"{state.name} was compiled {_MANY} times for the same inputs, since what build() reads changes "
+                f"between calls: {reasons[0]}. Pass it to the graph as a tensor, which needs no other program.",
+                UserWarning,
+                *user_frame(2),
+            )
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether this error means that the compiler does not support the traced program."""
+    # start-up: the compiler is loaded by the first compilation
+    from gflow.compiler.ir.errors import CompileError
+    from gflow.lowering.dtypes import LoweringError
+
+    return isinstance(error, (GraphError, CompileError, LoweringError))
+
+
+def _is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether the graph is called with what another graph's `build()` computes."""
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            return torch._is_functional_tensor(leaf)
+    return False
