@@ -445,6 +445,11 @@ def checkpoint(rank: int, world: int) -> None:
     for train in trains:
         train(*batch(rank, 2))
     same(models[1], models[0], "gone on", 0.0)
+    whole_model = net()  # all stages give the bits of data parallelism
+    data_parallel = graph_of(DDP(whole_model), OPTIMIZERS["adamw"](whole_model.parameters()))
+    for step in range(3):
+        data_parallel(*batch(rank, step))
+    same(models[1], whole_model, "beside data parallelism", 0.0)
     flow.distributed.save_checkpoint(trains[0], folder / "sharded")
     whole = trains[0].state_dict()
     if rank == 0:

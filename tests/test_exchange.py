@@ -89,8 +89,17 @@ def check(rank: int) -> None:
     assert gone() is None, "a group that is destroyed ends its threads when nothing refers to it"
     large = torch.zeros(1 << 20)
     assert exchange.carries(large, None)
+    assert exchange.carries(large, None, "sum")
     assert not exchange.carries(large, None, "max")
     assert not exchange.carries(large[:100], None)
+    assert exchange.carries(large[:100], None, "sum")
+    assert not exchange.carries(torch.ones(100, dtype=torch.int64), None, "sum")
+    for n in (1, 2, 100):  # the same numbers at other places of a tensor have the same sums
+        x = torch.randn(n)
+        moved = torch.cat([torch.zeros(37), x])
+        steps.all_reduce(x, None).wait()
+        steps.all_reduce(moved, None).wait()
+        assert torch.equal(moved[37:], x)
     flags = torch.zeros(RANKS << 20, dtype=torch.bool)
     mine = torch.arange(1 << 20) % (rank + 2) == 0
     steps.all_gather(flags, mine, None).wait()

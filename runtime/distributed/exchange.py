@@ -1,8 +1,9 @@
-"""Large sums and gathers of Gloo's groups, by messages between two ranks.
+"""Sums and large gathers of Gloo's groups, by messages between two ranks.
 
 PyTorch's process group of Gloo makes a reduce-scatter of an all-reduce on a copy of the operand, which sends twice the
-bytes, and an all-gather through a copy of the result. Here each rank sends every other one what that one needs, from
-and to the program's own memory:
+bytes, and an all-gather through a copy of the result. Its all-reduce adds up the ranks' numbers in an order that
+depends on where an element lies in the tensor, so a gradient has other bits in a bucket of another layout. Here each
+rank sends every other one what that one needs, from and to the program's own memory:
 
     reduce-scatter   rank r sends piece s of its operand to rank s, and adds up what it receives
     all-gather       rank r sends its piece to all
@@ -27,7 +28,7 @@ import torch.distributed as dist
 
 Tensor = torch.Tensor
 
-#: bytes of a whole tensor from which on it is worth it: below, Gloo's own collectives have fewer messages
+#: bytes of a whole tensor from which on it is faster: below, Gloo's own collectives have fewer messages
 _LEAST = 1 << 20
 #: bytes of a part that a rank receives of all others together, and parts that it waits for at a time
 _PART, _AHEAD = 1 << 20, 4
@@ -40,18 +41,23 @@ _HALVES = (torch.float16, torch.bfloat16)
 _latest: Any = WeakKeyDictionary()
 
 
-def carries(whole: Tensor, group: Any, reduction: str = "sum") -> bool:
-    """Whether a collective on this tensor goes by messages: it is large, adds floating-point numbers (or moves
-    anything), and the group's backend for it is Gloo.
+def carries(whole: Tensor, group: Any, reduction: str | None = None) -> bool:
+    """Whether a collective on this tensor goes by messages, for its speed or for its bits.
+
+    It does in a group whose backend is Gloo, if it is large, or if it adds up floating-point numbers of more than two
+    ranks, so that a sum does not depend on its element's place.
 
     Args:
         whole: the operand of a reduce-scatter or an all-reduce, the result of an all-gather.
+        reduction: of the first two; None for an all-gather.
     """
-    if whole.nbytes < _LEAST or whole.device.type != "cpu" or reduction != "sum":
+    if whole.device.type != "cpu" or reduction not in (None, "sum"):
         return False
     known: Any = group or dist.group.WORLD
-    found = known._get_backend(whole.device)
-    return isinstance(found, dist.ProcessGroupGloo)
+    if not isinstance(known._get_backend(whole.device), dist.ProcessGroupGloo):
+        return False
+    rounds = reduction is not None and (whole.is_floating_point() or whole.is_complex())
+    return whole.nbytes >= _LEAST or (rounds and dist.get_world_size(group) > 2)
 
 
 class Gather:
