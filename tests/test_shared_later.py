@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 import gflow as flow
 
@@ -82,3 +83,27 @@ def test_updates_with_values_that_have_a_gradient(caplog: pytest.LogCaptureFixtu
         for _ in range(2):
             torch.testing.assert_close(updated(fast), updated(keeps))
     assert "eager mode" in caplog.text
+
+
+@pytest.mark.parametrize("updates", [None, "shared", "other"])
+def test_an_argument_beside_what_is_detached_from_it(
+    updates: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tensors of their own in one memory: what counts is whether the graph updates it."""
+
+    def function(x: Tensor, y: Tensor, other: Tensor) -> Tensor:
+        result = (x + y).sin()
+        if updates == "shared":
+            y.add_(1)
+        elif updates == "other":
+            F.relu(other, inplace=True)
+        return result + x * other
+
+    found = []
+    for run in (torch.compile(function, backend="gflow"), function):
+        x = torch.arange(4.0, requires_grad=True)
+        other = torch.tensor([-1.0, 1.0, -2.0, 2.0])
+        result = run(x, x.detach(), other)
+        found.append([result, *torch.autograd.grad(result.sum(), x), x.detach(), other])
+    torch.testing.assert_close(*found)
+    assert ("share memory" in caplog.text) == (updates == "shared")

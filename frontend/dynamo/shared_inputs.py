@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -23,6 +24,8 @@ from .sizes import hint_of
 
 _log = logging.getLogger("gflow")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: its place, its name, an example without memory
+_Argument = tuple[int, str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -49,26 +52,51 @@ class _Place:
 
 def updated_in_shared_memory(module: torch.fx.GraphModule) -> tuple[str, str] | None:
     """The names of an argument that a graph updates and of one that shares elements with it, if there are such."""
-    by_storage: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for _, name, value in _strided(module):
-        by_storage.setdefault(value.untyped_storage()._cdata, []).append((name, value))
+    arguments = _strided(module)
+    by_storage: dict[int, list[tuple[int, str, torch.Tensor]]] = {}
+    for at, name, value in arguments:
+        by_storage.setdefault(value.untyped_storage()._cdata, []).append((at, name, value))
     for group in by_storage.values():
         # views count the updates of all that lies in their memory
-        if len(group) < 2 or not any(value._version for _, value in group):
+        if len(group) < 2 or not any(value._version for _, _, value in group):
             continue
-        for (a, first), (b, second) in combinations(group, 2):
+        for (_, a, first), (_, b, second) in combinations(group, 2):
             places = _place(first), _place(second)
             if None in places or overlap(*places):  # type: ignore[arg-type]
-                return a, b
+                updated = {at for at, _, _ in _updated(module, arguments)}
+                if any(at in updated for at, _, _ in group):
+                    return a, b
+                break
     return None
+
+
+def _updated(module: torch.fx.GraphModule, arguments: Sequence[_Argument]) -> list[_Argument]:
+    """The arguments that a graph updates. Their examples count versions, some of which TorchDynamo makes itself where
+    two that are no views of each other lie in one memory (`x`, `x.detach()`): then the graph runs on views of them."""
+    suspects = [a for a in arguments if a[2]._version]
+    storages = [value.untyped_storage()._cdata for _, _, value in arguments]
+    if all(storages.count(value.untyped_storage()._cdata) == 1 for _, _, value in suspects):
+        return suspects
+    examples = [n.meta.get("example_value") for n in module.graph.find_nodes(op="placeholder")]
+    mode = suspects[0][2].fake_mode  # type: ignore[attr-defined]
+    fresh = mode.shape_env.ignore_fresh_unbacked_symbols() if mode.shape_env else nullcontext()
+    before = [value._version for _, _, value in suspects]
+    with mode, fresh, torch.no_grad():
+        tensors = {at for at, _, _ in arguments}
+        module.forward(*(
+            torch.ops.aten.alias(x) if at in tensors else x for at, x in enumerate(examples)
+        ))  # fmt: skip
+    return [a for a, version in zip(suspects, before) if a[2]._version != version]
 
 
 def apart_in_each_call(module: torch.fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
     """`run`, a compiled graph whose arguments were apart when it was compiled; a call in which one that it updates
     shares elements with another one runs as in eager mode."""
     arguments = _strided(module)
-    updated = [at for at, _, value in arguments if value._version]
-    if not updated or len(arguments) < 2:
+    if len(arguments) < 2:
+        return run
+    updated = [at for at, _, _ in _updated(module, arguments)]
+    if not updated:
         return run
     places, names = [at for at, _, _ in arguments], {at: name for at, name, _ in arguments}
     fixed = not any(
@@ -116,7 +144,7 @@ def _overlapping(given: dict[int, torch.Tensor], updated: Sequence[int]) -> tupl
     return None
 
 
-def _strided(module: torch.fx.GraphModule) -> list[tuple[int, str, torch.Tensor]]:
+def _strided(module: torch.fx.GraphModule) -> list[_Argument]:
     """The tensors among a graph's arguments: their places, names and examples."""
     nodes = module.graph.find_nodes(op="placeholder")
     found = [(at, n.name, n.meta.get("example_value")) for at, n in enumerate(nodes)]
