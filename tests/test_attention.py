@@ -210,6 +210,23 @@ def test_rows_that_overlap() -> None:
         torch.testing.assert_close(ours, eager)
 
 
+def test_keys_that_are_updated_beside_queries_of_one_number() -> None:
+    """Eager takes such attention apart, and its backward keeps scaled copies of queries and keys."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        y = F.scaled_dot_product_attention(q.expand(2, 3, 5, 4), k, value=v)
+        k.copy_(v)
+        return torch.autograd.grad(y.square().sum(), q)
+
+    class Updates(gflow.nn.Graph):
+        def build(self, *args: torch.Tensor) -> Any:
+            return run(*args)
+
+    q, k, v = (torch.randn(2, 3, *shape) for shape in ((1, 1), (7, 4), (7, 4)))
+    q.requires_grad_()
+    torch.testing.assert_close(Updates()(q, k.clone(), v), run(q, k.clone(), v))
+
+
 def test_one_position_beside_infinite_scores() -> None:
     """A row whose scores are all -inf has weights of 0, as in PyTorch's kernel."""
 

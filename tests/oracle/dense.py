@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -189,6 +190,19 @@ class Dense(TorchDispatchMode):
                 t.copy_(copy)
                 originals[id(copy)] = t
         return pytree.tree_map_only(Tensor, lambda t: originals.get(id(t), t), out)
+
+
+class DenseAttention(TorchFunctionMode):
+    """Attention on row-major operands. PyTorch takes it apart by their strides, above `Dense`: a NaN among the keys that
+    a causal mask hides is NaN by the formula, and left out by the kernel."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            dense = {
+                k: v.contiguous() if isinstance(v, Tensor) else v for k, v in (kwargs or {}).items()
+            }
+            return func(*(a.contiguous() if isinstance(a, Tensor) else a for a in args), **dense)
+        return func(*args, **(kwargs or {}))
 
 
 def attention_by_formula() -> AbstractContextManager[Any]:

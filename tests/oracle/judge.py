@@ -21,6 +21,7 @@ from gflow.lowering.dtypes import LoweringError
 from .dense import (
     ChannelsLast,
     Dense,
+    DenseAttention,
     LargestFirst,
     RoundedProducts,
     Subnormals,
@@ -308,6 +309,7 @@ class _References:
         with attention as products and a softmax."""
         contexts = (
             Dense,
+            DenseAttention,
             ChannelsLast,
             WithoutPadding,
             RoundedProducts,

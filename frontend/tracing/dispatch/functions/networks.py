@@ -258,16 +258,23 @@ def _row_major_matrix(
 def _attention(mode: StandIns, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """PyTorch takes attention apart where the last dimension of an operand has gaps or stands for one element; under
     autocast it converts such a one to a dense tensor of halves before it looks. A graph is traced in the program's own
-    types, and its scores as halves would leave their range: one whose elements share memory is copied."""
+    types, and its scores as halves would leave their range: one whose elements share memory is copied. A backward then
+    keeps scaled copies of queries and keys, which may be updated, and the values themselves."""
 
-    def dense(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.dim() or value.stride(-1) == 1:
-            return value
-        return value.contiguous() if overlaps.shares(value, mode.concrete) else value
+    def shares(value: Any) -> bool:
+        gaps = isinstance(value, Tensor) and value.dim() and value.stride(-1) != 1
+        return bool(gaps) and overlaps.shares(value, mode.concrete)
 
     names = ("query", "key", "value")
-    given = {k: dense(v) if k in names else v for k, v in kwargs.items()}
-    return func(*map(dense, args[:3]), *args[3:], **given)
+    given = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}
+    if any(map(shares, given.values())):
+        dense = torch.contiguous_format
+        given = {
+            name: value.contiguous() if name == "value" else value.clone(memory_format=dense)
+            for name, value in given.items()
+        }
+    rest = {k: v for k, v in kwargs.items() if k not in names}
+    return func(*(given.pop(n) for n in names[: len(args)]), *args[3:], **given, **rest)
 
 
 def _ldexp(input: Tensor, other: Tensor) -> Tensor:
