@@ -193,8 +193,8 @@ class Dense(TorchDispatchMode):
 
 
 class DenseAttention(TorchFunctionMode):
-    """Attention on row-major operands. PyTorch takes it apart by their strides, above `Dense`: a NaN among the keys that
-    a causal mask hides is NaN by the formula, and left out by the kernel."""
+    """Attention on row-major operands. PyTorch takes it apart by their strides, above `Dense`: a NaN among the keys
+    that a causal mask hides is NaN by the formula, and left out by the kernel."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:

@@ -304,9 +304,9 @@ class _References:
 
     @functools.cached_property
     def dense(self) -> Sequence[Seen]:
-        """Eager on row-major copies; with convolutions on channels-last ones, or without padding; with products that
-        are rounded before a bias is added; with products of the largest elements first; with subnormal sigmoids;
-        with attention as products and a softmax."""
+        """Eager on row-major copies, of attention too; with convolutions on channels-last ones, or without padding;
+        with products that are rounded before a bias is added; with products of the largest elements first; with
+        subnormal sigmoids; with attention as products and a softmax; without autocast, where that is a switch."""
         contexts = (
             Dense,
             DenseAttention,
@@ -318,6 +318,10 @@ class _References:
             attention_by_formula,
         )
         made = [run(self.program, "eager", context=c) for c in contexts]
+        if (
+            self.program.settings.amp
+        ):  # the pass leaves halves alone that the program itself asks for
+            made.append(run(_without_amp(self.program), "eager"))
         return [seen for seen in made if seen.error is None]
 
     @functools.cached_property
